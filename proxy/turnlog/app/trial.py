@@ -11,7 +11,7 @@ from turnlog.packs.subject import MCP, call_arguments
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen
 from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly
-from turnlog.rules.delta import extract_delta
+from turnlog.rules.effects import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef
 from turnlog.wire.jsonrpc import Message

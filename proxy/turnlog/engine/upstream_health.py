@@ -19,7 +19,7 @@ from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, 
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.rules.circuit_breaker import CircuitBreaker, CircuitPass, CircuitState
-from turnlog.rules.retry_quota import RetryBucket
+from turnlog.rules.retry import RetryBucket
 from turnlog.sessions.overview import ServerHealth, remove_health, write_health
 from turnlog.settings.model import UpstreamSettings
 

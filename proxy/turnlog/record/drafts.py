@@ -20,7 +20,7 @@ from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
-from turnlog.rules.delta import Delta, extract_delta
+from turnlog.rules.effects import Delta, extract_delta
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import KeepContent
 from turnlog.settings.upstream_url import UrlMask

@@ -1,1 +1,1 @@
-"""What an operator says of calls, and what that comes to for one of them. Pure."""
+"""The rules of operators: their language, and what they decide for a call and its answer."""

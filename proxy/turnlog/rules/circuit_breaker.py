@@ -1,7 +1,7 @@
-"""A circuit breaker: a server that fails again and again is left alone for a while.
+"""A circuit breaker: no attempts are sent for a while to a server that keeps failing.
 
-Closed, it lets everything pass; open, nothing; half open, one attempt that decides which of both it
-becomes. Pure: times are seconds on any clock that never goes back.
+Closed, it lets every attempt pass; open, none; half open, one, whose ending closes or opens it.
+Times are seconds on any monotonic clock.
 """
 
 from enum import StrEnum
@@ -24,24 +24,24 @@ _FAILURES: Final = frozenset(
         ErrorKind.UPSTREAM_UNAVAILABLE,
     }
 )
-"""What says that the server itself is in trouble; an answer of a tool never does."""
+"""Failures of the server itself; an answer of a tool is never one."""
 _NEUTRAL: Final = frozenset({ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN})
-"""What says nothing of the server."""
+"""Endings that say nothing about the server."""
 
 
 class BreakerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a server is left alone. Times are in seconds."""
+    """When a circuit opens, and for how long."""
 
     failures: Annotated[int, Meta(ge=1, le=1000)] = 5
-    """So many in a row open the circuit."""
+    """Failures in a row that open the circuit."""
     within: Duration = 30.0
-    """They count for so long."""
+    """Time for which a failure counts."""
     cool_down: Duration = 30.0
-    """For how long it stays open."""
+    """Time for which the circuit stays open."""
 
 
 class CircuitState(StrEnum):
-    """What a circuit lets pass."""
+    """The state of a circuit."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -49,13 +49,13 @@ class CircuitState(StrEnum):
 
 
 class CircuitPass(Struct, frozen=True):
-    """An attempt may go. `probes` tells whether all depends on it."""
+    """An attempt that may be sent. `probes` is whether its ending closes or opens the circuit."""
 
     probes: bool
 
 
 class CircuitBreaker:
-    """The circuit of one server."""
+    """The circuit breaker of one server."""
 
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
@@ -65,7 +65,7 @@ class CircuitBreaker:
         self.state = CircuitState.CLOSED
 
     def admit(self, now: float) -> CircuitPass | None:
-        """Let an attempt pass; `None` where it may not."""
+        """Return the pass of an attempt; `None` if it must not be sent."""
         if self.state is CircuitState.OPEN and now >= self._until:
             self.state = CircuitState.HALF_OPEN
         match self.state:
@@ -78,11 +78,11 @@ class CircuitBreaker:
                 return None
 
     def seconds_left(self, now: float) -> float:
-        """Return for how many seconds it stays open."""
+        """Return for how many seconds the circuit stays open."""
         return max(self._until - now, 0.0)
 
     def on_ended(self, passed: CircuitPass, ending: Ending | None, now: float) -> None:
-        """Learn how an attempt that passed has ended; `None` where nobody knows."""
+        """Count the ending of an attempt that passed; `None` if it is not known."""
         good = _is_success(ending)
         if passed.probes:
             self._probing = False
@@ -113,7 +113,7 @@ class CircuitBreaker:
 
 
 def _is_success(ending: Ending | None) -> bool | None:
-    """Tell whether an ending speaks for its server, or against it; `None` where it does neither."""
+    """Return whether an ending shows that its server works; `None` if it shows neither."""
     if ending is None or ending.phase is Phase.QUEUED or ending.kind in _NEUTRAL:
         return None
     if ending.kind in _FAILURES:

@@ -1,4 +1,4 @@
-"""Expressions of rules: JSONPath (RFC 9535) over `{args, result, status}`."""
+"""Expressions in rules: JSONPath (RFC 9535) over `{args, result, status}`."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,12 +14,12 @@ from turnlog.core.text.units import reads
 _ADVICE: Final = "write one like $.args.path"
 _CACHE_SIZE: Final = 1024
 MAX_SEARCHED_BYTES: Final = 256 * 1024
-"""bytes of JSON: in more an expression that searches takes too long while a call waits."""
+"""Bytes of JSON that an expression may search while a call waits; more takes too long."""
 _ENVIRONMENT: Final = jsonpath.JSONPathEnvironment(strict=True)
 
 
 UNREADABLE: Final[object] = object()
-"""Stands for arguments that nobody here can read, and that a server may read all the same."""
+"""Stands for arguments that turnlog cannot read, although the server may."""
 _LIBRARY_ERRORS: Final = (
     jsonpath.JSONPathError,
     RecursionError,
@@ -28,11 +28,11 @@ _LIBRARY_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What the library meets in a value that it cannot deal with."""
+"""Errors of the library for values that it cannot process."""
 
 
 class ExpressionInput(Struct, frozen=True, kw_only=True):
-    """What an expression may look at: JSON values, `None` where there is none."""
+    """The JSON values that an expression selects from; `None` for none."""
 
     args: object = None
     result: object = None
@@ -41,38 +41,41 @@ class ExpressionInput(Struct, frozen=True, kw_only=True):
 
 
 def read_expression(value: object) -> str:
-    """Read an expression. Raises `ValueError` for what is none."""
+    """Return an expression from a configuration. Raises `ValueError` if it is not JSONPath."""
     if not isinstance(value, str) or not value.startswith("$"):
         raise ValueError(f"{str(value)!r} is no JSONPath, {_ADVICE}")
     try:
         _compiled(value)
     except jsonpath.JSONPathError as error:
-        # Only the first argument: to print the error looks for a place that may not be there.
+        # Only the first argument: printing the error fails if it has no position.
         raise ValueError(f"{value!r} is no JSONPath ({error.args[0]}), {_ADVICE}") from None
-    except Exception as error:  # noqa: BLE001 - as it does over numbers too large for it
+    except Exception as error:  # noqa: BLE001 - the library raises others, as for huge numbers
         raise ValueError(f"{value!r} cannot be read ({error}), {_ADVICE}") from None
     return value
 
 
 ValuePath = tuple[int | str, ...]
-"""Members and places of items from the root down, the first one `args`, `result` or `status`."""
+"""Member names and item indexes from the root down; the first is `args`, `result` or `status`."""
 PATTERN: Final = {"pattern": r"^\$"}
 Expression = Annotated[str, reads(read_expression, {**PATTERN})]
-"""Text that `read_expression` accepted."""
+"""A text that `read_expression` has accepted."""
 
 
 def select(found: str, seen: ExpressionInput) -> list[object]:
-    """Return the values that an expression selects; none where it cannot be applied."""
+    """Return the values that an expression selects; none if it cannot be applied."""
     return [value for _, value in locate(found, seen)]
 
 
 def locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]]:
-    """Return where each selected value stands, and the value."""
+    """Return path and value of each match; none if the expression cannot be applied."""
     return try_locate(found, seen) or []
 
 
 def try_locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
-    """Return the same; `None` where the expression cannot be applied, as to what nests too deeply."""
+    """Return path and value of each match; `None` if the expression cannot be applied.
+
+    That happens with values that nest too deeply, for example.
+    """
     try:
         return [(match.parts, match.obj) for match in _matches(found, seen)]
     except _LIBRARY_ERRORS:
@@ -80,7 +83,7 @@ def try_locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, objec
 
 
 def selects_any(found: str, seen: ExpressionInput) -> bool | None:
-    """Tell whether an expression selects something; `None` where nobody can tell."""
+    """Return whether an expression selects anything; `None` if it cannot be applied."""
     try:
         return next(_matches(found, seen), None) is not None
     except _LIBRARY_ERRORS:
@@ -93,13 +96,13 @@ def _matches(found: str, seen: ExpressionInput) -> Iterator[jsonpath.JSONPathMat
 
 
 def is_search(found: str) -> bool:
-    """Tell whether an expression may look at every value there is, and not at one place alone."""
+    """Return whether an expression may visit every value, instead of one place."""
     compiled = _compiled(found)
     return not (isinstance(compiled, jsonpath.JSONPath) and compiled.singular_query())
 
 
 def root_member(found: str) -> str:
-    """Return the only member of `{args, result, status}` that an expression begins at; else ''."""
+    """Return the member of `{args, result, status}` that an expression begins with; else ''."""
     compiled = _compiled(found)
     first = next(iter(compiled.segments), None) if isinstance(compiled, jsonpath.JSONPath) else None
     if not isinstance(first, JSONPathChildSegment) or len(first.selectors) != 1:

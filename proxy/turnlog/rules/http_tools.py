@@ -1,4 +1,4 @@
-"""Name the tool behind a plain HTTP request, and put its input into one JSON object."""
+"""Plain HTTP requests as tool calls: name, input and suggested effect."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,14 +12,11 @@ from msgspec import Raw, Struct
 from turnlog.core.canon import is_deep
 from turnlog.core.kinds import Effect
 
-TOOL_BYTES = 128
-"""Longest tool name made from a path, in bytes."""
-SEGMENT_CHARS = 24
-"""A longer path segment is taken for an identifier."""
+TOOL_BYTES = 128  # of a tool name that is made from a path
+SEGMENT_CHARS = 24  # a longer path segment is taken for an identifier
 
-_PLACES: Final = 1024
-_PLACE_CHARS: Final = 512
-"""Of a longer path no pattern is remembered."""
+_CACHE_SIZE: Final = 1024
+_CACHED_CHARS: Final = 512  # of a path whose pattern is cached
 
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(Raw).decode
@@ -33,14 +30,11 @@ _UNKNOWN: Final = Effect.UNKNOWN
 
 
 def http_tool(method: str, path: str) -> str:
-    """Return `METHOD /path/*`: a path pattern with few values, cut at `TOOL_BYTES`.
-
-    A segment that holds a digit or exceeds `SEGMENT_CHARS` becomes `*`: it names a thing, or is a
-    token, and must not stand in a record's permanent part.
-    """
+    """Return the name of a tool as `METHOD /path/*`, at most `TOOL_BYTES` long."""
+    # A segment that holds a digit or exceeds `SEGMENT_CHARS` becomes `*`: it is an identifier or a
+    # token, which must not be in the permanent part of a record. The folder is often the same.
     before, slash, last = path.partition("?")[0].rpartition("/")
-    # What stands before the last segment is often the same.
-    pattern = _remembered if len(before) <= _PLACE_CHARS else _pattern
+    pattern = _cached_pattern if len(before) <= _CACHED_CHARS else _pattern
     name = f"{method} {pattern(before)}{slash}{_segment(last)}"
     if name.isascii():
         return name[:TOOL_BYTES]
@@ -51,19 +45,17 @@ def _pattern(path: str) -> str:
     return "/".join(map(_segment, path.split("/")))
 
 
-_remembered = lru_cache(maxsize=_PLACES)(_pattern)
+_cached_pattern = lru_cache(maxsize=_CACHE_SIZE)(_pattern)
 
 
 class Input(Struct, frozen=True, gc=False):
-    """What a plain HTTP call was asked, as JSON that may be `cut`."""
+    """The input of a plain HTTP call as JSON, which may be `cut`."""
 
     text: bytes
     cut: bool = False
 
 
 class _InputJson(Struct, frozen=True, gc=False):
-    """The same, as it is written where all of it is known."""
-
     path: str
     query: str
     body: Raw | str | None
@@ -77,13 +69,13 @@ def http_input(
     whole: bool = True,
     digest: Callable[[bytes], bytes] | None = None,
 ) -> Input:
-    """Return `{"path", "query", "body"}` as JSON: the body as JSON, `null` for none, or its digest.
+    """Return `{"path", "query", "body"}` as JSON; a body that is not JSON is replaced by its digest.
 
-    Of a body that is not `whole` only the start is known, and stands as `body_start`: its digest, or
-    what looks like JSON, at the end of what is returned, which then is `cut` as well. `digest` gives a
-    keyed digest of a body that is no JSON (a form may hold a short password, and a bare sha256 of it
-    can be guessed); without it the digest is a plain sha256.
+    If `body` is not `whole`, it becomes `body_start`: its digest, or the beginning of its JSON, at
+    the end of the text, which then is `cut` as well. `digest` computes a keyed digest; without it
+    the digest is a plain sha256.
     """
+    # Keyed because a form may hold a short password, which a plain sha256 would let anybody guess.
     path, query = _text(path), _text(query)
     if whole:
         return Input(_encode(_InputJson(path, query, _body(body, digest) if body else None)))
@@ -111,25 +103,25 @@ def normalized_path(path: str) -> str:
 
 
 def http_effect(method: str) -> Effect:
-    """Return the effect that a method suggests. It decides class and durability only."""
+    """Return the effect that a method suggests, for retry class and durability only."""
     return _EFFECTS.get(method, _UNKNOWN)
 
 
 def _segment(segment: str) -> str:
     if len(segment) > SEGMENT_CHARS:
         return "*"
-    # Letters are neither digits nor anything that could not be shown.
+    # Letters are not digits, and can be shown.
     if not segment or segment.isalpha():
         return segment
-    # Most that hold a digit end with one.
+    # Most segments with a digit end with one.
     if segment[-1].isdigit() or any(map(str.isdigit, segment)):
         return "*"
-    # The name is shown in terminals.
+    # Names are shown in terminals.
     return segment if segment.isprintable() else "*"
 
 
 def _body(body: bytes, digest: Callable[[bytes], bytes] | None) -> Raw | str:
-    """Return what stands for a body."""
+    """Return a body as JSON, or its digest."""
     bare = body.removeprefix(_BOM)
     if is_deep(bare):
         return _digest_text(body, digest)

@@ -1,6 +1,6 @@
-"""The rule language: what a user may say of calls, as a YAML file has it. Plain data.
+"""The rule language as plain data, in the form of the YAML files.
 
-What rules come to for one call is worked out in `rules.policy`.
+`rules.policy` decides which rules apply to a call.
 """
 
 from enum import StrEnum
@@ -22,89 +22,89 @@ _MOST_UNDER_WAY: Final = 10_000
 
 
 class Expects(StrEnum):
-    """What a result must hold to be one."""
+    """What a result must contain."""
 
     CONTENT = "content"
-    """Something that is not null."""
+    """A value that is not null."""
     STRUCTURED = "structured"
     """Structured content."""
     NOTHING = "nothing"
-    """Nothing: a result that says nothing is as it should be."""
+    """Nothing: an empty result is a success."""
 
 
 class Surface(StrEnum):
-    """How a failure that turnlog itself reports reaches the caller of a `tools/call`."""
+    """The form of a failure that turnlog itself reports to the caller of a `tools/call`."""
 
     RESULT = "result"
-    """As a result with `isError`, which frameworks hand to the model."""
+    """A result with `isError`, which frameworks pass to the model."""
     ERROR = "error"
-    """As a JSON-RPC error, which most frameworks raise."""
+    """A JSON-RPC error, which most frameworks raise."""
 
 
 class KeepContent(StrEnum):
-    """What is recorded of content beside its hash and size."""
+    """How much content is recorded beside its hash and size."""
 
     FULL = "full"
     SUMMARY = "summary"
-    """Preview and summary alone."""
+    """Preview and summary only."""
     NOTHING = "nothing"
 
 
 class RequiredProvenance(StrEnum):
-    """What a tool's definition must be for a call to be forwarded."""
+    """The provenance of a tool that a call needs to be forwarded."""
 
     ANY = "any"
     PINNED = "pinned"
-    """Pinned in turnlog.lock, and unchanged since."""
+    """The definition is the one in turnlog.lock."""
 
 
 class Access(StrEnum):
-    """Whether a call may be made at all."""
+    """Whether a call is allowed."""
 
     ALLOW = "allow"
     DENY = "deny"
-    """It is never sent; its caller is told which rule forbids it, and why."""
+    """The call is never sent; its caller gets the name of the rule and its reason."""
 
 
 class OnDuplicate(StrEnum):
-    """What becomes of a call that asks what a call under way asks."""
+    """The treatment of a duplicate of a call that is in flight."""
 
     JOIN = "join"
-    """It waits for the answer to that one."""
-    PASS = "pass"  # noqa: S105 - a word, no password
-    """It is one of its own."""
+    """It waits for the answer to the first call."""
+    PASS = "pass"  # noqa: S105 - not a password
+    """It is forwarded as well."""
     BLOCK = "block"
     """It is refused."""
 
 
 class OnDisconnect(StrEnum):
-    """What becomes of a call whose caller is gone."""
+    """The treatment of a call whose caller has disconnected."""
 
     CANCEL = "cancel"
-    """It is taken back at once."""
+    """It is cancelled at once."""
     GRACE = "grace"
-    """It is taken back, unless somebody asks the same within `never_twice.cancel_grace`."""
+    """It is cancelled unless a duplicate comes within `never_twice.cancel_grace`."""
     DRAIN = "drain"
     """It runs on, and its answer is recorded."""
 
 
 class Idempotency(StrEnum):
-    """How a server honours an idempotency key."""
+    """How a server accepts an idempotency key."""
 
     HEADER = "header"
-    """As the field `Idempotency-Key`: then turnlog sends it one, the same with each attempt."""
+    """In the header `Idempotency-Key`: turnlog sends one, the same with each attempt."""
 
 
 class Jitter(StrEnum):
-    """How a wait between attempts is spread."""
+    """How the delay between attempts is randomized."""
 
     FULL = "full"
-    """Evenly between nothing and all of it."""
+    """Evenly between nothing and the whole delay."""
     NONE = "none"
 
 
 def text_list_reader(example: str) -> Reader:
-    """Return the reader of a text or a list of texts; `example` is one for people."""
+    """Return a reader of a text or a list of texts; `example` is for its error message."""
 
     def read_texts(value: object) -> list[str]:
         texts = [item for item in _listed(value) if isinstance(item, str) and item]
@@ -119,12 +119,12 @@ _read_words: Final = text_list_reader("timeout")
 
 
 def read_expressions(value: object) -> list[str]:
-    """Read a JSONPath or a list of them."""
+    """Return JSONPath expressions from one or a list of them."""
     return [read_expression(item) for item in _listed(value)]
 
 
 def read_causes(value: object) -> list[str]:
-    """Read error families and kinds."""
+    """Return error families and kinds from one or a list of them."""
     found = cast("list[str]", _read_words(value))
     for cause in found:
         if cause not in _CAUSES:
@@ -134,14 +134,14 @@ def read_causes(value: object) -> list[str]:
 
 
 def read_attempts(value: object) -> int:
-    """Read how often a call is tried."""
+    """Return the largest number of attempts."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ATTEMPTS:
         raise ValueError(f"{value!r} is no number of attempts, write one from 1 to 100")
     return value
 
 
 def read_concurrency(value: object) -> int:
-    """Read how many calls may be under way at once."""
+    """Return the largest number of calls in flight."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_UNDER_WAY:
         raise ValueError(
             f"{value!r} is no number of calls, write one from 1 to 10000, or nothing for no limit"
@@ -150,7 +150,7 @@ def read_concurrency(value: object) -> int:
 
 
 def read_limit(value: object) -> float:
-    """Read how long a step of a call may take."""
+    """Return a time limit in seconds."""
     limit = duration(value)
     if limit == 0:
         raise ValueError(
@@ -160,14 +160,14 @@ def read_limit(value: object) -> float:
 
 
 def read_factor(value: object) -> float:
-    """Read what a wait is multiplied by from attempt to attempt."""
+    """Return the factor between the delays of two attempts."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 100:
         raise ValueError(f"{value!r} is no factor, write a number from 1 to 100")
     return float(value)
 
 
 def read_pattern(value: object) -> str:
-    """Read a regular expression of RE2, which takes linear time on any text."""
+    """Return a regular expression for RE2."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no regular expression, quote it")  # noqa: TRY004
     try:
@@ -198,49 +198,49 @@ def _listed(value: object) -> list[object]:
 
 
 class Match(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which calls a rule is for: those that everything here fits. Globs as in `fnmatch`."""
+    """The calls that a rule applies to: those that match every field. Globs as in `fnmatch`."""
 
     server: Servers = ("*",)
     tool: Tools = ("*",)
     method: Methods = ("*",)
     """HTTP method; `tools/call` for MCP."""
     path: Paths = ()
-    """Paths of plain HTTP tools; `*` is one segment, `**` any number. The one that fits first names
+    """Paths of plain HTTP tools; `*` is one segment, `**` any number. The first one that matches names
     the tool: `GET /users/*`."""
     effect: Effects = ()
-    """As the rules before this one decided."""
+    """Effects as decided by the rules before this one."""
     when: Expressions = ()
-    """Each of these has to select something in `{args}`."""
+    """Expressions that each must select something in `{args}`."""
 
 
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a call may take, in seconds."""
+    """Time limits of a call in seconds."""
 
     queue: Limit = inf
-    """Until it is sent: for the journal, or a free place."""
+    """From the arrival to sending: the wait for the log and for concurrency."""
     connect: Limit = inf
     response: Limit = inf
-    """From the request's last byte to the response."""
+    """From the last byte of the request to the response."""
     idle: Limit = inf
     """Between two events of a stream, or two pieces of a body."""
     total: Limit = inf
-    """From its arrival to its end, over all attempts."""
+    """From the arrival to the end, over all attempts."""
     startup: Limit | None = None
-    """Until a command says anything, from when it is asked something; else 10 minutes."""
+    """From the first message to a command to its first output; 10 minutes by default."""
 
     @property
     def bounds_queue(self) -> bool:
-        """Whether a call may wait only so long before it is sent."""
+        """Whether the wait before sending is limited."""
         return self.queue < inf or self.total < inf
 
     @property
     def bounds_answer(self) -> bool:
-        """Whether an answer may take only so long once there is a connection."""
+        """Whether the answer is limited once there is a connection."""
         return self.response < inf or self.idle < inf or self.total < inf
 
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which failures are tried again, and when. Times are in seconds."""
+    """Which failures are retried, and when. Times are in seconds."""
 
     on: Annotated[
         tuple[str, ...],
@@ -250,21 +250,21 @@ class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_attempts: Annotated[
         int, reads(read_attempts, {"minimum": 1, "maximum": _MOST_ATTEMPTS})
     ] = 3
-    """The first one counts."""
+    """Number of attempts, with the first one."""
     base_interval: Duration = 0.2
     factor: Annotated[float, reads(read_factor, {"minimum": 1, "maximum": 100})] = 2.0
     max_interval: Duration = 5.0
     jitter: Jitter = Jitter.FULL
     budget: Duration = 60.0
-    """When the last attempt may start, from the start of the first."""
+    """Latest start of the last attempt, from the start of the first."""
 
 
 class ErrorMap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An answer that means another kind of error than it says. Everything given has to fit."""
+    """The kind of error of an answer that matches every condition."""
 
     kind: ErrorKind
     text: Annotated[str, reads(read_pattern)] = ""
-    """RE2 pattern that the text of the result or error holds."""
+    """RE2 pattern to find in the text of the result or error."""
     code: int | None = None
     """JSON-RPC error code."""
     status: int | None = None
@@ -274,18 +274,18 @@ class ErrorMap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a call that succeeded did: `op` to each thing that `key` selects."""
+    """A change by a call: `op` on each key that `key` selects."""
 
     field: ChangedField
     op: OperationType
     key: Expression
     to: Annotated[str, reads(read_expression, {**PATTERN})] = ""
-    """The new names of what is renamed, in the same order."""
+    """Expression for the new names after a rename, in the order of `key`."""
     when: Expressions = ()
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rule. An aspect that is `None` is none that this rule speaks of."""
+    """One rule. It does not decide an aspect that is `None`."""
 
     name: str = ""
     match: Match = Match()
@@ -303,19 +303,19 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     on_duplicate: OnDuplicate | None = None
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
-    """s: an answer that took longer is given again to who asks the same, delivered or not."""
+    """s: a slower answer is replayed to a duplicate even if it was delivered."""
     effect_key: Expressions | None = None
-    """Expressions over `{args}` that name the effect a call has on the world; it is recorded."""
+    """Expressions over `{args}` that identify the effect of a call; it is recorded."""
     idempotency: Idempotency | None = None
     concurrency: Concurrency | None = None
-    """How many calls that this rule decides may be under way at once; the others wait."""
+    """Number of calls of this rule that may be in flight; further ones wait."""
     access: Access | None = None
     why: WhyText | None = None
-    """What whoever makes a denied call is told."""
+    """Reason that the caller of a denied call is told."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of rules, the first ones first."""
+    """A file of rules; the first rule that decides an aspect wins."""
 
     rules: tuple[Rule, ...]
 
@@ -323,4 +323,4 @@ class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 ASPECTS: Final = tuple(
     item.name for item in structs.fields(Rule) if item.name not in {"name", "match", "why"}
 )
-"""What a rule may speak of."""
+"""Names of the aspects that a rule can decide."""

@@ -1,9 +1,7 @@
-"""The regular expressions that an operator writes: RE2's, which take time linear in the text.
+"""Regular expressions of operators, run by RE2 in time linear in the text."""
 
-Python's `re` tries alternatives one after the other: 31 characters of tool output were enough for
-`(a+)+$` to stop the proxy. RE2 has no lookaround and no back-references, which is what makes it
-linear (https://github.com/google/re2/wiki/WhyRE2).
-"""
+# Python's `re` backtracks: 31 characters of tool output were enough for `(a+)+$` to stop the proxy.
+# RE2 has no lookaround and no back-references (https://github.com/google/re2/wiki/WhyRE2).
 
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -13,17 +11,16 @@ from msgspec import Struct
 
 _engine: Final = cast("Any", re2)
 _BadPattern: Final = cast("type[Exception]", _engine.error)
-_CACHE_SIZE: Final = 1024
-"""Patterns that stay compiled: the rules of a large configuration."""
+_CACHE_SIZE: Final = 1024  # patterns: the rules of a large configuration
 
 
 class Pattern(Struct, frozen=True):
-    """One compiled expression. Texts may hold halves of surrogate pairs, as JSON may."""
+    """A compiled expression. Texts may hold lone surrogates, as JSON may."""
 
     _compiled: Any
 
     def is_in(self, text: str) -> bool:
-        """Return whether the expression matches anywhere, be it the empty text."""
+        """Return whether the expression matches anywhere, also the empty text."""
         return self._compiled.search(to_bytes(text)) is not None
 
     def has_match(self, text: str) -> bool:
@@ -31,7 +28,7 @@ class Pattern(Struct, frozen=True):
         return any(match[0] for match in self._compiled.finditer(to_bytes(text)))
 
     def replaced(self, text: str, by: str) -> str:
-        """Return `text` with each match replaced that is not empty."""
+        """Return `text` with each match that is not empty replaced."""
         data, other = to_bytes(text), to_bytes(by)
 
         def replacement(match: Any) -> bytes:
@@ -43,7 +40,7 @@ class Pattern(Struct, frozen=True):
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def compile_pattern(text: str) -> Pattern:
-    """Return a compiled expression. Raises `ValueError` that says why it is none."""
+    """Return a compiled expression. Raises `ValueError` with the reason if it is invalid."""
     options = _engine.Options()
     options.log_errors = False
     try:
@@ -55,14 +52,14 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return a text as UTF-8, halves of surrogate pairs like other characters."""
+    """Return a text as UTF-8, with lone surrogates encoded as well."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def to_text(data: bytes) -> str:
-    """Return what `to_bytes` made bytes of; bytes that are no UTF-8 stand for themselves."""
+    """Return the text of `to_bytes`; bytes that are not UTF-8 become surrogates."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        # RE2's `\C` is any byte: it can leave a part of a character.
+        # RE2's `\C` matches any byte, and can leave a part of a character.
         return data.decode("utf-8", "surrogateescape")

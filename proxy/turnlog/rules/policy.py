@@ -1,7 +1,6 @@
-"""What rules come to for one call.
+"""The policy of a call: for each aspect the word of the first rule that matches and decides it.
 
-The first rule that matches a call and speaks of an aspect decides that aspect (semantics, section
-4). What no rule speaks of stays as it is without turnlog.
+An aspect that no rule decides stays as it is without turnlog (semantics, section 4).
 """
 
 import re
@@ -35,7 +34,6 @@ from .model import (
 )
 
 _MAX_POLICIES: Final = 10_000
-"""Most policies that are remembered."""
 _GLOBS: Final = 4096
 _BY_CAUTION: Final[Mapping[str, tuple[object, ...]]] = {
     "effect": (
@@ -49,7 +47,7 @@ _BY_CAUTION: Final[Mapping[str, tuple[object, ...]]] = {
     "provenance": (RequiredProvenance.ANY, RequiredProvenance.PINNED),
     "access": (Access.ALLOW, Access.DENY),
 }
-"""The aspects that keep something from happening: what they may say, the most careful last."""
+"""Aspects that prevent something: their values from the least to the most cautious."""
 
 _UNREADABLE_WHY: Final = (
     "what this message asks for cannot be read for certain, and the rule denies some calls of this "
@@ -58,10 +56,10 @@ _UNREADABLE_WHY: Final = (
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the rules come to for one call."""
+    """What the rules decide for one call."""
 
     effect: Effect | None = None
-    """As a rule names it; `None` where none does."""
+    """`None` if no rule names it."""
     timeout: Timeouts = Timeouts()
     retry: Retry | None = None
     expects: Expects | None = None
@@ -74,55 +72,55 @@ class Policy(Struct, frozen=True, kw_only=True):
     provenance: RequiredProvenance = RequiredProvenance.ANY
     on_duplicate: OnDuplicate = OnDuplicate.JOIN
     on_disconnect: OnDisconnect | None = None
-    """`None` where no rule says so: as the protocol's revision has it."""
+    """`None` if no rule decides it: it then depends on the protocol's revision."""
     replay_if_slower_than: float = inf
     """s."""
     effect_key: tuple[str, ...] = ()
-    """What names the effect that the call has on the world."""
+    """Expressions that identify the effect of the call."""
     idempotency: Idempotency | None = None
-    """How the server honours an idempotency key; `None` where no rule says that it does."""
+    """How the server accepts an idempotency key; `None` if no rule says that it does."""
     concurrency: int | None = None
-    """How many calls of the rule that decides it may be under way; `None` for any number."""
+    """Number of calls of the deciding rule that may be in flight; `None` for no limit."""
     access: Access = Access.ALLOW
     why: str = ""
-    """Why access is denied, as the rule says that decides it."""
+    """Reason of the rule that denies access."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
-    """Name of the rule behind each aspect that one decided."""
+    """Name of the deciding rule of each decided aspect."""
 
     @property
     def uses_arguments(self) -> bool:
-        """Whether something of this looks at the call's arguments when it has ended."""
+        """Whether the call's arguments are needed when it has ended."""
         if self.delta or self.redact or self.null_when:
             return True
         return bool(self.map_error) and any(rule.when for rule in self.map_error)
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """A call as far as rules look at it before its arguments."""
+    """What rules match of a call, but for its arguments."""
 
     server: str
     tool: str
     method: str
     path: str = ""
-    """Of a plain HTTP tool."""
+    """Path of a plain HTTP tool."""
     hint: Effect = Effect.UNKNOWN
-    """Effect by a trusted server's annotations."""
+    """Effect from the annotations of a trusted server."""
 
 
 class _UncertainRules:
-    """What rules say that may match or not, as nobody can tell what their `when` selects."""
+    """Rules that may match or not, because their `when` cannot be applied to the arguments."""
 
     def __init__(self) -> None:
         self.rules = False
-        """Whether there was any such rule."""
+        """Whether there is any such rule."""
         self.said: dict[str, list[tuple[Any, str]]] = {aspect: [] for aspect in _BY_CAUTION}
-        """For each aspect what they say before a rule that certainly matches, and their names."""
+        """Values and rule names for each aspect, before a rule that certainly matches."""
         self.redact: tuple[str, ...] = ()
         self.why: str | None = None
-        """Of the first of them that denies access."""
+        """Reason of the first rule that denies access."""
 
     def add(self, rule: Rule, decided: Mapping[str, object]) -> None:
-        """Take in such a rule."""
+        """Add a rule; `decided` has the aspects that earlier rules certainly decide."""
         self.rules = True
         for aspect, said in self.said.items():
             if aspect not in decided and getattr(rule, aspect) is not None:
@@ -138,8 +136,8 @@ class _UncertainRules:
         return {effect for effect, _ in self.said["effect"]}
 
     def resolved(self, policy: Policy, hint: Effect) -> Policy:
-        """Return a policy on the safe side: each aspect as careful as any rule may want it, and no
-        retry, because the answer to another attempt may not be what the rules are about."""
+        """Return `policy` with the most cautious value of each aspect."""
+        # And without retries: they might be meant for another call.
         found: dict[str, Any] = {"retry": None, "redact": (*self.redact, *policy.redact)}
         names = {aspect: name for aspect, name in policy.decided_by.items() if aspect != "retry"}
         sure = {**structs.asdict(policy), "effect": policy.effect or hint}
@@ -155,8 +153,11 @@ class _UncertainRules:
 def decide_policy(
     rules: Sequence[Rule], subject: Subject, arguments: Callable[[], object]
 ) -> Policy:
-    """Return what the rules come to. `arguments` is called where a rule looks at them, and may give
-    `UNREADABLE`: what such a rule says is then taken for the worst."""
+    """Return the policy of a call.
+
+    `arguments` is called if a rule looks at them. If it returns `UNREADABLE`, rules with conditions
+    on arguments count with their most cautious values.
+    """
     decided: dict[str, object] = {}
     names: dict[str, str] = {}
     doubt = _UncertainRules()
@@ -179,17 +180,16 @@ def decide_policy(
 
 
 def deny_unreadable(policy: Policy, rule: Rule) -> Policy:
-    """Return a policy by which a rule denies a call that cannot be read surely."""
-    # The rule's own reason is about the calls that it names, and this may be none of them.
+    """Return a policy by which `rule` denies a call that cannot be read with certainty."""
+    # The rule's own reason is about the calls that it names, and this may be another one.
     names = {**policy.decided_by, "access": rule.name}
     return structs.replace(policy, access=Access.DENY, why=_UNREADABLE_WHY, decided_by=names)
 
 
 def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
-    """Return the first rule that may deny a call that cannot be read surely, if there is one.
+    """Return the first rule that may deny a call that cannot be read with certainty, if any.
 
-    What cannot be read surely is refused where such a rule exists: it may be a call that the rule
-    is about (semantics, section 11).
+    Such a call is refused if there is one: the rule may be about it (semantics, section 11).
     """
     for rule in rules:
         if rule.access is Access.DENY:
@@ -200,7 +200,8 @@ def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
 
 
 def may_deny_tool_calls(rules: Sequence[Rule]) -> bool:
-    """Return whether one of the rules may deny a `tools/call`: those that name paths are of plain HTTP."""
+    """Return whether one of the rules may deny a `tools/call`."""
+    # Rules that name paths are for plain HTTP.
     return any(
         rule.access is Access.DENY
         and not rule.match.path
@@ -210,7 +211,7 @@ def may_deny_tool_calls(rules: Sequence[Rule]) -> bool:
 
 
 def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> str | None:
-    """Return the tool's name by the first rule that has a pattern for this path."""
+    """Return the name of a tool by the first rule with a pattern for this path."""
     for rule in rules:
         match = rule.match
         if matches_glob(match.server, server) and matches_glob(match.method, method):
@@ -221,12 +222,21 @@ def tool_of_path(rules: Sequence[Rule], server: str, method: str, path: str) -> 
 
 
 def matches_glob(globs: Sequence[str], text: str) -> bool:
-    """Tell whether one of the globs covers a text, in the same case."""
+    """Return whether one of the globs matches a text; case matters."""
     return any(wanted == "*" or _glob(wanted).match(text) for wanted in globs)
 
 
+class _ServerRules(Struct, frozen=True):
+    """The rules of one server in their order, and what follows from them for all of its calls."""
+
+    rules: tuple[Rule, ...]
+    path_rules: tuple[Rule, ...]
+    against_unreadable: Rule | None
+    may_deny_tool_calls: bool
+
+
 class Rulebook:
-    """The rules of one proxy, in order for each server, and what they came to so far."""
+    """The rules of a proxy in their order for each server, with a cache of policies."""
 
     def __init__(
         self, own: Sequence[Rule], packs: Mapping[str, Sequence[Rule]], last: Sequence[Rule]
@@ -234,50 +244,44 @@ class Rulebook:
         self._own = tuple(own)
         self._packs = packs
         self._last = tuple(last)
-        self._ordered: dict[str, tuple[Rule, ...]] = {}
-        self._pathed: dict[str, tuple[Rule, ...]] = {}
+        self._servers: dict[str, _ServerRules] = {}
         self._known: dict[Subject, Policy] = {}
-        self._closing: dict[str, Rule | None] = {}
-        self._closes_calls: dict[str, bool] = {}
 
-    def may_deny_tool_calls(self, server: str) -> bool:
-        """Return whether a rule may deny a `tools/call` of a server."""
-        if server not in self._closes_calls:
-            closing = self.rule_against_unreadable(server) is not None
-            self._closes_calls[server] = closing and may_deny_tool_calls(self.rules(server))
-        return self._closes_calls[server]
+    def rules(self, server: str) -> tuple[Rule, ...]:
+        """Return the rules for a server: the user's, those of its packs, the default ones."""
+        return (self._servers.get(server) or self._add(server)).rules
+
+    def path_rules(self, server: str) -> tuple[Rule, ...]:
+        """Return the rules of a server that match paths."""
+        return (self._servers.get(server) or self._add(server)).path_rules
 
     def denies_path(self, server: str, rule: str) -> bool:
         """Return whether a rule of this name denies paths of a server."""
-        return any(
-            each.name == rule and each.access is Access.DENY for each in self.path_rules(server)
-        )
+        rules = self.path_rules(server)
+        return any(each.name == rule and each.access is Access.DENY for each in rules)
 
     def rule_against_unreadable(self, server: str) -> Rule | None:
-        """Return the rule by which a call of a server is denied that cannot be read surely."""
-        if server not in self._closing:
-            self._closing[server] = rule_against_unreadable(self.rules(server))
-        return self._closing[server]
+        """Return the rule that denies calls of a server which cannot be read with certainty."""
+        return (self._servers.get(server) or self._add(server)).against_unreadable
 
-    def rules(self, server: str) -> tuple[Rule, ...]:
-        """Return the rules for a server's calls: the user's, its packs', the default ones."""
-        found = self._ordered.get(server)
-        if found is None:
-            found = (*self._own, *self._packs.get(server, ()), *self._last)
-            found = tuple(rule for rule in found if matches_glob(rule.match.server, server))
-            self._ordered[server] = found
-        return found
+    def may_deny_tool_calls(self, server: str) -> bool:
+        """Return whether a rule may deny a `tools/call` of a server."""
+        return (self._servers.get(server) or self._add(server)).may_deny_tool_calls
 
-    def path_rules(self, server: str) -> tuple[Rule, ...]:
-        """Return those of a server's rules that look at the paths of its calls."""
-        found = self._pathed.get(server)
-        if found is None:
-            found = tuple(rule for rule in self.rules(server) if rule.match.path)
-            self._pathed[server] = found
+    def _add(self, server: str) -> _ServerRules:
+        every = (*self._own, *self._packs.get(server, ()), *self._last)
+        rules = tuple(rule for rule in every if matches_glob(rule.match.server, server))
+        against_unreadable = rule_against_unreadable(rules)
+        found = self._servers[server] = _ServerRules(
+            rules=rules,
+            path_rules=tuple(rule for rule in rules if rule.match.path),
+            against_unreadable=against_unreadable,
+            may_deny_tool_calls=against_unreadable is not None and may_deny_tool_calls(rules),
+        )
         return found
 
     def policy(self, subject: Subject, arguments: Callable[[], object]) -> Policy:
-        """Return what the rules come to for a call; remembered where arguments do not matter."""
+        """Return the policy of a call; it is cached if it does not depend on the arguments."""
         known = self._known.get(subject)
         if known is not None:
             return known
@@ -296,14 +300,14 @@ class Rulebook:
         return found
 
     def is_cached(self, subject: Subject) -> bool:
-        """Tell whether what the rules come to is known, whatever the arguments."""
+        """Return whether the policy is known and does not depend on the arguments."""
         return subject in self._known
 
 
 def _matches(
     match: Match, subject: Subject, effects: set[object], arguments: Callable[[], object]
 ) -> bool | None:
-    """Tell whether a rule is for a call that has one of these effects; `None` for perhaps."""
+    """Return whether a rule matches a call that has one of these effects; `None` for maybe."""
     if not _covers(match, subject) or (match.effect and effects.isdisjoint(match.effect)):
         return False
     found = _holds(match.when, arguments)
@@ -321,7 +325,7 @@ def _covers(match: Match, subject: Subject) -> bool:
 
 
 def _holds(when: Sequence[str], arguments: Callable[[], object]) -> bool | None:
-    """Tell whether each expression selects something; `None` where nobody can tell."""
+    """Return whether every expression selects something; `None` if that cannot be known."""
     if not when:
         return True
     args = arguments()

@@ -1,7 +1,7 @@
-"""Judge an answer by the rules: is a null result an error, does an error mean another kind.
+"""Judgement of an answer by the rules: null results as errors, errors of another kind.
 
-Pure, and the last word on an attempt: what the protocol says of the answer comes in, what the call's
-policy makes of it goes out (semantics, sections 3 and 4).
+It takes the answer as judged by its protocol and applies the policy of the call (semantics, sections
+3 and 4).
 """
 
 from collections.abc import Callable
@@ -21,28 +21,28 @@ _NOTHING: Final = frozenset({Flag.NULL_RESULT, Flag.VOID})
 
 
 class ReceivedAnswer(Struct, frozen=True, kw_only=True):
-    """What an answer said. What costs something to know is a function."""
+    """An answer for rules to judge. What is costly to compute is a function."""
 
     kind: ErrorKind | None
-    """What went wrong by protocol; `None` for nothing."""
+    """Kind of error by protocol; `None` for success."""
     flags: tuple[Flag, ...] = ()
     code: int | None = None
     """JSON-RPC error code."""
     status: int = 0
     """HTTP status."""
     has_result: bool = True
-    """Whether there is a result, be it one that says nothing."""
+    """Whether there is a result, also an empty one."""
     is_structured: Callable[[], bool]
     unstructured: ErrorKind = ErrorKind.NULL_RESULT
-    """What it is where structure is expected and there is none."""
+    """Kind of error if structured content is expected and missing."""
     text: Callable[[], str]
-    """The text of the result or error."""
+    """Text of the result or error."""
     seen: Callable[[], ExpressionInput]
-    """Arguments and result may be `UNREADABLE`."""
+    """Arguments and result; either may be `UNREADABLE`."""
 
 
 class Judgement(Struct, frozen=True):
-    """What the answer comes to. `retry_after` in seconds, `None` where no rule says."""
+    """The result of judging an answer. `retry_after` is in seconds; `None` if no rule sets it."""
 
     kind: ErrorKind | None
     flags: tuple[Flag, ...]
@@ -50,12 +50,12 @@ class Judgement(Struct, frozen=True):
 
 
 def judges_answers(policy: Policy) -> bool:
-    """Tell whether a policy has anything to say of an answer."""
+    """Return whether a policy can change the judgement of an answer."""
     return bool(policy.map_error or policy.null_when or policy.expects)
 
 
 def judge_answer(policy: Policy, said: ReceivedAnswer) -> Judgement:
-    """Return what an answer comes to: first as `map_error` says, then by `expects`."""
+    """Return the judgement of an answer, by `map_error` first and then by `expects`."""
     unsure: list[str] = []
     found = _judged(policy, said, unsure)
     if not unsure or Flag.NOT_SEARCHED in found.flags:
@@ -79,8 +79,7 @@ def _judged(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> Judgemen
 
 
 def without_searches(policy: Policy) -> Policy:
-    """Return a policy without what only a search of the whole answer could tell; the same object
-    where there is nothing of that."""
+    """Return a policy without expressions that search the whole answer; itself if it has none."""
     null_when = tuple(wanted for wanted in policy.null_when if not is_search(wanted))
     map_error = tuple(rule for rule in policy.map_error if not any(map(is_search, rule.when)))
     if null_when == policy.null_when and map_error == policy.map_error:
@@ -89,11 +88,9 @@ def without_searches(policy: Policy) -> Policy:
 
 
 def _matches(rule: ErrorMap, said: ReceivedAnswer, unsure: list[str]) -> bool:
-    """Tell whether everything that a rule gives fits.
-
-    One that gives nothing is for errors alone. A status of the way to the tool says more than any
-    body does: only a rule that names it is for it.
-    """
+    """Return whether an answer matches every condition of a `map_error` entry."""
+    # An entry without conditions matches errors alone. A status of a gateway counts more than the
+    # body: only an entry that names the status matches it.
     if not (rule.text or rule.when or rule.code is not None or rule.status is not None):
         return said.kind is not None and not is_transport_status(said.status)
     if rule.status is None and is_transport_status(said.status):
@@ -111,7 +108,7 @@ def _is_null(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> bool:
 
 
 def _holds(wanted: str, said: ReceivedAnswer, unsure: list[str]) -> bool:
-    """Tell whether an expression selects something; one that cannot be applied goes to `unsure`."""
+    """Return whether an expression selects anything; if it cannot be applied, add it to `unsure`."""
     seen = said.seen()
     found = selects_any(wanted, seen)
     if found is None or (not found and UNREADABLE in (seen.args, seen.result)):
@@ -122,7 +119,7 @@ def _holds(wanted: str, said: ReceivedAnswer, unsure: list[str]) -> bool:
 def _unmet_expectation(
     expects: Expects | None, flags: tuple[Flag, ...], said: ReceivedAnswer
 ) -> ErrorKind | None:
-    """Return the error of a result that is not what a rule expects."""
+    """Return the error of a result that is not as `expects` wants it."""
     if expects is None or expects is Expects.NOTHING:
         return None
     if Flag.NULL_RESULT in flags:

@@ -1,12 +1,13 @@
-"""Decide what follows a failed attempt: another one, or the error to the caller.
+"""Retries: whether a failed attempt is repeated, after which delay, and the quota per server.
 
-Pure. The clock and the dice belong to the caller (`engine.http.runner`).
+Times are seconds on any monotonic clock.
 """
 
 from enum import StrEnum
 from math import inf
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from turnlog.core.classify import UNSENT, Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase, RetryClass
@@ -22,59 +23,59 @@ _BROKEN = frozenset({ErrorKind.CONNECTION_LOST, ErrorKind.MALFORMED_RESULT})
 
 
 class StopReason(StrEnum):
-    """Why there is no other attempt."""
+    """Why there is no further attempt."""
 
     ANSWERED = "answered"
-    """It did not fail."""
+    """The attempt succeeded."""
     NO_RULE = "no_rule"
     """No rule names this failure."""
     NOT_REPEATABLE = "not_repeatable"
-    """Its effect could happen twice, or it would fail again."""
+    """The effect could happen twice, or it would fail again."""
     ATTEMPTS = "attempts"
-    """As many were made as the rule allows."""
+    """The rule's number of attempts is reached."""
     BUDGET = "budget"
-    """The next one would start too late."""
+    """The next attempt would start after the rule's budget."""
     TOTAL = "total"
-    """The next one would start after the call's own end."""
+    """The next attempt would start after the total timeout of the call."""
     BODY = "body"
-    """Its request cannot be sent again: the body is not held, or has no id of its own."""
+    """The request cannot be sent again: its body was not kept, or is shared with other calls."""
     RELAYED = "relayed"
-    """Some of the answer has left, or is too large to be held."""
+    """A part of the answer was passed on, or it is too large to be held back."""
     CANCELLED = "cancelled"
-    """The caller took the call back."""
+    """The caller cancelled the call."""
     STOPPING = "stopping"
-    """The proxy stops."""
+    """The proxy is stopping."""
     QUEUE = "queue"
-    """The intent of the next one was not on disk in time."""
+    """The intent of the next attempt was not on disk in time."""
     QUOTA = "quota"
-    """Its server has had as many retries as its quota allows."""
+    """The server's retry quota is used up."""
     UNRECORDED = "unrecorded"
-    """The next one cannot be recorded."""
+    """The next attempt cannot be recorded."""
 
 
 class EndedAttempt(Struct, frozen=True, kw_only=True):
-    """An attempt that has ended, as far as a rule looks at it. Times are in seconds."""
+    """What a retry rule needs to know of an attempt that ended."""
 
     ending: Ending
     effect: Effect
     keyed: bool = False
     """Whether it had an idempotency key that the server honours."""
     number: int
-    """The first one is 1."""
+    """Number of the attempt, from 1."""
     elapsed: float
-    """Since the first one began."""
+    """Time since the first attempt began."""
     retry_after: float | None = None
-    """What the server asked to wait."""
+    """Delay that the server asked for."""
 
 
 class RetryIn(Struct, frozen=True):
-    """Try again after `delay` seconds."""
+    """Repeat the attempt after `delay` seconds."""
 
     delay: float
 
 
 class NoRetry(Struct, frozen=True):
-    """Let the caller have what there is."""
+    """Do not repeat the attempt."""
 
     reason: StopReason
 
@@ -82,10 +83,9 @@ class NoRetry(Struct, frozen=True):
 def decide_retry(
     rule: Retry | None, tried: EndedAttempt, *, total: float = inf, dice: float
 ) -> RetryIn | NoRetry:
-    """Return what follows an attempt. `dice` is a number in [0, 1), `total` the call's own limit.
+    """Return whether and when to repeat an attempt.
 
-    A wait that the server asks for counts from now and is never shortened: where it does not fit,
-    the refusal is the caller's at once.
+    `dice` is a random number in [0, 1), `total` the call's total timeout.
     """
     if not tried.ending.error:
         return NoRetry(StopReason.ANSWERED)
@@ -96,6 +96,7 @@ def decide_retry(
     if tried.number >= rule.max_attempts:
         return NoRetry(StopReason.ATTEMPTS)
     spread = dice if rule.jitter is Jitter.FULL else 1.0
+    # A delay that the server asks for is never shortened: if it does not fit, the call ends now.
     delay = max(backoff(rule, tried.number) * spread, tried.retry_after or 0.0)
     if tried.elapsed + delay > rule.budget:
         return NoRetry(StopReason.BUDGET)
@@ -105,9 +106,9 @@ def decide_retry(
 
 
 def is_repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
-    """Tell whether a failed attempt may be made again without its effect happening twice.
+    """Return whether an attempt can be repeated without its effect happening twice.
 
-    `keyed` tells whether it had an idempotency key that the server honours.
+    `keyed` is whether it had an idempotency key that the server honours.
     """
     match ending.retry:
         case RetryClass.SAFE:
@@ -121,22 +122,58 @@ def is_repeatable(ending: Ending, effect: Effect, *, keyed: bool) -> bool:
 
 
 def may_still_run(ending: Ending, *, again: bool) -> bool:
-    """Tell whether a server may still work on an attempt that has ended so, so that it is to be taken
-    back. `again` tells whether another one follows: only then what others did counts.
+    """Return whether the server may still be working on an attempt that ended, so that it is cancelled.
+
+    `again` is whether another attempt follows.
     """
     if ending.phase in UNSENT:
         return False
     if ending.phase is _DONE:
-        # A gateway that waited in vain answers in the server's place (504, 408).
+        # A gateway that timed out answers in place of the server (504, 408).
         return again and ending.kind == ErrorKind.RESPONSE_TIMEOUT
     return ending.kind in _GIVEN_UP or (again and ending.kind in _BROKEN)
 
 
 def backoff(rule: Retry, number: int) -> float:
-    """Return the longest wait after attempt `number`, in seconds: exponential, capped.
-
-    Full jitter then takes any part of it, which spreads callers best (Brooker, "Exponential Backoff
-    And Jitter", AWS Architecture Blog, 2015).
-    """
+    """Return the longest delay after attempt `number`: exponential with a maximum."""
+    # Full jitter takes a random part of it, which spreads callers best (Brooker, "Exponential Backoff
+    # And Jitter", AWS Architecture Blog, 2015).
     power = min(number - 1, _LONGEST_POWER)
     return min(rule.base_interval * rule.factor**power, rule.max_interval)
+
+
+class RetryQuota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The number of retries allowed per server."""
+
+    ratio: Annotated[float, Meta(ge=0, le=10)] = 0.2
+    """Retries for each call."""
+    min_per_second: Annotated[float, Meta(ge=0, le=10_000)] = 1.0
+    """Retries for each second, for servers with few calls."""
+    burst: Annotated[float, Meta(ge=1, le=100_000)] = 10.0
+    """Largest number that is saved up, and the number at the start."""
+
+
+class RetryBucket:
+    """The retry quota of one server: a token bucket that calls fill, as Finagle's retry budget."""
+
+    def __init__(self, settings: RetryQuota, now: float) -> None:
+        self._settings = settings
+        self._left = settings.burst
+        self._at = now
+
+    def on_call(self, now: float) -> None:
+        """Add the share of a call."""
+        self._fill(now, self._settings.ratio)
+
+    def take(self, now: float) -> bool:
+        """Take one retry out; false if there is none."""
+        self._fill(now, 0.0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def _fill(self, now: float, more: float) -> None:
+        more += (now - self._at) * self._settings.min_per_second
+        self._at = now
+        self._left = min(self._left + more, self._settings.burst)

@@ -15,7 +15,7 @@ from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.sources import RuleSource, RuleSources, rule_sources
 from turnlog.rules.circuit_breaker import BreakerSettings
-from turnlog.rules.retry_quota import RetryQuota
+from turnlog.rules.retry import RetryQuota
 
 from .http_proxies import FROM_ENVIRONMENT
 from .upstream_url import UpstreamUrl

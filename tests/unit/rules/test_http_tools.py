@@ -67,7 +67,7 @@ def test_the_input_of_a_call_without_body_says_so() -> None:
     [b"a=1&b=2", b"\xff\xfe", b'{"a":', b'{"a":"\xff"}', b"[" * 100_000, b'"\\ud800"'],
     ids=lambda body: repr(body[:12]),
 )
-def test_a_body_that_is_no_json_is_named_by_its_digest(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_replaced_by_its_digest(body: bytes) -> None:
     said = json.loads(http_input("/", "", body).text)["body"]
     assert said == "sha256:" + sha256(body).hexdigest()
 
@@ -77,27 +77,25 @@ def test_the_digest_can_be_keyed() -> None:
     assert said == "hmac-sha256:" + b"1=a".hex()
 
 
-def test_a_path_that_is_no_text_is_taken_all_the_same() -> None:
+def test_a_path_that_is_not_text_is_accepted() -> None:
     assert json.loads(http_input("/\udcff", "\ud800", b"").text)["path"] == "/?"
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_a_byte_order_mark_before_json_is_left_out(mark: bytes) -> None:
+def test_a_byte_order_mark_before_json_is_dropped(mark: bytes) -> None:
     assert http_input("/", "", mark + b"[1]").text == b'{"path":"/","query":"","body":[1]}'
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b" \r\n"])
 @pytest.mark.parametrize("start", [b'{"a": "b', b"[1, 2, "])
-def test_of_a_json_body_that_is_not_whole_the_start_stands_at_the_end(
-    mark: bytes, start: bytes
-) -> None:
+def test_the_start_of_an_incomplete_json_body_is_at_the_end(mark: bytes, start: bytes) -> None:
     given = http_input("/x", "q=1", mark + start, whole=False)
     assert given.cut
     assert given.text == b'{"path":"/x","query":"q=1","body_start":' + start
 
 
 @pytest.mark.parametrize("start", [b"a=1&b=2", b"\xff\xfe", b"plain text", b"\x1f\x8b", b""])
-def test_of_any_other_body_that_is_not_whole_the_start_has_a_digest(start: bytes) -> None:
+def test_the_start_of_any_other_incomplete_body_becomes_a_digest(start: bytes) -> None:
     given = http_input("/x", "q=1", start, whole=False, digest=lambda data: data[::-1])
     assert not given.cut
     assert json.loads(given.text) == {
@@ -108,6 +106,6 @@ def test_of_any_other_body_that_is_not_whole_the_start_has_a_digest(start: bytes
 
 
 @pytest.mark.parametrize(("depth", "kept"), [(512, True), (513, False)])
-def test_a_body_that_nests_too_deeply_is_named_by_its_digest(depth: int, kept: bool) -> None:
+def test_a_body_that_nests_too_deeply_is_replaced_by_its_digest(depth: int, kept: bool) -> None:
     body = b"[" * depth + b"]" * depth
     assert (body in http_input("/", "", body).text) == kept

@@ -7,7 +7,13 @@ import pytest
 from turnlog.core.classify import Ending, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
 from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
-from turnlog.rules.delta import MAX_DELTA_BYTES, MAX_KEY_BYTES, MAX_OPERATIONS, Delta, extract_delta
+from turnlog.rules.effects import (
+    MAX_DELTA_BYTES,
+    MAX_KEY_BYTES,
+    MAX_OPERATIONS,
+    Delta,
+    extract_delta,
+)
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import Extractor
 
@@ -35,7 +41,7 @@ def found(*extractors: Extractor, ending: Ending = OK, **seen: Any) -> tuple[Ope
     return delta.operations
 
 
-def test_arguments_declare_and_results_show_what_was_done() -> None:
+def test_operations_from_arguments_are_declared_and_from_results_observed() -> None:
     rules = (extractor("$.args.path"), extractor("$.result.files[*]", OperationType.CREATED))
     assert found(*rules, args={"path": "/a"}, result={"files": ["/b", "/c"]}) == (
         operation("/a", Evidence.DECLARED),
@@ -45,7 +51,7 @@ def test_arguments_declare_and_results_show_what_was_done() -> None:
 
 
 @pytest.mark.parametrize("first", ["$.args.path", "$.result.path"])
-def test_what_both_say_is_observed(first: str) -> None:
+def test_an_operation_from_both_is_observed(first: str) -> None:
     second = {"$.args.path": "$.result.path"}.get(first, "$.args.path")
     rules = (extractor(first), extractor(second))
     assert found(*rules, args={"path": "/a"}, result={"path": "/a"}) == (
@@ -54,12 +60,12 @@ def test_what_both_say_is_observed(first: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, True, "", ["/a"], {"a": "/a"}])
-def test_what_is_no_text_is_no_key(value: object) -> None:
+def test_values_that_are_not_text_are_not_keys(value: object) -> None:
     assert found(extractor("$.args.path"), args={"path": value}) == ()
 
 
 @pytest.mark.parametrize("new", [["/x"], ["/x", 7], ["/x", ""]])
-def test_a_rename_without_its_new_name_is_none(new: list[object]) -> None:
+def test_a_rename_without_a_new_name_is_dropped(new: list[object]) -> None:
     rule = extractor("$.args.old[*]", OperationType.RENAMED, to="$.args.new[*]")
     assert found(rule, args={"old": ["/a", "/b"], "new": new}) == (
         operation("/a", Evidence.DECLARED, op="renamed", to="/x"),
@@ -83,7 +89,7 @@ def test_an_extractor_may_have_a_condition(mode: str, count: int) -> None:
         (Ending(status=Status.UNKNOWN, phase=Phase.SENT, executed=Executed.MAYBE), True),
     ],
 )
-def test_what_nobody_knows_may_have_happened(ending: Ending, maybe: bool) -> None:
+def test_operations_of_an_unknown_outcome_are_uncertain(ending: Ending, maybe: bool) -> None:
     assert found(extractor("$.args.path"), ending=ending, args={"path": "/a"}) == (
         operation("/a", Evidence.DECLARED, maybe=maybe),
     )
@@ -97,7 +103,7 @@ def test_what_nobody_knows_may_have_happened(ending: Ending, maybe: bool) -> Non
         Ending(status=Status.REPLAYED, phase=Phase.QUEUED, executed=Executed.YES),
     ],
 )
-def test_what_was_not_executed_or_only_answered_again_changes_nothing(ending: Ending) -> None:
+def test_a_call_that_was_not_executed_or_was_replayed_has_no_operations(ending: Ending) -> None:
     assert found(extractor("$.args.path"), ending=ending, args={"path": "/a"}) == ()
 
 
@@ -121,5 +127,5 @@ def test_operations_are_bounded_in_number_and_size(keys: list[str], kept: int) -
     assert (len(delta.operations), delta.cut) == (kept, True)
 
 
-def test_without_an_extractor_there_is_nothing() -> None:
+def test_without_an_extractor_there_are_no_operations() -> None:
     assert extract_delta((), ExpressionInput(args={"path": "/a"}), OK, same) == Delta()

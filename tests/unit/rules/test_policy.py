@@ -44,11 +44,13 @@ def test_without_a_rule_nothing_is_decided() -> None:
         (Policy(redact=("$.args.a",)), True),
     ],
 )
-def test_few_policies_look_at_arguments_once_a_call_has_ended(policy: Policy, looks: bool) -> None:
+def test_only_some_policies_need_the_arguments_of_an_ended_call(
+    policy: Policy, looks: bool
+) -> None:
     assert policy.uses_arguments is looks
 
 
-def test_the_first_rule_that_speaks_of_an_aspect_decides_it() -> None:
+def test_the_first_rule_with_an_aspect_decides_it() -> None:
     rules = [
         Rule(name="a", match=Match(tool=("write_*",)), effect=Effect.WRITE),
         Rule(name="b", effect=Effect.READ),
@@ -130,7 +132,7 @@ def test_users_rules_come_before_packs_and_packs_before_the_default() -> None:
     assert book.policy(subject("pack", server="git"), nothing).effect is Effect.IRREVERSIBLE
 
 
-def test_a_policy_that_hangs_on_arguments_is_decided_anew() -> None:
+def test_a_policy_that_depends_on_arguments_is_not_cached() -> None:
     book = Rulebook([Rule(match=Match(when=("$.args.x",)), effect=Effect.READ)], {}, ())
     assert book.policy(subject(), lambda: {"x": 1}).effect is Effect.READ
     assert book.policy(subject(), dict).effect is None
@@ -167,7 +169,7 @@ def unread() -> object:
         ),
     ],
 )
-def test_where_nobody_can_tell_which_rule_matches_the_worst_effect_counts(
+def test_with_unreadable_arguments_the_worst_effect_counts(
     rules: list[Rule], effect: Effect | None, by: str | None
 ) -> None:
     found = decide_policy([*rules, AGAIN], subject(), unread)
@@ -175,7 +177,7 @@ def test_where_nobody_can_tell_which_rule_matches_the_worst_effect_counts(
     assert (found.retry, "retry" in found.decided_by) == (None, False)
 
 
-def test_where_nobody_can_tell_which_rule_matches_every_demand_is_made() -> None:
+def test_with_unreadable_arguments_every_restriction_applies() -> None:
     rules = [
         Rule(name="a", match=DRY, provenance=RequiredProvenance.PINNED, redact=("$.args.a",)),
         Rule(name="b", match=DRY, store=KeepContent.SUMMARY, expects=Expects.CONTENT),
@@ -194,7 +196,7 @@ def test_where_nobody_can_tell_which_rule_matches_every_demand_is_made() -> None
     assert found.expects is None
 
 
-def test_a_match_on_an_effect_that_is_in_doubt_is_in_doubt_as_well() -> None:
+def test_a_match_on_an_uncertain_effect_is_uncertain() -> None:
     rules = [
         Rule(match=DRY, effect=Effect.IRREVERSIBLE),
         Rule(effect=Effect.READ),
@@ -207,7 +209,7 @@ def test_a_match_on_an_effect_that_is_in_doubt_is_in_doubt_as_well() -> None:
     assert (found.provenance, found.expects) == (RequiredProvenance.PINNED, Expects.STRUCTURED)
 
 
-def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None:
+def test_a_rule_whose_expression_cannot_be_applied_is_uncertain() -> None:
     deep: object = {"cmd": "drop"}
     for _ in range(200):
         deep = [deep]
@@ -223,7 +225,7 @@ def test_an_expression_that_cannot_be_applied_leaves_its_rule_in_doubt() -> None
         assert (found.retry is None) is (effect is Effect.IRREVERSIBLE)
 
 
-def test_a_server_knows_which_of_its_rules_look_at_paths() -> None:
+def test_the_rules_of_a_server_that_match_paths_are_found() -> None:
     one = Rule(name="one", match=Match(server=("a",), path=("/x/*",)), effect=Effect.READ)
     any_path = Rule(name="any", effect=Effect.WRITE)
     packed = Rule(name="packed", match=Match(path=("/y",)), effect=Effect.READ)

@@ -43,7 +43,7 @@ def tried(
         (ErrorKind.RATE_LIMITED, Effect.WRITE, Phase.DONE, True),
     ],
 )
-def test_only_what_cannot_happen_twice_is_tried_again(
+def test_only_a_call_whose_effect_cannot_happen_twice_is_retried(
     kind: ErrorKind, effect: Effect, phase: Phase, again: bool
 ) -> None:
     verdict = decide_retry(RULE, tried(kind, effect, phase), dice=0.5)
@@ -59,7 +59,7 @@ def test_only_what_cannot_happen_twice_is_tried_again(
         (ErrorKind.UNAUTHENTICATED, False),
     ],
 )
-def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(
+def test_with_an_honoured_idempotency_key_every_effect_is_retried(
     effect: Effect, kind: ErrorKind, again: bool
 ) -> None:
     rule = structs.replace(RULE, on=(*RULE.on, "auth"))
@@ -69,13 +69,13 @@ def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(
     )
 
 
-def test_success_is_the_end() -> None:
+def test_a_success_is_not_retried() -> None:
     good = EndedAttempt(ending=succeeded(), effect=Effect.READ, number=1, elapsed=0.0)
     assert decide_retry(RULE, good, dice=0.5) == NoRetry(StopReason.ANSWERED)
 
 
 @pytest.mark.parametrize("rule", [None, Retry(on=("auth",))])
-def test_what_no_rule_names_is_not_tried_again(rule: Retry | None) -> None:
+def test_a_failure_that_no_rule_names_is_not_retried(rule: Retry | None) -> None:
     lost = tried(ErrorKind.CONNECTION_LOST)
     assert decide_retry(rule, lost, dice=0.5) == NoRetry(StopReason.NO_RULE)
 
@@ -95,23 +95,23 @@ def test_a_rule_names_kinds_or_families(named: str) -> None:
         (tried(ErrorKind.RATE_LIMITED, elapsed=20, retry_after=11), StopReason.TOTAL),
     ],
 )
-def test_a_bound_that_is_reached_is_the_end(case: EndedAttempt, reason: StopReason) -> None:
+def test_there_is_no_retry_beyond_a_limit(case: EndedAttempt, reason: StopReason) -> None:
     assert decide_retry(RULE, case, total=30, dice=0.5) == NoRetry(reason)
 
 
-def test_what_the_server_asks_to_wait_is_waited() -> None:
+def test_the_delay_that_the_server_asks_for_is_kept() -> None:
     limited = tried(ErrorKind.RATE_LIMITED, retry_after=7)
     assert decide_retry(RULE, limited, dice=0.5) == RetryIn(7)
 
 
-def test_full_jitter_takes_any_part_of_the_wait() -> None:
+def test_full_jitter_takes_any_part_of_the_delay() -> None:
     rule = Retry(on=("connection",))
     lost = tried(ErrorKind.CONNECTION_LOST, number=2)
     assert decide_retry(rule, lost, dice=0.0) == RetryIn(0.0)
     assert decide_retry(rule, lost, dice=0.5) == RetryIn(0.2)
 
 
-def test_the_wait_grows_by_its_factor_up_to_its_bound() -> None:
+def test_the_delay_grows_by_its_factor_up_to_its_maximum() -> None:
     assert [backoff(RULE, number) for number in (1, 2, 3, 4, 5, 6, 2000)] == [
         *(0.2, 0.4, 0.8, 1.6, 3.2),
         *(5.0, 5.0),

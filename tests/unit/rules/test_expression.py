@@ -26,7 +26,7 @@ def test_an_expression_selects_from_arguments_result_and_status(
 
 
 @pytest.mark.parametrize("text", ["args.path", "", "$.args[", "$.a | $.b", 5, "$[?@.x ==]"])
-def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
+def test_text_that_is_not_jsonpath_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match=r"is no JSONPath.*write one like \$\.args\.path"):
         read_expression(text)
 
@@ -34,13 +34,13 @@ def test_what_is_no_jsonpath_is_refused_with_an_example(text: object) -> None:
 @pytest.mark.parametrize(
     "text", ["$[?@.a == 1e999999]", "$[?@ == -1e400]", "$[1e5]", "$[?@==" + 5000 * "9" + "]"]
 )
-def test_what_the_library_fails_over_is_refused_as_well(text: str) -> None:
+def test_an_expression_that_the_library_fails_on_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be read \(.*write one like \$\.args\.path"):
         read_expression(text)
 
 
 @pytest.mark.parametrize("text", [2000 * "(", 2000 * "$[?", "[" * 3000])
-def test_what_nests_without_end_is_refused_as_well(text: str) -> None:
+def test_an_expression_that_nests_too_deeply_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write one like"):
         read_expression(f"$[?{text}")
 
@@ -52,7 +52,7 @@ def test_an_expression_that_cannot_be_applied_selects_nothing() -> None:
     assert select("$..x", ExpressionInput(result=deep)) == []
 
 
-def test_a_place_tells_where_a_value_stands() -> None:
+def test_locate_returns_the_path_of_each_value() -> None:
     seen = ExpressionInput(args={"a": [{"id": "x/y"}]}, result={"id": 1})
     assert locate("$..id", seen) == [(("args", "a", 0, "id"), "x/y"), (("result", "id"), 1)]
 
@@ -69,5 +69,5 @@ def test_a_place_tells_where_a_value_stands() -> None:
         ("$.result['a','b']", True),
     ],
 )
-def test_what_looks_at_one_place_does_not_search(text: str, searching: bool) -> None:
+def test_an_expression_for_one_place_is_no_search(text: str, searching: bool) -> None:
     assert is_search(read_expression(text)) is searching

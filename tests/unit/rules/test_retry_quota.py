@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from turnlog.rules.retry_quota import RetryBucket, RetryQuota
+from turnlog.rules.retry import RetryBucket, RetryQuota
 
 
 def spent(quota: RetryBucket, now: float) -> int:
@@ -13,11 +13,11 @@ def spent(quota: RetryBucket, now: float) -> int:
     return count
 
 
-def test_so_many_are_there_at_the_start_and_no_more() -> None:
+def test_the_bucket_starts_full() -> None:
     assert spent(RetryBucket(RetryQuota(burst=3), 0.0), 0.0) == 3
 
 
-def test_each_call_brings_a_share() -> None:
+def test_each_call_adds_its_share() -> None:
     quota = RetryBucket(RetryQuota(ratio=0.5, min_per_second=0, burst=3), 0.0)
     spent(quota, 0.0)
     quota.on_call(0.0)
@@ -26,7 +26,7 @@ def test_each_call_brings_a_share() -> None:
     assert spent(quota, 0.0) == 1
 
 
-def test_each_second_brings_some_up_to_what_is_saved() -> None:
+def test_each_second_adds_up_to_the_burst() -> None:
     quota = RetryBucket(RetryQuota(ratio=0, min_per_second=2, burst=3), 0.0)
     spent(quota, 0.0)
     assert spent(quota, 1.0) == 2
@@ -34,7 +34,7 @@ def test_each_second_brings_some_up_to_what_is_saved() -> None:
 
 
 @given(some.lists(some.sampled_from(["call", "retry", "second"]), max_size=60))
-def test_there_are_never_more_than_the_calls_and_the_time_allow(steps: list[str]) -> None:
+def test_retries_never_exceed_what_calls_and_time_allow(steps: list[str]) -> None:
     settings = RetryQuota(ratio=0.25, min_per_second=0.5, burst=2)
     quota, now, made = RetryBucket(settings, 0.0), 0.0, 0
     for step in steps:

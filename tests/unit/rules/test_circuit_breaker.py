@@ -28,14 +28,14 @@ def opened() -> CircuitBreaker:
     return circuit
 
 
-def test_so_many_failures_in_a_row_open_it() -> None:
+def test_failures_in_a_row_open_the_circuit() -> None:
     circuit = CircuitBreaker(SETTINGS)
     assert run(circuit, 0.0, LOST, LOST) is CircuitState.CLOSED
     assert run(circuit, 1.0, LOST) is CircuitState.OPEN
     assert (circuit.admit(5.9), circuit.seconds_left(5.0)) == (None, 1.0)
 
 
-def test_failures_that_are_long_ago_do_not_count() -> None:
+def test_old_failures_do_not_count() -> None:
     circuit = CircuitBreaker(SETTINGS)
     run(circuit, 0.0, LOST, LOST)
     assert run(circuit, 10.0, LOST, LOST) is CircuitState.CLOSED
@@ -50,7 +50,7 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
         refused(ErrorKind.RATE_LIMITED, Effect.READ),
     ],
 )
-def test_an_answer_ends_the_row(good: Ending) -> None:
+def test_an_answer_resets_the_count_of_failures(good: Ending) -> None:
     assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, good, LOST, LOST) is CircuitState.CLOSED
 
 
@@ -65,12 +65,12 @@ def test_an_answer_ends_the_row(good: Ending) -> None:
         failed(ErrorKind.SESSION_UNAVAILABLE, Phase.CONNECTING, Effect.WRITE),
     ],
 )
-def test_what_says_nothing_of_the_server_changes_nothing(silent: Ending | None) -> None:
+def test_neutral_endings_do_not_change_the_circuit(silent: Ending | None) -> None:
     assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, silent, LOST) is CircuitState.OPEN
     assert run(CircuitBreaker(SETTINGS), 0.0, LOST, LOST, silent) is CircuitState.CLOSED
 
 
-def test_after_a_while_one_attempt_may_go_and_only_one() -> None:
+def test_after_the_cool_down_one_attempt_is_let_through() -> None:
     circuit = opened()
     assert pass_of(circuit, 5.0) == CircuitPass(probes=True)
     assert (circuit.state, circuit.admit(5.0), circuit.seconds_left(5.0)) == (
@@ -80,26 +80,26 @@ def test_after_a_while_one_attempt_may_go_and_only_one() -> None:
     )
 
 
-def test_it_closes_the_circuit_by_any_answer() -> None:
+def test_an_answer_to_the_probe_closes_the_circuit() -> None:
     circuit = opened()
     assert run(circuit, 5.0, succeeded()) is CircuitState.CLOSED
     assert run(circuit, 5.0, LOST, LOST) is CircuitState.CLOSED
 
 
-def test_or_opens_it_again() -> None:
+def test_a_failure_of_the_probe_opens_the_circuit_again() -> None:
     circuit = opened()
     assert run(circuit, 6.0, LOST) is CircuitState.OPEN
     assert circuit.admit(10.9) is None
     assert circuit.admit(11.0) == CircuitPass(probes=True)
 
 
-def test_where_it_says_nothing_the_next_one_decides() -> None:
+def test_after_a_neutral_probe_the_next_attempt_is_the_probe() -> None:
     circuit = opened()
     assert run(circuit, 5.0, None) is CircuitState.HALF_OPEN
     assert run(circuit, 5.0, succeeded()) is CircuitState.CLOSED
 
 
-def test_attempts_from_before_decide_nothing_any_more() -> None:
+def test_attempts_from_before_the_opening_do_not_count() -> None:
     circuit = CircuitBreaker(SETTINGS)
     old = pass_of(circuit, 0.0)
     run(circuit, 0.0, LOST, LOST, LOST)

@@ -60,13 +60,13 @@ def mapping(*rules: ErrorMap) -> Policy:
         (mapping(ErrorMap(kind=ErrorKind.CONFLICT)), True),
     ],
 )
-def test_few_policies_speak_of_answers(policy: Policy, speaks_of_answers: bool) -> None:
+def test_only_some_policies_judge_answers(policy: Policy, speaks_of_answers: bool) -> None:
     assert judges_answers(policy) is speaks_of_answers
 
 
 @pytest.mark.parametrize("kind", [None, ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT])
 @pytest.mark.parametrize("flags", [(), NULL])
-def test_without_a_rule_an_answer_is_what_it_was(
+def test_without_a_rule_the_judgement_of_the_protocol_stays(
     kind: ErrorKind | None, flags: tuple[Flag, ...]
 ) -> None:
     assert judge_answer(Policy(), said(kind, flags)) == Judgement(kind, flags)
@@ -84,7 +84,7 @@ def test_without_a_rule_an_answer_is_what_it_was(
         (Expects.STRUCTURED, NULL, True, ErrorKind.NULL_RESULT),
     ],
 )
-def test_a_result_is_held_against_what_is_expected(
+def test_a_result_is_judged_by_what_is_expected(
     expects: Expects | None, flags: tuple[Flag, ...], structured: bool, kind: ErrorKind | None
 ) -> None:
     answer = said(flags=flags, structured=structured)
@@ -99,13 +99,13 @@ def test_a_result_is_held_against_what_is_expected(
         (ErrorKind.TOOL_FAILED, NULL, Judgement(ErrorKind.TOOL_FAILED, ())),
     ],
 )
-def test_where_nothing_is_expected_nothing_is_fine(
+def test_an_empty_result_is_a_success_if_nothing_is_expected(
     kind: ErrorKind | None, flags: tuple[Flag, ...], left: Judgement
 ) -> None:
     assert judge_answer(expecting(Expects.NOTHING), said(kind, flags)) == left
 
 
-def test_where_nothing_is_expected_an_answer_is_still_due() -> None:
+def test_a_missing_result_is_an_error_even_if_nothing_is_expected() -> None:
     answer = said(ErrorKind.NULL_RESULT, VOID, has_result=False)
     assert judge_answer(expecting(Expects.NOTHING), answer) == Judgement(
         ErrorKind.NULL_RESULT, VOID
@@ -156,14 +156,14 @@ MAPS: list[tuple[dict[str, Any], ReceivedAnswer, bool]] = [
 
 
 @pytest.mark.parametrize(("rule", "answer", "fits"), MAPS)
-def test_an_error_is_mapped_where_all_that_the_rule_gives_fits(
+def test_an_error_is_mapped_if_every_condition_matches(
     rule: dict[str, Any], answer: ReceivedAnswer, fits: bool
 ) -> None:
     found = judge_answer(mapping(ErrorMap(kind=MAPPED, **rule)), answer)
     assert found == Judgement(MAPPED if fits else answer.kind, answer.flags)
 
 
-def test_the_first_map_that_fits_counts() -> None:
+def test_the_first_matching_entry_of_map_error_counts() -> None:
     rules = (
         ErrorMap(kind=ErrorKind.CONFLICT, text="y"),
         ErrorMap(kind=ErrorKind.RATE_LIMITED, text="x", retry_after=1.5),
@@ -173,14 +173,14 @@ def test_the_first_map_that_fits_counts() -> None:
     assert found == Judgement(ErrorKind.RATE_LIMITED, (), 1.5)
 
 
-def test_what_no_rule_asks_is_not_looked_at() -> None:
+def test_costly_parts_of_an_answer_are_computed_only_for_a_rule() -> None:
     policy = Policy(
         expects=Expects.CONTENT, map_error=(ErrorMap(kind=MAPPED, code=5, text="x", when=("$.a",)),)
     )
     assert judge_answer(policy, LAZY) == Judgement(None, ())
 
 
-def test_an_expression_that_cannot_be_applied_is_told_with_the_answer() -> None:
+def test_an_expression_that_cannot_be_applied_is_flagged() -> None:
     deep: object = {"x": 1}
     for _ in range(200):
         deep = [deep]

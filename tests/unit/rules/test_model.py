@@ -18,25 +18,25 @@ def read(folder: Path, rule: str) -> RuleFile:
     return load(path, RuleFile)
 
 
-def test_a_rule_speaks_of_what_it_names_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_rule_decides_only_the_aspects_it_names(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "retry: {on: timeout, max_attempts: 5, base_interval: 100ms}").rules
     assert rule.retry == Retry(on=("timeout",), max_attempts=5, base_interval=0.1)
     assert Retry(on=("timeout",)).jitter is Jitter.FULL
     assert (rule.effect, rule.timeout, rule.expects, rule.delta) == (None, None, None, None)
 
 
-def test_one_text_stands_for_a_list_of_one(tmp_path: Path) -> None:
+def test_one_text_is_read_as_a_list_of_one(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "match: {tool: read_*, effect: read, when: $.args.x}").rules
     assert rule.match == Match(tool=("read_*",), effect=(Effect.READ,), when=("$.args.x",))
 
 
-def test_a_limit_that_is_not_given_is_none(tmp_path: Path) -> None:
+def test_an_omitted_limit_is_no_limit(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "timeout: {response: 30s}").rules
     assert rule.timeout == Timeouts(response=30)
     assert Timeouts().total == inf
 
 
-def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
+def test_an_error_map_has_a_kind_and_a_pattern(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, 'map_error: [{text: "(?i)rate limit", kind: rate_limited}]').rules
     assert rule.map_error is not None
     (mapped,) = rule.map_error
@@ -70,7 +70,7 @@ def test_an_answer_may_mean_another_kind(tmp_path: Path) -> None:
         ("block_if: $.args.x", 5, "unknown key 'block_if'"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(
+def test_a_mistake_is_reported_with_its_place(
     tmp_path: Path, rule: str, column: int, says: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
