@@ -28,7 +28,7 @@ from turnlog.store import definitions
 from turnlog.store.bounded_process import Send, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.tables import NAMES
-from turnlog.wire.tools.definition import Kept
+from turnlog.wire.tool_definition import KeptDefinition
 
 PAGE: Final = 4096
 SECTOR: Final = 512
@@ -84,7 +84,7 @@ def make(data: Path, calls: int = 60) -> None:
     ]
     asyncio.run(written(data, made, flush_every=20))
     asyncio.run(_more(data))
-    texts = {sha256(text).digest(): Kept(text, partial=False) for text in _TEXTS}
+    texts = {sha256(text).digest(): KeptDefinition(text, partial=False) for text in _TEXTS}
     listing = definitions.Listing(
         server="files",
         by="somebody",

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Status
-from turnlog.wire.json.rawjson import shape, text_of
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
+from turnlog.wire.json_text import shape, text_of
 from turnlog.wire.jsonrpc import Kind, Message, parse
-from turnlog.wire.mcp import Answer, read_answer
-from turnlog.wire.result.content import only_text, text_of_result
-from turnlog.wire.result.error_text import LOOKED_AT, looks_like_error
+from turnlog.wire.tool_result import CallAnswer, only_text, read_answer, text_of_result
 
 WORDS = ["null", "None", "NaN", "undefined", "[object Object]", "error", "Error: x", "TRACEBACK"]
 Values = st.SearchStrategy[Any]
@@ -96,15 +95,15 @@ def is_empty(value: object) -> bool:
     return value in ([], {}, "") or value is False or is_integer(value, 0)
 
 
-def expected(result: object) -> Answer:
+def expected(result: object) -> CallAnswer:
     """Return what a result without marks of its own says, read value by value."""
     if result is not None and not isinstance(result, dict):
-        return Answer(status=Status.OK, foreign=True)
+        return CallAnswer(status=Status.OK, foreign=True)
     given = as_dict(cast("object", result))
     flag = given.get("isError")
     failed = flag is True or flag == "true" or is_integer(flag, 1)
     said = [given.get("content"), given.get("structuredContent")]
-    return Answer(
+    return CallAnswer(
         status=Status.ERROR if failed else Status.OK,
         is_error=failed,
         null_shape=says_nothing(given),
@@ -113,7 +112,7 @@ def expected(result: object) -> Answer:
     )
 
 
-def told(answer: Answer) -> tuple[object, ...]:
+def told(answer: CallAnswer) -> tuple[object, ...]:
     return (
         answer.status,
         answer.is_error,

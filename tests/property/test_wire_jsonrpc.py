@@ -9,20 +9,28 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.json.rawjson import integer_of, members, text_of
-from turnlog.wire.json.skim import PATHS, Outline, Skimmer
-from turnlog.wire.jsonrpc import Batch, Malformed, Message, outline_kind, parse
-from turnlog.wire.mcp import (
-    cancelled_id,
-    is_request,
-    read_answer,
-    read_call,
-    read_task_poll,
-    read_tools_list,
-    requested_revision,
+from turnlog.wire.json_stream import MESSAGE, JsonPlace, Outline, OutlineReader
+from turnlog.wire.json_text import integer_of, members, text_of
+from turnlog.wire.jsonrpc import (
+    Batch,
+    Malformed,
+    Message,
+    outline_kind,
+    parse,
+    parse_answer,
+    read_whole,
 )
+from turnlog.wire.mcp import cancelled_id, is_request, read_call, requested_revision
 from turnlog.wire.message import MessageReader
+from turnlog.wire.tool_result import read_answer, read_task_poll
+from turnlog.wire.tools_list import read_tools_list
 
+
+def paths_within(place: JsonPlace) -> list[str]:
+    return [place.path, *(path for inner in place.members.values() for path in paths_within(inner))]
+
+
+PATHS = paths_within(MESSAGE)[1:]
 NAMES = sorted({name for path in PATHS for name in path.split(".")})
 spaces = st.sampled_from([b"", b"", b"", b" ", b"\r\n\t "])
 
@@ -87,7 +95,7 @@ def messages() -> st.SearchStrategy[bytes]:
 
 
 def skim(data: bytes, cuts: list[int]) -> Outline:
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(edges):
         skimmer.feed(data[start:end])
@@ -247,7 +255,7 @@ def test_a_message_reader_says_the_same_whatever_its_limit_and_the_chunks(
     assert reader.finish() == data[:limit]
     assert reader.size == len(data)
     assert reader.truncated == (len(data) > limit)
-    whole = parse(data)
+    whole = parse_answer(data)
     if not reader.truncated:
         assert reader.content == whole
     elif isinstance(reader.content, Malformed):
@@ -272,4 +280,6 @@ def test_duplicate_keys_are_found_exactly_where_there_are_some(data: bytes) -> N
         repeated = False
     except KeyError:
         repeated = True
-    assert (Flag.DUPLICATE_KEYS in parse(data).flags) == repeated
+    found = parse(data)
+    flags = read_whole(found)[1] if isinstance(found, Message) else found.flags
+    assert (Flag.DUPLICATE_KEYS in flags) == repeated

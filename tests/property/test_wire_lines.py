@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.lines import LineReader, Piece
+from turnlog.wire.message import LinePiece, LineReader
 
 streams = st.lists(
     st.sampled_from([b"\n", b"\r\n", b"", b"a", b'{"id":1}', b"\xff", b"x" * 9, b"y" * 40])
@@ -18,13 +18,13 @@ def chunks(stream: bytes, at: list[int]) -> list[bytes]:
     return [stream[one:two] for one, two in itertools.pairwise(places)]
 
 
-def read(stream: bytes, at: list[int], most: int) -> list[Piece]:
+def read(stream: bytes, at: list[int], most: int) -> list[LinePiece]:
     reader = LineReader(most)
     fed = [piece for chunk in chunks(stream, at) for piece in reader.feed(chunk)]
     return fed + reader.finish()
 
 
-def lines_of(pieces: list[Piece]) -> list[bytes]:
+def lines_of(pieces: list[LinePiece]) -> list[bytes]:
     """Join the pieces of each line, and check that they stand in order."""
     lines: list[bytes] = []
     inside = False

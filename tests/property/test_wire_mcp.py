@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw, structs
 
-from turnlog.wire.json.rawjson import Shape, members, shape, text_of
-from turnlog.wire.jsonrpc import Message, parse
-from turnlog.wire.mcp import ToolCall, read_call
-from turnlog.wire.result.answer import read_answer, state_digest
-from turnlog.wire.result.blank import is_spoken
+from turnlog.core.kinds import Flag
+from turnlog.wire.json_text import ValueShape, members, shape, text_of
+from turnlog.wire.jsonrpc import Message, parse, read_whole
+from turnlog.wire.mcp import ToolCall, read_call, state_digest
+from turnlog.wire.tool_result import is_spoken, read_answer
 
 texts = st.text(st.sampled_from('ab"\\é😀 \ud83d\x01'), max_size=6)
 values = st.recursive(
@@ -33,7 +33,7 @@ def slowly(params: bytes) -> ToolCall:
         name=text_of(found.get("name", b"")),
         arguments=Raw(found.get("arguments", b"{}")),
         meta=members(found.get("_meta", b"null")),
-        has_input_responses=answers not in (Shape.ABSENT, Shape.NULL),
+        has_input_responses=answers not in (ValueShape.ABSENT, ValueShape.NULL),
         request_state=state_digest(Raw(found.get("requestState", b""))),
     )
 
@@ -77,19 +77,23 @@ def test_an_answer_is_read_as_its_text_says(result: dict[str, object]) -> None:
     message = parse(text.encode())
     assert isinstance(message, Message)
     read = read_answer(message, revision="")
-    slowly = read_answer(structs.replace(message, plain=None), revision="")
+    slowly = read_answer(structs.replace(message, unchecked=b""), revision="")
     # What is known to be harmless of a long text is seen later of one that was not looked at.
-    long = len(message.result) > 4096 and message.plain and is_spoken(message.plain["result"])
+    plain, _ = read_whole(message)
+    long = len(message.result) > 4096 and plain and is_spoken(plain["result"])
     assert read == (structs.replace(slowly, harmless=True) if long else slowly)
 
 
-def test_a_text_that_repeats_a_key_or_is_no_utf8_has_no_plain_values() -> None:
+def test_a_text_that_repeats_a_key_or_is_no_utf8_is_flagged() -> None:
     start = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a'
     plain = parse(start + b'"}]}}')
     assert isinstance(plain, Message)
-    assert plain.plain is not None
-    assert is_spoken(plain.plain["result"])
-    for end in (b'","text":""}]}}', b'\xff"}]}}'):
+    values, flags = read_whole(plain)
+    assert values is not None
+    assert is_spoken(values["result"])
+    assert flags == ()
+    for end, flag in ((b'","text":""}]}}', Flag.DUPLICATE_KEYS), (b'\xff"}]}}', Flag.INVALID_UTF8)):
         other = parse(start + end)
         assert isinstance(other, Message)
-        assert other.plain is None
+        assert read_whole(other)[1] == (flag,)
+        assert read_answer(other, revision="").flags == (flag,)

@@ -3,7 +3,7 @@ from msgspec import Raw
 
 from turnlog.core.kinds import Effect
 from turnlog.engine.tools.tool_listing import Catalog, Learned, effect_of
-from turnlog.wire.mcp import Definition, ToolPage, read_tools_list
+from turnlog.wire.tools_list import Definition, ToolPage, read_tools_list
 
 
 def page(*names: str, text: str = "", annotations: str = "{}", cursor: str = "null") -> ToolPage:

@@ -5,7 +5,7 @@ import pytest
 
 from turnlog.core.canon import canonical
 from turnlog.redaction.redact import Redactor
-from turnlog.wire.tools.definition import LARGEST, kept
+from turnlog.wire.tool_definition import LARGEST, kept
 
 REDACTOR = Redactor(keys=["pin"], patterns=["corp-[0-9]+"])
 TOKEN = "ghp_" + "a1B2" * 9

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from turnlog.wire.tools.differences import Part, diff, parts_changed
+from turnlog.wire.tool_definition import Part, diff, parts_changed
 
 OLD: dict[str, Any] = {
     "name": "add",

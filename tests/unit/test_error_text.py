@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from turnlog.wire.result.error_text import LOOKED_AT, looks_like_error
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 
 TEXTS: Final[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "tool_texts.json").read_text("utf-8")

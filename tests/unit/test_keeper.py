@@ -9,7 +9,7 @@ from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import DefinitionsFailed, ToolChanged
 from turnlog.redaction.redact import Redactor
 from turnlog.store import definitions
-from turnlog.wire.mcp import ToolPage, read_tools_list
+from turnlog.wire.tools_list import ToolPage, read_tools_list
 
 
 def page(text: str = "", *, count: int = 1) -> ToolPage:

@@ -13,7 +13,7 @@ from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule
 from turnlog.rules.policy import Rulebook
-from turnlog.wire.mcp import read_tools_list
+from turnlog.wire.tools_list import read_tools_list
 
 READS = '{"name":"t","annotations":{"readOnlyHint":true}}'
 WRITES = '{"name":"t","annotations":{"readOnlyHint":false}}'

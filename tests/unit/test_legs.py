@@ -31,6 +31,7 @@ from turnlog.rules.policy import Rulebook
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.transport.routes import Endpoints
 from turnlog.wire import mcp
+from turnlog.wire.tool_result import CallAnswer
 
 STATE = b"digest of a state".ljust(32)
 
@@ -103,7 +104,7 @@ def call(
     )
 
 
-async def parked(one: Bench, where: Context, said: mcp.Answer) -> Attempt:
+async def parked(one: Bench, where: Context, said: CallAnswer) -> Attempt:
     """Record a call that was answered with `said`, and park it."""
     attempt = await one.recorder.begin(asked(one))
     await one.recorder.on_disk(attempt)
@@ -115,14 +116,14 @@ async def parked(one: Bench, where: Context, said: mcp.Answer) -> Attempt:
     return attempt
 
 
-STATEFUL = mcp.Answer(status=Status.INPUT_REQUIRED, request_state=STATE)
-STATELESS = mcp.Answer(status=Status.INPUT_REQUIRED)
-TASK = mcp.Answer(status=Status.ACCEPTED, task_id="t1")
+STATEFUL = CallAnswer(status=Status.INPUT_REQUIRED, request_state=STATE)
+STATELESS = CallAnswer(status=Status.INPUT_REQUIRED)
+TASK = CallAnswer(status=Status.ACCEPTED, task_id="t1")
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.ERROR])
 async def test_an_answer_that_ends_a_call_leaves_no_links(one: Bench, status: Status) -> None:
-    links = Legs(context(one), "files").links(asked(one), mcp.Answer(status=status, task_id="t"))
+    links = Legs(context(one), "files").links(asked(one), CallAnswer(status=status, task_id="t"))
     assert links == ()
 
 
@@ -144,7 +145,7 @@ async def test_links_are_keyed_and_name_nothing(one: Bench) -> None:
     ids=["state and input", "state alone", "input alone", "input, written otherwise"],
 )
 async def test_a_continuation_finds_its_call(
-    one: Bench, said: mcp.Answer, next_: mcp.ToolCall, memory: bool
+    one: Bench, said: CallAnswer, next_: mcp.ToolCall, memory: bool
 ) -> None:
     where = context(one)
     attempt = await parked(one, where, said)

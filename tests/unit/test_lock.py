@@ -19,8 +19,8 @@ from turnlog.packs.lock import (
     write_lock,
 )
 from turnlog.redaction.redact import Redactor
-from turnlog.wire.mcp import read_tools_list
-from turnlog.wire.tools.definition import kept
+from turnlog.wire.tool_definition import kept
+from turnlog.wire.tools_list import read_tools_list
 
 
 def made(raw: str) -> Pin:

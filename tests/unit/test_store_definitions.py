@@ -7,7 +7,7 @@ from turnlog.core.pins import server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing
-from turnlog.wire.tools.definition import Kept
+from turnlog.wire.tool_definition import KeptDefinition
 
 HOUR = 3600 * 10**9
 AT = 1_795_737_600 * 10**9
@@ -35,7 +35,9 @@ def listing(
 
 
 def keep(data: Path, one: Listing) -> list[Change]:
-    return definitions.keep(data, one, lambda key: Kept(b'"%s"' % key.hex().encode(), False))
+    return definitions.keep(
+        data, one, lambda key: KeptDefinition(b'"%s"' % key.hex().encode(), False)
+    )
 
 
 def tools(data: Path) -> list[str]:
@@ -70,11 +72,11 @@ def test_what_a_server_showed_is_there_by_server_and_tool(tmp_path: Path) -> Non
 def test_a_definition_is_made_once(tmp_path: Path) -> None:
     keep(tmp_path, listing("a"))
 
-    def never(_: bytes) -> Kept:
+    def never(_: bytes) -> KeptDefinition:
         raise AssertionError
 
     definitions.keep(tmp_path, listing("a", server="other@there"), never)
-    definitions.add(tmp_path, {digest("a"): Kept(b'"pinned"', True)}, AT)
+    definitions.add(tmp_path, {digest("a"): KeptDefinition(b'"pinned"', True)}, AT)
     assert definitions.find(tmp_path, [digest("a")])[digest("a")].value == digest("a").hex()
 
 

@@ -18,9 +18,9 @@ from turnlog.record.outcome import (
     is_unfit,
     unanswered,
 )
-from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Message
 from turnlog.wire.message import MessageReader
+from turnlog.wire.tool_result import read_answer
 
 JSON = "application/json"
 DONE: dict[str, object] = {"content": [{"type": "text", "text": "done"}]}
@@ -49,7 +49,7 @@ def ended(
     text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode())
     message = text.body.content
     assert isinstance(message, Message)
-    answer = mcp.read_answer(message, revision="")
+    answer = read_answer(message, revision="")
     return answered(answer, message, text, around(status, in_session=in_session))
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from turnlog.wire.result.blank import is_structured
-from turnlog.wire.result.content import (
+from turnlog.wire.tool_result import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,
+    is_structured,
     only_text,
     start_of_result,
     text_of_body,

@@ -6,19 +6,20 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.json.skim import Skimmer
+from turnlog.wire.json_stream import OutlineReader
 from turnlog.wire.jsonrpc import (
     DUPLICATES_LIMIT,
     MEMBERS_LIMIT,
     SCAN_LIMIT,
     Batch,
+    Defect,
     Kind,
     Malformed,
     Message,
-    Reason,
     id_key,
     outline_kind,
     parse,
+    read_whole,
 )
 
 
@@ -45,7 +46,7 @@ def message(data: bytes) -> Message:
 def test_a_message_is_of_one_kind(text: bytes, kind: Kind, identifier: bytes, method: str) -> None:
     found = message(text)
     assert (found.kind, found.id, found.method) == (kind, identifier, method)
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     skimmer.feed(text)
     assert outline_kind(skimmer.finish()) is kind
 
@@ -138,6 +139,17 @@ def test_in_a_text_with_many_members_only_the_first_are_compared() -> None:
     assert flags(1, SCAN_LIMIT) == ()
 
 
+def test_what_is_odd_about_an_answer_is_found_when_it_is_recorded() -> None:
+    answer = message(b'{"id":1,"result":{"a":1,"a":1}}')
+    assert answer.flags == ()
+    assert read_whole(answer) == ({"id": 1, "result": {"a": 1}}, (Flag.DUPLICATE_KEYS,))
+    large = message(b'{"id":1,"result":{"a":"%b"}}' % (b"x" * DUPLICATES_LIMIT))
+    assert read_whole(large) == (None, ())
+    odd = message(b'{"id":1,"result":NaN}')
+    assert read_whole(odd) == (None, (Flag.NONSTANDARD_JSON,))
+    assert read_whole(message(b'{"id":1,"result":"\xff"}')) == (None, (Flag.INVALID_UTF8,))
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -156,25 +168,25 @@ def test_equal_keys_are_found_at_any_level(text: bytes, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "reason", "flags"),
     [
-        (b"", Reason.EMPTY, ()),
-        (b" \r\n", Reason.EMPTY, ()),
-        (b"\xef\xbb\xbf", Reason.EMPTY, (Flag.BOM,)),
-        (b'{"id":1,"resu', Reason.CUT, ()),
-        (b'{"id":1,"result":{"content":[{"text":"a', Reason.CUT, ()),
-        (b"<html>\xff</html>", Reason.NOT_JSON, (Flag.INVALID_UTF8,)),
-        (b'{"id":1,"result":{}} x', Reason.NOT_JSON, ()),
-        (b'{"id":1,"result":{"a":[1,,2]}}', Reason.NOT_JSON, ()),
-        (b'{"id":1,"result":"a\nb"}', Reason.NOT_JSON, ()),
-        (b"event: message", Reason.NOT_JSON, ()),
-        (b"{}", Reason.NOT_JSONRPC, ()),
-        (b'{"id":1}', Reason.NOT_JSONRPC, ()),
-        (b'{"method":5,"id":1}', Reason.NOT_JSONRPC, ()),
-        (b"null", Reason.NOT_JSONRPC, ()),
-        (b'"text"', Reason.NOT_JSONRPC, ()),
-        (b"NaN", Reason.NOT_JSONRPC, (Flag.NONSTANDARD_JSON,)),
+        (b"", Defect.EMPTY, ()),
+        (b" \r\n", Defect.EMPTY, ()),
+        (b"\xef\xbb\xbf", Defect.EMPTY, (Flag.BOM,)),
+        (b'{"id":1,"resu', Defect.CUT, ()),
+        (b'{"id":1,"result":{"content":[{"text":"a', Defect.CUT, ()),
+        (b"<html>\xff</html>", Defect.NOT_JSON, (Flag.INVALID_UTF8,)),
+        (b'{"id":1,"result":{}} x', Defect.NOT_JSON, ()),
+        (b'{"id":1,"result":{"a":[1,,2]}}', Defect.NOT_JSON, ()),
+        (b'{"id":1,"result":"a\nb"}', Defect.NOT_JSON, ()),
+        (b"event: message", Defect.NOT_JSON, ()),
+        (b"{}", Defect.NOT_JSONRPC, ()),
+        (b'{"id":1}', Defect.NOT_JSONRPC, ()),
+        (b'{"method":5,"id":1}', Defect.NOT_JSONRPC, ()),
+        (b"null", Defect.NOT_JSONRPC, ()),
+        (b'"text"', Defect.NOT_JSONRPC, ()),
+        (b"NaN", Defect.NOT_JSONRPC, (Flag.NONSTANDARD_JSON,)),
     ],
 )
-def test_what_is_no_message_says_why(text: bytes, reason: Reason, flags: tuple[Flag, ...]) -> None:
+def test_what_is_no_message_says_why(text: bytes, reason: Defect, flags: tuple[Flag, ...]) -> None:
     assert parse(text) == Malformed(reason, flags)
 
 
@@ -184,7 +196,7 @@ def test_a_batch_holds_its_messages_in_order() -> None:
     first, second, third, fourth = batch.items
     assert isinstance(first, Message)
     assert first.method == "a"
-    assert second == third == Malformed(Reason.NOT_JSONRPC)
+    assert second == third == Malformed(Defect.NOT_JSONRPC)
     assert isinstance(fourth, Message)
     assert fourth.id == b"3"
 
@@ -200,7 +212,7 @@ def test_a_batch_with_odd_members_is_read_as_well() -> None:
     assert first.flags == (Flag.NONSTANDARD_JSON,)
     assert isinstance(second, Message)
     assert second.method == "c"
-    assert third == Malformed(Reason.NOT_JSONRPC)
+    assert third == Malformed(Defect.NOT_JSONRPC)
 
 
 def test_an_empty_array_is_an_empty_batch() -> None:
@@ -211,7 +223,7 @@ def test_nesting_too_deep_for_any_decoder_is_still_a_message() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     found = message(b'{"id":1,"result":' + deep + b"}")
     assert bytes(found.result) == deep
-    assert parse(b"[" * 100_000) == Malformed(Reason.CUT)
+    assert parse(b"[" * 100_000) == Malformed(Defect.CUT)
     assert isinstance(parse(deep), Batch)
 
 
@@ -244,4 +256,5 @@ def test_raw_values_of_one_message_can_be_compared() -> None:
 def test_values_go_along_with_short_texts_alone(what: bytes, size: int, held: bool) -> None:
     message = parse(b'{"jsonrpc":"2.0","id":1,%b:{"a":"%b"}}' % (what, b"x" * size))
     assert isinstance(message, Message)
-    assert (message.plain is not None) == held
+    plain = message.plain if message.method else read_whole(message)[0]
+    assert (plain is not None) == held

@@ -1,6 +1,6 @@
 import pytest
 
-from turnlog.wire.lines import is_length_header
+from turnlog.wire.message import is_length_header
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,26 @@ import pytest
 from msgspec import UNSET, Raw, UnsetType
 
 from turnlog.core.kinds import Status
-from turnlog.wire.json.skim import Outline, Skimmer
+from turnlog.wire.json_stream import Outline, OutlineReader
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import (
-    Answer,
-    TaskPoll,
     agreed_revision,
     cancelled_id,
     is_request,
     is_stateless,
     progress_token,
-    read_answer,
     read_call,
     read_lookup,
-    read_lookup_answer,
-    read_task_poll,
     requested_revision,
     start_of,
     wanted_progress,
+)
+from turnlog.wire.tool_result import (
+    CallAnswer,
+    TaskPoll,
+    read_answer,
+    read_lookup_answer,
+    read_task_poll,
 )
 
 
@@ -34,12 +36,12 @@ def message(text: bytes) -> Message:
 
 
 def outline(text: bytes) -> Outline:
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     skimmer.feed(text)
     return skimmer.finish()
 
 
-def answer(result: bytes, revision: str = "") -> Answer:
+def answer(result: bytes, revision: str = "") -> CallAnswer:
     return read_answer(message(b'{"id":1,"result":' + result + b"}"), revision=revision)
 
 
@@ -174,17 +176,17 @@ def test_result_types_mean_something_since_2026_07_28_only() -> None:
     [
         (
             b'{"code":-32602,"message":"no such tool"}',
-            Answer(status=Status.ERROR, code=-32602, message="no such tool"),
+            CallAnswer(status=Status.ERROR, code=-32602, message="no such tool"),
         ),
         (
             b'{"code":-32042,"message":"open this"}',
-            Answer(status=Status.ERROR, code=-32042, message="open this"),
+            CallAnswer(status=Status.ERROR, code=-32042, message="open this"),
         ),
-        (b'"broken"', Answer(status=Status.ERROR, message="broken")),
-        (b"{}", Answer(status=Status.ERROR)),
+        (b'"broken"', CallAnswer(status=Status.ERROR, message="broken")),
+        (b"{}", CallAnswer(status=Status.ERROR)),
     ],
 )
-def test_an_error_tells_how_a_call_ended(error: bytes, expected: Answer) -> None:
+def test_an_error_tells_how_a_call_ended(error: bytes, expected: CallAnswer) -> None:
     text = b'{"id":1,"error":' + error + b"}"
     assert read_answer(message(text), revision="") == expected
     assert read_answer(outline(text), revision="") == expected

@@ -4,8 +4,8 @@ from hashlib import sha256
 
 import pytest
 
-from turnlog.wire.json.skim import Outline
-from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason
+from turnlog.wire.json_stream import Outline
+from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message
 from turnlog.wire.message import MessageReader
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":false}}'
@@ -41,20 +41,20 @@ def test_a_text_beyond_the_limit_keeps_its_start_and_is_skimmed() -> None:
 
 
 NO_ANSWERS = [
-    (TEXT[:-1], Reason.CUT),
-    (TEXT[:-8], Reason.CUT),
-    (b'{"jsonrpc":"2.0","id":1,"result":{"content":["', Reason.CUT),
-    (TEXT + b"}", Reason.NOT_JSON),
-    (TEXT + TEXT, Reason.NOT_JSON),
-    (TEXT.replace(b":false", b":fals"), Reason.NOT_JSON),
-    (b"<html>" + TEXT, Reason.NOT_JSON),
-    (b'{"id":1,"other":{"content":[]}}', Reason.NOT_JSONRPC),
-    (b'"a text"', Reason.NOT_JSONRPC),
+    (TEXT[:-1], Defect.CUT),
+    (TEXT[:-8], Defect.CUT),
+    (b'{"jsonrpc":"2.0","id":1,"result":{"content":["', Defect.CUT),
+    (TEXT + b"}", Defect.NOT_JSON),
+    (TEXT + TEXT, Defect.NOT_JSON),
+    (TEXT.replace(b":false", b":fals"), Defect.NOT_JSON),
+    (b"<html>" + TEXT, Defect.NOT_JSON),
+    (b'{"id":1,"other":{"content":[]}}', Defect.NOT_JSONRPC),
+    (b'"a text"', Defect.NOT_JSONRPC),
 ]
 
 
 @pytest.mark.parametrize(("text", "reason"), NO_ANSWERS)
-def test_a_text_that_is_no_message_is_none_whatever_its_length(text: bytes, reason: Reason) -> None:
+def test_a_text_that_is_no_message_is_none_whatever_its_length(text: bytes, reason: Defect) -> None:
     for limit in (0, 1, 10, 1000):
         for size in (1, 7, 1000):
             pieces = [text[place : place + size] for place in range(0, len(text), size)]
@@ -94,7 +94,7 @@ def test_a_single_piece_is_kept_without_a_copy() -> None:
 def test_nothing_fed_is_an_empty_text() -> None:
     reader = MessageReader()
     assert reader.finish() == b""
-    assert reader.content == Malformed(Reason.EMPTY)
+    assert reader.content == Malformed(Defect.EMPTY)
 
 
 @pytest.mark.parametrize("limit", [1000, 10])

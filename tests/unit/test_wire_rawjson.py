@@ -5,9 +5,9 @@ from math import inf, isnan
 import pytest
 from msgspec import Raw, Struct
 
-from turnlog.wire.json.rawjson import (
-    Shape,
+from turnlog.wire.json_text import (
     Skipper,
+    ValueShape,
     decode_string,
     has_lone_surrogate,
     integer_of,
@@ -33,19 +33,19 @@ class Pair(Struct, rename="camel"):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"", Shape.ABSENT),
-        (b"null", Shape.NULL),
-        (b"[]", Shape.EMPTY),
-        (b"{ \r\n\t}", Shape.EMPTY),
-        (b"[0]", Shape.FULL),
-        (b"{", Shape.FULL),
-        (b"[", Shape.FULL),
-        (b"0", Shape.SCALAR),
-        (b'""', Shape.SCALAR),
-        (b"NaN", Shape.SCALAR),
+        (b"", ValueShape.ABSENT),
+        (b"null", ValueShape.NULL),
+        (b"[]", ValueShape.EMPTY),
+        (b"{ \r\n\t}", ValueShape.EMPTY),
+        (b"[0]", ValueShape.FULL),
+        (b"{", ValueShape.FULL),
+        (b"[", ValueShape.FULL),
+        (b"0", ValueShape.SCALAR),
+        (b'""', ValueShape.SCALAR),
+        (b"NaN", ValueShape.SCALAR),
     ],
 )
-def test_a_value_has_a_shape(text: bytes, expected: Shape) -> None:
+def test_a_value_has_a_shape(text: bytes, expected: ValueShape) -> None:
     assert shape(text) is expected
     assert shape(Raw(text)) is expected
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from turnlog.wire.json.rawjson import Shape
-from turnlog.wire.json.skim import STATE_LIMIT, TOKEN_LIMIT, Outline, Skimmer
+from turnlog.wire.json_stream import STATE_LIMIT, TOKEN_LIMIT, Outline, OutlineReader
+from turnlog.wire.json_text import ValueShape
 
 BIG = b"x" * 300_000
 
 
 def skim(data: bytes, size: int = 65536) -> Outline:
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     for start in range(0, len(data), size):
         skimmer.feed(data[start : start + size])
     return skimmer.finish()
@@ -26,10 +26,10 @@ def test_an_answer_too_large_to_hold_still_tells_how_it_ended(size: int) -> None
     assert outline.complete
     assert outline.raw("id") == b'"a\\u0062"'
     assert outline.raw("result.isError") == b"true"
-    assert outline.shape("result") is Shape.FULL
-    assert outline.shape("result.content") is Shape.FULL
-    assert outline.shape("result.structuredContent") is Shape.EMPTY
-    assert outline.shape("result.task") is Shape.ABSENT
+    assert outline.shape("result") is ValueShape.FULL
+    assert outline.shape("result.content") is ValueShape.FULL
+    assert outline.shape("result.structuredContent") is ValueShape.EMPTY
+    assert outline.shape("result.task") is ValueShape.ABSENT
     assert outline.raw("result.resultType") == b""
 
 
@@ -111,10 +111,11 @@ def test_any_json_value_is_a_whole_text(text: bytes, tokens: dict[str, bytes]) -
     ],
 )
 def test_a_text_that_stops_is_not_complete_and_has_not_failed(text: bytes) -> None:
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     skimmer.feed(text)
-    assert not skimmer.failed
-    assert not skimmer.finish().complete
+    outline = skimmer.finish()
+    assert not outline.failed
+    assert not outline.complete
 
 
 @pytest.mark.parametrize(
@@ -136,17 +137,17 @@ def test_a_text_that_stops_is_not_complete_and_has_not_failed(text: bytes) -> No
 )
 def test_a_text_that_is_no_json_fails_and_stays_failed(text: bytes) -> None:
     for size in (1, 100):
-        skimmer = Skimmer()
+        skimmer = OutlineReader()
         for start in range(0, len(text), size):
             skimmer.feed(text[start : start + size])
-        assert skimmer.failed
         skimmer.feed(b'{"id":1}')
-        assert skimmer.failed
-        assert not skimmer.finish().complete
+        outline = skimmer.finish()
+        assert outline.failed
+        assert not outline.complete
 
 
 def test_a_cut_word_at_the_end_of_a_text_is_no_value() -> None:
-    skimmer = Skimmer()
+    skimmer = OutlineReader()
     skimmer.feed(b"tru")
     assert not skimmer.finish().complete
 

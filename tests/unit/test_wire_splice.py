@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.wire.json.rawjson import scan_items
+from turnlog.wire.json_text import scan_items
 from turnlog.wire.splice import Respelling, with_cancelled_ids, with_data, with_id, with_meta
 
 OLD = b'"turnlog-019ac0de"'

@@ -2,9 +2,9 @@
 
 import pytest
 
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.sse import FIELD_LIMIT, Event, EventReader, Piece
+from turnlog.wire.sse import FIELD_LIMIT, Event, EventPiece, EventReader
 
 
 def events(stream: bytes, size: int = 1 << 20, limit: int = 1 << 20) -> list[Event]:
@@ -24,7 +24,7 @@ def test_a_chunk_is_cut_where_events_end() -> None:
     assert (first.raw, second.raw, third) == (
         b": hi\n\ndata: a\n\n",
         b"id: 1\ndata: b\n\n",
-        Piece(b": x", None),
+        EventPiece(b": x", None),
     )
     assert first.event is not None
     assert (first.event.data, first.event.id) == (b"a", None)
@@ -34,8 +34,8 @@ def test_a_chunk_is_cut_where_events_end() -> None:
 
 def test_an_event_that_spans_chunks_is_held_back_by_its_last_bytes_only() -> None:
     reader = EventReader()
-    assert reader.feed(b"data: {") == [Piece(b"data: {", None)]
-    assert reader.feed(b"}\n") == [Piece(b"}\n", None)]
+    assert reader.feed(b"data: {") == [EventPiece(b"data: {", None)]
+    assert reader.feed(b"}\n") == [EventPiece(b"}\n", None)]
     (last,) = reader.feed(b"\n")
     assert last.raw == b"\n"
     assert last.event is not None

@@ -4,7 +4,7 @@ from hashlib import sha256
 
 from msgspec import Raw
 
-from turnlog.wire.tools.listing import Definition, read_tools_list
+from turnlog.wire.tools_list import Definition, read_tools_list
 
 
 def test_a_page_lists_definitions_and_where_to_go_on() -> None:

@@ -18,7 +18,7 @@ from turnlog.sessions.recall import Recalled, recall
 from turnlog.sessions.state.state_at import SessionState
 from turnlog.store.base import View
 from turnlog.store.saved_states import SavedStates
-from turnlog.wire.json.rawjson import members
+from turnlog.wire.json_text import members
 
 from .endpoints import ApiRequest, Differences, dangling_of, diff_of, log_of, state_of
 from .openapi import anything

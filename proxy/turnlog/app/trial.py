@@ -15,8 +15,8 @@ from turnlog.rules.effects import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.mcp import read_answer
 from turnlog.wire.message import MessageReader
+from turnlog.wire.tool_result import read_answer
 
 _REVISION: Final = "2025-11-25"
 _FINE: Final = {"content": [{"type": "text", "text": "ok"}]}

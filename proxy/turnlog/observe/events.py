@@ -15,7 +15,7 @@ from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, When
 from turnlog.core.pins import Provenance
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.rules.retry import StopReason
-from turnlog.wire.tools.differences import Part
+from turnlog.wire.tool_definition import Part
 
 RPC_ID_CHARS = 64
 """Longest JSON-RPC id that is logged: a caller chooses it, so it may be anything."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.wire.tools.definition import Json, Kept
+from turnlog.wire.tool_definition import Json, KeptDefinition
 
 from . import load
 from .errors import ConfigError, SettingError
@@ -56,14 +56,14 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.servers.get(server, {}).get(tool)
 
 
-def pin(digest: bytes, kept: Kept) -> Pin:
+def pin(digest: bytes, kept: KeptDefinition) -> Pin:
     """Return the pin of a definition as it is kept."""
     return Pin(hash=_PREFIX + digest.hex(), definition=kept.value, partial=kept.partial)
 
 
-def kept_definition(pin: Pin) -> Kept:
+def kept_definition(pin: Pin) -> KeptDefinition:
     """Return a pinned definition as the store keeps it."""
-    return Kept(canonical(msgspec.json.encode(pin.definition))[1], pin.partial)
+    return KeptDefinition(canonical(msgspec.json.encode(pin.definition))[1], pin.partial)
 
 
 def lock_file(config: Path | None, data: Path) -> Path:

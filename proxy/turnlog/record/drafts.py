@@ -25,7 +25,7 @@ from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import KeepContent
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
-from turnlog.wire.json.rawjson import value_of
+from turnlog.wire.json_text import value_of
 
 from .attempt import NO_LINKS, Ask, Attempt, Reply
 from .judging import seen

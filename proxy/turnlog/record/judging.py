@@ -17,17 +17,17 @@ from turnlog.rules.result_rules import (
     judges_answers,
     without_searches,
 )
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 from turnlog.wire.http.head import Headers, fields, retry_after
-from turnlog.wire.json.rawjson import members, read_value
-from turnlog.wire.result.blank import is_structured
-from turnlog.wire.result.content import (
+from turnlog.wire.json_text import members, read_value
+from turnlog.wire.tool_result import (
     has_error_member,
+    is_structured,
     start_of_result,
     text_of_body,
     text_of_error,
     text_of_result,
 )
-from turnlog.wire.result.error_text import LOOKED_AT, looks_like_error
 
 from .attempt import Ask, Reply
 

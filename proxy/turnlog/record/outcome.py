@@ -17,11 +17,11 @@ from turnlog.core.classify import (
     succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
-from turnlog.wire import mcp
-from turnlog.wire.json.skim import Outline
-from turnlog.wire.jsonrpc import Kind, Malformed, Message, Reason, outline_kind
+from turnlog.wire.json_stream import Outline
+from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import EventReader
+from turnlog.wire.tool_result import CallAnswer
 
 from .attempt import Reply
 
@@ -55,10 +55,10 @@ _SEARCHED: Final = 1024
 _OK: Final = Status.OK
 _FAILED: Final = Status.ERROR
 _REASON_FLAGS: Final = {
-    Reason.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
-    Reason.CUT: (Flag.MALFORMED,),
-    Reason.NOT_JSON: (Flag.NOT_JSON,),
-    Reason.NOT_JSONRPC: (Flag.MALFORMED,),
+    Defect.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
+    Defect.CUT: (Flag.MALFORMED,),
+    Defect.NOT_JSON: (Flag.NOT_JSON,),
+    Defect.NOT_JSONRPC: (Flag.MALFORMED,),
 }
 
 
@@ -119,7 +119,7 @@ class Circumstances(Struct, frozen=True):
 
 
 def answered(
-    said: mcp.Answer, message: Message | Outline, text: Text, around: Circumstances
+    said: CallAnswer, message: Message | Outline, text: Text, around: Circumstances
 ) -> tuple[Ending, Reply]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
@@ -218,7 +218,7 @@ def is_unfit(text: Text, content: Message | Outline | Malformed) -> bool:
     if text.event != "message":
         return False
     if isinstance(content, Malformed):
-        return content.reason is not Reason.EMPTY
+        return content.reason is not Defect.EMPTY
     if isinstance(content, Outline):
         return outline_kind(content) in _ANSWERS
     return content.kind in _ANSWERS
@@ -247,13 +247,13 @@ def redirects(status: int) -> tuple[Flag, ...]:
 def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
     """Return what a body is that comes with a success and answers nothing, and its flags."""
     match text.body.content:
-        case Malformed(reason=Reason.EMPTY) if text.size and not text.body.size:
+        case Malformed(reason=Defect.EMPTY) if text.size and not text.body.size:
             # Something came, in a coding that could not be undone.
             return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
         case Malformed(reason, flags):
             if text.body.finish().strip() == b"null":
-                reason = Reason.EMPTY
-            void = reason is Reason.EMPTY
+                reason = Defect.EMPTY
+            void = reason is Defect.EMPTY
             kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
             return kind, (*flags, *_REASON_FLAGS[reason])
         case Outline() as outline if not outline.complete or outline.raw("").startswith(b"["):
@@ -265,7 +265,7 @@ def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
             return ErrorKind.MALFORMED_RESULT, (Flag.ID_MISMATCH,)
 
 
-def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+def _kind(said: CallAnswer, around: Circumstances) -> ErrorKind | None:
     """Return what went wrong; `None` for nothing.
 
     A status of the way there counts first, then how the body says that the call ended, then any
@@ -284,14 +284,14 @@ def _kind(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
     return None
 
 
-def _kind_of_shape(said: mcp.Answer) -> ErrorKind | None:
+def _kind_of_shape(said: CallAnswer) -> ErrorKind | None:
     """Return what is wrong with a result whose shape the protocol forbids."""
     if said.foreign:
         return ErrorKind.MALFORMED_RESULT
     return ErrorKind.NULL_RESULT if said.void else None
 
 
-def _kind_of_code(said: mcp.Answer, around: Circumstances) -> ErrorKind | None:
+def _kind_of_code(said: CallAnswer, around: Circumstances) -> ErrorKind | None:
     """Return what a JSON-RPC error says; `None` where it asks for more input."""
     lost = _kind_of_status(said.code, around)
     if lost is ErrorKind.SESSION_LOST:
@@ -316,9 +316,9 @@ def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None
 
 
 def _flags(
-    said: mcp.Answer, message: Message | Outline, text: Text, around: Circumstances
+    said: CallAnswer, message: Message | Outline, text: Text, around: Circumstances
 ) -> tuple[Flag, ...]:
-    flags = message.flags if isinstance(message, Message) else ()
+    flags = said.flags
     if said.null_shape:
         flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
     elif said.empty or said.foreign:
@@ -345,7 +345,7 @@ def _content(message: Message | Outline, text: Text) -> bytes:
     return msgspec.json.encode(error)
 
 
-def _ttl(said: mcp.Answer) -> int | None:
+def _ttl(said: CallAnswer) -> int | None:
     if said.task_ttl_ms is msgspec.UNSET:
         return None
     return -1 if said.task_ttl_ms is None else said.task_ttl_ms * _NS_PER_MS

@@ -14,7 +14,7 @@ from turnlog.core.note import decode_note
 from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
 from turnlog.store.base import View
-from turnlog.wire.tools.differences import Part
+from turnlog.wire.tool_definition import Part
 
 from .errors import NotFoundError
 from .payloads import Payload, PayloadState, bodies_of, read_input, read_output

@@ -11,7 +11,7 @@ from turnlog.core.kinds import Status
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.state.state_at import outcomes_of_key
 from turnlog.store.base import View
-from turnlog.wire.result.content import blocks_of_result, only_text
+from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
 from .payloads import Payload, PayloadState, read_payload

@@ -11,8 +11,7 @@ from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.data_folder import check
 from turnlog.store.definitions import Shown
-from turnlog.wire.tools.definition import Json, Kept
-from turnlog.wire.tools.differences import Part, diff, parts_changed
+from turnlog.wire.tool_definition import Json, KeptDefinition, Part, diff, parts_changed
 
 
 class ChangeKind(StrEnum):
@@ -76,9 +75,9 @@ def shown_tools(data: Path, wanted: ToolSelection) -> ShownTools:
     return ShownTools(pins, definitions.listed_whole(data))
 
 
-def _pin(one: Shown, kept: Kept | None) -> Pin:
+def _pin(one: Shown, kept: KeptDefinition | None) -> Pin:
     # Not kept, for lack of space; the hash can still be pinned.
-    return pin(one.digest, kept or Kept(b'"[not kept]"', partial=True))
+    return pin(one.digest, kept or KeptDefinition(b'"[not kept]"', partial=True))
 
 
 def pin_differences(

@@ -23,8 +23,7 @@ from turnlog.store.log.environment import (
     write_transaction,
 )
 from turnlog.store.log.translate_errors import translated
-from turnlog.wire.tools.definition import Kept
-from turnlog.wire.tools.differences import Part, parts_changed
+from turnlog.wire.tool_definition import KeptDefinition, Part, parts_changed
 
 from .base import StoreError
 
@@ -102,7 +101,7 @@ _R = TypeVar("_R", "_Stored", "Shown")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def keep(data: Path, listing: Listing, texts: Callable[[bytes], Kept]) -> list[Change]:
+def keep(data: Path, listing: Listing, texts: Callable[[bytes], KeptDefinition]) -> list[Change]:
     """Write down what a list showed; return what differs from before. Blocks, raises `StoreError`.
 
     `texts` gives what to keep of a definition, asked only for those that are not there yet.
@@ -121,17 +120,17 @@ def keep(data: Path, listing: Listing, texts: Callable[[bytes], Kept]) -> list[C
         return _changes(listing, known)
 
 
-def add(data: Path, texts: Mapping[bytes, Kept], at: int) -> None:
+def add(data: Path, texts: Mapping[bytes, KeptDefinition], at: int) -> None:
     """Keep definitions that no server has shown here. Blocks, raises `StoreError`."""
     with _writing(data) as tables:
         _add(tables, {digest: _always(text) for digest, text in texts.items()}, at)
 
 
-def _always(text: Kept) -> Callable[[bytes], Kept]:
+def _always(text: KeptDefinition) -> Callable[[bytes], KeptDefinition]:
     return lambda _: text
 
 
-def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, Kept]:
+def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, KeptDefinition]:
     """Return those of the definitions that are kept. Raises `StoreError`."""
     with _reading(data) as tables:
         if tables is None:
@@ -234,16 +233,18 @@ def _place(one: Shown) -> tuple[str, str]:
     return one.server, one.tool
 
 
-def _kept(value: bytes) -> Kept:
+def _kept(value: bytes) -> KeptDefinition:
     stored = _decode(value, _Stored)
-    return Kept(stored.text, stored.partial)
+    return KeptDefinition(stored.text, stored.partial)
 
 
 def _decode(value: bytes, kind: type[_T]) -> _T:
     return msgspec.msgpack.decode(value, type=kind)
 
 
-def _add(tables: _Tables, texts: Mapping[bytes, Callable[[bytes], Kept]], at: int) -> None:
+def _add(
+    tables: _Tables, texts: Mapping[bytes, Callable[[bytes], KeptDefinition]], at: int
+) -> None:
     added = False
     for digest, text in texts.items():
         if tables.txn.get(digest, db=tables.texts) is None:

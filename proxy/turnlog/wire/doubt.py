@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.json.rawjson import items, members, text_of
 
-from .jsonrpc import BATCH_LIMIT, Batch, Kind, Malformed, Message, Reason, parse
+from .json_text import items, members, text_of
+from .jsonrpc import BATCH_LIMIT, Batch, Defect, Kind, Malformed, Message, parse
 
 _CALL: Final = "tools/call"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -70,7 +70,7 @@ def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
 
 def as_call(content: Message | Batch | Malformed, *, kind: Kind = Kind.REQUEST) -> Message:
     """Return what stands in the record for a text that may hold a call and that nobody can read."""
-    no_json = isinstance(content, Malformed) and content.reason is Reason.NOT_JSON
+    no_json = isinstance(content, Malformed) and content.reason is Defect.NOT_JSON
     return Message(
         kind=kind,
         id=content.id if isinstance(content, Message) else b"",
@@ -93,7 +93,7 @@ def _is_broken(text: bytes) -> bool:
         content = parse(text, most=BATCH_LIMIT)
         if isinstance(content, Batch):
             return content.is_partial
-        return isinstance(content, Malformed) and content.reason in (Reason.NOT_JSON, Reason.CUT)
+        return isinstance(content, Malformed) and content.reason in (Defect.NOT_JSON, Defect.CUT)
     return False
 
 

@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-from turnlog.wire.json.rawjson import Shape, members, shape, text_of
-
+from .json_text import ValueShape, members, shape, text_of
 from .jsonrpc import BATCH_LIMIT, Message
-from .mcp import STATELESS_SINCE, is_stateless
+from .mcp import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    STATELESS_SINCE,
+    is_stateless,
+)
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
 _HEADER_MISMATCH: Final = -32020
 _MISSING_CAPABILITY: Final = -32021
 _UNSUPPORTED_VERSION: Final = -32022
@@ -33,7 +35,7 @@ _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read
 _ENCODED: Final = ("=?base64?", "?=")
 
 
-class Refused(Struct, frozen=True):
+class RpcRefusal(Struct, frozen=True):
     """A JSON-RPC error in place of an answer."""
 
     code: int
@@ -41,7 +43,7 @@ class Refused(Struct, frozen=True):
     data: Mapping[str, Any] = {}
 
 
-TOO_MANY: Final = Refused(
+TOO_MANY: Final = RpcRefusal(
     INVALID_REQUEST, f"a batch may have at most {BATCH_LIMIT} messages here, send several"
 )
 
@@ -52,7 +54,7 @@ def status_of(code: int | None) -> int:
 
 
 def is_stateless_request(message: Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a request means to speak 2026-07-28 or later: no other revision's does so."""
+    """Return whether a request means to speak 2026-07-28 or later: no other revision's does so."""
     header = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     return is_stateless(header) or f"{_META}protocolVersion" in _meta(message)
 
@@ -62,24 +64,27 @@ def _meta(message: Message) -> dict[str, Raw]:
     return members(params["_meta"]) if "_meta" in params else {}
 
 
-def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> Refused | None:
+def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> RpcRefusal | None:
     """Return why a request is none of 2026-07-28, whose headers have names in lower case.
 
     `headers` are `None` where there are none to mirror anything: on a pipe.
     """
     if message.method == "initialize":
-        return Refused(METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
+        return RpcRefusal(METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
     meta = _meta(message)
     version = text_of(bytes(meta.get(f"{_META}protocolVersion", b"")))
     if not version:
-        return Refused(INVALID_PARAMS, "params._meta names no protocol version")
-    if shape(meta.get(f"{_META}clientCapabilities", b"")) not in {Shape.FULL, Shape.EMPTY}:
-        return Refused(INVALID_PARAMS, "params._meta holds no client capabilities")
+        return RpcRefusal(INVALID_PARAMS, "params._meta names no protocol version")
+    if shape(meta.get(f"{_META}clientCapabilities", b"")) not in {
+        ValueShape.FULL,
+        ValueShape.EMPTY,
+    }:
+        return RpcRefusal(INVALID_PARAMS, "params._meta holds no client capabilities")
     if headers is not None and (mismatch := _mismatch(message, version, headers)):
-        return Refused(_HEADER_MISMATCH, f"the header {mismatch} is not what the body says")
+        return RpcRefusal(_HEADER_MISMATCH, f"the header {mismatch} is not what the body says")
     if not is_stateless(version) or version > STATELESS_SINCE:
         data = {"supported": [STATELESS_SINCE], "requested": version}
-        return Refused(_UNSUPPORTED_VERSION, "the protocol version is not supported", data)
+        return RpcRefusal(_UNSUPPORTED_VERSION, "the protocol version is not supported", data)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Tell what a JSON-RPC message says, from whatever bytes came.
+"""JSON-RPC messages, read from whatever bytes came.
 
 The fast path is msgspec over the envelope; params and results stay text (`Raw`), so that nothing
 is rounded, reordered or lost. Bytes that msgspec refuses get a second, tolerant reading: byte
@@ -10,45 +10,49 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.canon import decode_plain
 from turnlog.core.kinds import Flag
-from turnlog.wire.json.rawjson import (
+
+from .json_stream import Outline, outline_of
+from .json_text import (
+    BOM,
+    decode_items,
     decode_string,
     has_lone_surrogate,
     integer_of,
     is_string,
     item_spans,
-    items,
     load,
     members,
     pick,
-    scan_members,
+    repeats_key,
+    repeats_member,
+    scan_items,
     text_of,
 )
-from turnlog.wire.json.skim import Outline, Skimmer
 
-DUPLICATES_LIMIT = 262_144
+DUPLICATES_LIMIT: Final = 262_144
 """Bytes up to which equal keys are looked for at every level. In a larger text, up to `SCAN_LIMIT`,
 only among the first `MEMBERS_LIMIT` members of the message, its params, result and error; in one
 larger than that nowhere: then the flag is left out."""
+SCAN_LIMIT: Final = 4 << 20
+MEMBERS_LIMIT: Final = 512
 _HELD: Final = 8 << 10
 """Bytes of a text whose values go along with it: they take up to twenty times as much."""
 BATCH_LIMIT: Final = 256
 """Messages of one batch that are read and recorded one by one: 180,000 calls took 17 s and 1.6 GB."""
-SCAN_LIMIT = 4 << 20
-MEMBERS_LIMIT = 512
-_LEVELS = ("params", "result", "error")
-_BOM = b"\xef\xbb\xbf"
+_LEVELS: Final = ("params", "result", "error")
 _VERSION: Final = Raw(b'"2.0"')
 _WHOLE_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
+# What most methods are: to compare is cheaper than to read.
 _CALL: Final = Raw(b'"tools/call"')
-"""What most methods are: to compare is cheaper than to read."""
 
 
 class Kind(StrEnum):
@@ -66,7 +70,7 @@ _RESPONSE: Final = Kind.RESPONSE
 _ERROR: Final = Kind.ERROR
 
 
-class Reason(StrEnum):
+class Defect(StrEnum):
     """Why bytes are no JSON-RPC message."""
 
     EMPTY = "empty"
@@ -94,23 +98,53 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     jsonrpc: bool = False
     """Whether the member `jsonrpc` says "2.0"."""
     plain: dict[str, Any] | None = None
-    """All of it, decoded, where it is short and repeats no key: of what asks something as `decode_plain`
-    reads it, of an answer where its text is what an encoder writes."""
+    """All of a request or notification as `decode_plain` reads it, where it is short and repeats no
+    key."""
+    unchecked: bytes = b""
+    """The whole text of one that was not searched for equal keys: see `read_whole`."""
 
 
-class Batch(Struct, frozen=True):
+class Batch(Struct, frozen=True, dict=True):
     """An array of messages (2025-03-26 only), in order."""
 
-    items: "tuple[Message | Malformed, ...]"
+    texts: tuple[Raw, ...]
     flags: tuple[Flag, ...] = ()
     is_partial: bool = False
     """Whether more follow that were not read."""
+
+    @cached_property
+    def items(self) -> "Sequence[Message | Malformed]":
+        """What each of its texts says; of a large batch read anew by each who asks."""
+        # 300,000 answers take 20 MiB as texts, and ten times that once they are read.
+        is_small = len(self.texts) <= BATCH_LIMIT
+        return tuple(map(_item, self.texts)) if is_small else _Items(self.texts)
+
+
+class _Items(Sequence["Message | Malformed"]):
+    """The messages of a large batch."""
+
+    def __init__(self, texts: tuple[Raw, ...]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, place: int) -> "Message | Malformed": ...
+    @overload
+    def __getitem__(self, place: slice) -> "Sequence[Message | Malformed]": ...
+    def __getitem__(
+        self, place: int | slice
+    ) -> "Message | Malformed | Sequence[Message | Malformed]":
+        if isinstance(place, slice):
+            return _Items(self._texts[place])
+        return _item(self._texts[place])
 
 
 class Malformed(Struct, frozen=True):
     """Bytes that are no JSON-RPC message."""
 
-    reason: Reason
+    reason: Defect
     flags: tuple[Flag, ...] = ()
 
 
@@ -141,7 +175,6 @@ class _Error(Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
-_encode_any = msgspec.json.Encoder().encode
 
 
 def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malformed:
@@ -150,17 +183,34 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
         envelope = _decode(data)
     except (ValueError, RecursionError):
         return _parse_other(data, most)
-    if len(data) > DUPLICATES_LIMIT:
-        return _message(envelope, _flags(data))
-    # What is asked is written in canonical form, as far as it is plain; what is answered is not.
-    asked = _read(decode_plain, data) if envelope.method else None
-    value = asked if asked is not None else _read(_decode_any, data)
-    is_plain = value is not None and _is_canonical(value, data)
-    flags = () if is_plain else _flags(data)
-    if flags or len(data) > _HELD:
-        return _message(envelope, flags)
-    said = value if is_plain else None
-    return _message(envelope, flags, asked if envelope.method else said)
+    if not envelope.method:
+        return _message(envelope, (), unchecked=data)
+    # What is asked is written in canonical form, as far as it is plain.
+    value = _value(decode_plain, data) if len(data) <= DUPLICATES_LIMIT else None
+    flags = _flags(data, value)
+    return _message(envelope, flags, value if len(data) <= _HELD and not flags else None)
+
+
+def parse_answer(data: bytes) -> Message | Batch | Malformed:
+    """Read one whole text that a server sent. What is odd about it is left to `read_whole`."""
+    try:
+        envelope = _decode(data)
+    except (ValueError, RecursionError):
+        return _parse_other(data, None)
+    return _message(envelope, (), unchecked=data)
+
+
+def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...]]:
+    """Return an answer as plain values, if it is short, and what is odd about its text.
+
+    Both take one decoding, so they are not found before somebody records the answer.
+    """
+    text = message.unchecked
+    if not text:
+        return None, message.flags
+    value = _value(_decode_any, text) if len(text) <= DUPLICATES_LIMIT else None
+    flags = _flags(text, value)
+    return value if len(text) <= _HELD else None, flags
 
 
 def id_key(raw: bytes) -> str:
@@ -219,7 +269,7 @@ def outline_kind(outline: Outline) -> Kind | None:
     )
 
 
-def _read(decode: Callable[[bytes], dict[str, Any]], data: bytes) -> dict[str, Any] | None:
+def _value(decode: Callable[[bytes], dict[str, Any]], data: bytes) -> dict[str, Any] | None:
     """Return what a text says, which is an object; `None` where it cannot be decoded so."""
     try:
         return decode(data)
@@ -227,27 +277,19 @@ def _read(decode: Callable[[bytes], dict[str, Any]], data: bytes) -> dict[str, A
         return None
 
 
-def _is_canonical(value: object, data: bytes) -> bool:
-    """Tell whether a text that says `value` is, but for white space, what an encoder wrote of it.
-
-    Such a text repeats no key and is UTF-8; to know that so is three times faster than to look.
-    """
-    try:
-        text = _encode_any(value)
-        return text == data or text == msgspec.json.format(data, indent=-1)
-    except (ValueError, RecursionError):
-        return False
-
-
 def _message(
-    envelope: _Envelope, flags: tuple[Flag, ...], plain: dict[str, Any] | None = None
+    envelope: _Envelope,
+    flags: tuple[Flag, ...],
+    plain: dict[str, Any] | None = None,
+    *,
+    unchecked: bytes = b"",
 ) -> Message | Malformed:
     method, error = envelope.method, envelope.error
     # The same as `bytes`, at half the price.
     identifier = b"" + envelope.id
     kind = _kind(method, identifier, envelope.result, error)
     if kind is None:
-        return Malformed(Reason.NOT_JSONRPC, flags)
+        return Malformed(Defect.NOT_JSONRPC, _flags(unchecked, None) if unchecked else flags)
     jsonrpc = envelope.jsonrpc == _VERSION
     if kind is _ERROR:
         details = load(_Error, error)
@@ -259,6 +301,7 @@ def _message(
             error_data=details.data,
             flags=flags,
             jsonrpc=jsonrpc,
+            unchecked=unchecked,
         )
     return Message(
         kind=kind,
@@ -269,6 +312,7 @@ def _message(
         flags=flags,
         jsonrpc=jsonrpc,
         plain=plain,
+        unchecked=unchecked,
     )
 
 
@@ -287,15 +331,22 @@ def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Ki
     return _RESPONSE if answered else None
 
 
-def _flags(data: bytes) -> tuple[Flag, ...]:
-    """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys."""
-    flags: tuple[Flag, ...] = ()
-    if not data.isascii() and not _is_utf8(data):
-        flags = (Flag.INVALID_UTF8,)
+def _flags(data: bytes, value: object) -> tuple[Flag, ...]:
+    """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys.
+
+    `value` is what a decoder reads there, if there is one: that checks UTF-8 as well.
+    """
+    if value is None and len(data) <= DUPLICATES_LIMIT:
+        value = _value(_decode_any, data)
+    if value is not None:
+        return (Flag.DUPLICATE_KEYS,) if repeats_key(data, value) else ()
+    flags: tuple[Flag, ...] = () if _is_utf8(data) else (Flag.INVALID_UTF8,)
     return (*flags, Flag.DUPLICATE_KEYS) if _repeats(data) else flags
 
 
 def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -304,53 +355,64 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _repeats(data: bytes) -> bool:
+    """Return whether a text repeats a key that no decoder takes, or that is large."""
     if len(data) <= DUPLICATES_LIMIT:
         return _check(data).duplicates
     if len(data) > SCAN_LIMIT:
         return False
-    found = scan_members(data, MEMBERS_LIMIT)
-    inner = (scan_members(bytes(raw), MEMBERS_LIMIT) for name, raw in found if name in _LEVELS)
-    return any(len(dict(level)) != len(level) for level in (found, *inner))
+    found = members(data)
+    levels = (bytes(found[name]) for name in _LEVELS if name in found)
+    return repeats_member(data, found, MEMBERS_LIMIT) or any(
+        repeats_member(level, members(level), MEMBERS_LIMIT) for level in levels
+    )
 
 
 def _parse_other(data: bytes, most: int | None) -> Message | Batch | Malformed:
     """Read what is no object, or no strict JSON."""
-    text = data.removeprefix(_BOM)
+    text = data.removeprefix(BOM)
     first = text.lstrip(b" \t\r\n")[:1]
     flags: tuple[Flag, ...] = () if text is data else (Flag.BOM,)
     if not first:
-        return Malformed(Reason.EMPTY, flags)
-    if first == b"[" and most is not None:
-        spans = list(islice(item_spans(text), most + 1))
-        if len(spans) > most:
-            read = tuple(_item(Raw(text[begin:end])) for begin, end in spans[:most])
-            return Batch(read, flags, is_partial=True)
+        return Malformed(Defect.EMPTY, flags)
+    if first == b"[":
+        return _parse_array(text, flags, most)
     check = _check(text)
     flags += check.flags
     if not check.valid:
-        return Malformed(_why(text), flags)
-    if first == b"[":
-        return Batch(tuple(map(_item, items(text))), flags)
+        return Malformed(_defect(text), flags)
     if first != b"{":
-        return Malformed(Reason.NOT_JSONRPC, flags)
+        return Malformed(Defect.NOT_JSONRPC, flags)
     return _message(pick(_Envelope, members(text)), flags)
+
+
+def _parse_array(text: bytes, flags: tuple[Flag, ...], most: int | None) -> Batch | Malformed:
+    if most is not None:
+        spans = list(islice(item_spans(text), most + 1))
+        if len(spans) > most:
+            read = tuple(Raw(text[begin:end]) for begin, end in spans[:most])
+            return Batch(read, flags, is_partial=True)
+    texts = decode_items(text)
+    if texts is not None:
+        return Batch(tuple(texts), (*flags, *_flags(text, None)))
+    check = _check(text)
+    flags += check.flags
+    if not check.valid:
+        return Malformed(_defect(text), flags)
+    return Batch(tuple(scan_items(text)), flags)
 
 
 def _item(raw: Raw) -> Message | Malformed:
     data = bytes(raw)
     if not data.startswith(b"{"):
-        return Malformed(Reason.NOT_JSONRPC)
+        return Malformed(Defect.NOT_JSONRPC)
     item = parse(data)
-    return Malformed(Reason.NOT_JSONRPC) if isinstance(item, Batch) else item
+    return Malformed(Defect.NOT_JSONRPC) if isinstance(item, Batch) else item
 
 
-def _why(text: bytes) -> Reason:
-    skimmer = Skimmer()
-    skimmer.feed(text)
-    # The skimmer is the laxer reader: what it read to the end was wrong somewhere inside.
-    if skimmer.failed or skimmer.finish().complete:
-        return Reason.NOT_JSON
-    return Reason.CUT
+def _defect(text: bytes) -> Defect:
+    outline = outline_of(text)
+    # An outline is the laxer reading: what it read to the end was wrong somewhere inside.
+    return Defect.NOT_JSON if outline.failed or outline.complete else Defect.CUT
 
 
 class _Checked(Struct, frozen=True):
@@ -383,9 +445,7 @@ def _check(data: bytes) -> _Checked:
         valid = True
     except RecursionError:
         # Deeper than any decoder goes: its brackets have to do.
-        skimmer = Skimmer()
-        skimmer.feed(data)
-        valid = skimmer.finish().complete
+        valid = outline_of(data).complete
     except ValueError:
         valid = False
     return _Checked(valid, tuple(sorted(seen)), Flag.DUPLICATE_KEYS in seen)

@@ -1,71 +1,40 @@
-"""Tell what MCP messages mean for a call: which tool, which revision, what they cancel or ask.
+"""MCP messages: which tool they call, which revision they speak, what they cancel or ask.
 
-How it ended is in `answer`. Every reader is tolerant: a wrong type is an absent value. Nothing here
-raises.
+How a call ended is in `tool_result`. Every reader is tolerant: a wrong type is an absent value.
+Nothing here raises.
 """
 
+import re
+from functools import lru_cache
+from hashlib import sha256
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct, field, structs
 
-from turnlog.wire.json.rawjson import Shape, load, members, shape, text_of
-from turnlog.wire.json.skim import Outline, Skimmer
-from turnlog.wire.result.answer import (
-    INVALID_PARAMS,
-    RESOURCE_NOT_FOUND,
-    URL_ELICITATION_REQUIRED,
-    Answer,
-    TaskPoll,
-    read_answer,
-    read_lookup_answer,
-    read_task_poll,
-    state_digest,
-)
-from turnlog.wire.tools.listing import Definition, ToolPage, read_tools_list
-
+from .json_stream import Outline, OutlineReader
+from .json_text import ValueShape, decode_string, load, members, shape, string_end, text_of
 from .jsonrpc import Kind, Message, id_key, outline_kind
-from .revision import STATELESS_SINCE, is_stateless
 
-__all__ = [
-    "INVALID_PARAMS",
-    "RESOURCE_NOT_FOUND",
-    "START",
-    "STATELESS_SINCE",
-    "SUBSCRIPTION_KEY",
-    "URL_ELICITATION_REQUIRED",
-    "Answer",
-    "Definition",
-    "TaskPoll",
-    "ToolCall",
-    "ToolPage",
-    "agreed_revision",
-    "cancellation",
-    "cancelled_id",
-    "is_request",
-    "is_stateless",
-    "progress_token",
-    "read_answer",
-    "read_call",
-    "read_lookup",
-    "read_lookup_answer",
-    "read_task_poll",
-    "read_tools_list",
-    "requested_revision",
-    "start_of",
-    "subscription",
-    "wanted_progress",
-]
-
-_REVISION_WORD = b"protocolVersion"
-_REVISION_KEY = "io.modelcontextprotocol/protocolVersion"
-START = 64 << 10
+STATELESS_SINCE: Final = "2026-07-28"
+"""From this revision on: no handshake, no sessions, and closing the stream is the cancel."""
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+RESOURCE_NOT_FOUND: Final = -32002
+"""MCP up to 2025-11-25, server/resources, "Error Handling"."""
+URL_ELICITATION_REQUIRED: Final = -32042
+_REVISION_WORD: Final = b"protocolVersion"
+_REVISION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+START: Final = 64 << 10
 """Bytes that are looked at of a message that is too large to hold."""
-SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 _NAME_LIMIT: Final = 4096
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NO_ARGUMENTS: Final = Raw(b"{}")
+# What a lookup asks for; the rest of its params is the protocol's.
 _ASKED_FOR: Final = {"resources/read": ("uri",), "prompts/get": ("name", "arguments")}
-"""What a lookup asks for; the rest of its params is the protocol's."""
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
@@ -107,6 +76,22 @@ class _Agreed(Struct, rename="camel"):
     protocol_version: Raw = Raw()
 
 
+def is_stateless(revision: str) -> bool:
+    """Return whether a revision is 2026-07-28 or later."""
+    # Compared first: most are older, and need no search.
+    return revision >= STATELESS_SINCE and _DATE.fullmatch(revision) is not None
+
+
+def dated(revision: str) -> str:
+    """Return a revision as it is recorded: a date, as all are; empty for any other text."""
+    return revision if _is_date(revision) else ""
+
+
+@lru_cache(maxsize=64)
+def _is_date(text: str) -> bool:
+    return _DATE.fullmatch(text) is not None
+
+
 def requested_revision(message: Message, header: str = "") -> str:
     """Return the revision that a request speaks; empty where it does not say.
 
@@ -129,7 +114,7 @@ def agreed_revision(result: Raw) -> str:
 
 
 def is_request(message: object) -> bool:
-    """Tell whether a message asks for an answer: from a server, sampling, elicitation, roots."""
+    """Return whether a message asks for an answer: from a server, sampling, elicitation, roots."""
     if isinstance(message, Outline):
         return outline_kind(message) is Kind.REQUEST
     return isinstance(message, Message) and message.kind is Kind.REQUEST
@@ -157,9 +142,9 @@ def start_of(body: bytes) -> Message | None:
 
     Its version and its id may come last: then they are not known.
     """
-    skimmer = Skimmer()
-    skimmer.feed(body[:START])
-    outline = skimmer.finish()
+    reader = OutlineReader()
+    reader.feed(body[:START])
+    outline = reader.finish()
     if text_of(outline.raw("jsonrpc")) != "2.0" and not outline.raw("method"):
         return None
     kind = outline_kind(outline)
@@ -208,7 +193,7 @@ def read_call(params: Raw) -> ToolCall:
         name=usual.name[:_NAME_LIMIT],
         arguments=usual.arguments,
         meta=usual.meta,
-        has_input_responses=bool(asked) and shape(asked) is not Shape.NULL,
+        has_input_responses=bool(asked) and shape(asked) is not ValueShape.NULL,
         request_state=state_digest(state) if state else b"",
     )
 
@@ -232,6 +217,17 @@ def _tolerantly(params: Raw) -> ToolCall:
         name=text_of(bytes(found.name), _NAME_LIMIT),
         arguments=found.arguments or _NO_ARGUMENTS,
         meta=members(found.meta) if found.meta else {},
-        has_input_responses=shape(found.input_responses) not in (Shape.ABSENT, Shape.NULL),
+        has_input_responses=shape(found.input_responses)
+        not in (ValueShape.ABSENT, ValueShape.NULL),
         request_state=state_digest(found.request_state),
     )
+
+
+def state_digest(raw: Raw) -> bytes:
+    """Return sha256 of a `requestState`; empty for none."""
+    if not raw:
+        return b""
+    token = bytes(raw)
+    if not token.startswith(b'"') or string_end(token, 1)[0] != len(token):
+        return b""
+    return sha256(decode_string(token).encode()).digest()

@@ -1,21 +1,26 @@
-"""Collect one JSON text that comes in pieces: the start of it, its size, its digest, its meaning."""
+"""Messages that come in pieces: one JSON text, or the lines of a pipe with one each (MCP, stdio)."""
 
+import re
 from hashlib import sha256
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.json.skim import Outline, Skimmer
 
-from .jsonrpc import Batch, Malformed, Message, Reason, outline_kind, parse
+from .json_stream import Outline, OutlineReader, outline_of
+from .jsonrpc import Batch, Defect, Malformed, Message, outline_kind, parse_answer
 
-_ENDS = (b"}", b"]")
-_LOOKS = 32
-_LAST = 3
-"""Pieces that are looked at for the end of a text: blanks may come alone."""
-LIMIT = 1 << 20
+LIMIT: Final = 1 << 20
 """Bytes kept unless told otherwise."""
+# Up to so many bytes of a longer text wait for its end, to be read at once: that is up to ten
+# times faster than to read it in pieces.
+_READ_AT_ONCE: Final = 3 << 19
+_ENDS: Final = (b"}", b"]")
+_LOOKS: Final = 32
+# Pieces that are looked at for the end of a text: blanks may come alone.
+_LAST: Final = 3
+_LENGTH_LINE: Final = re.compile(rb"content-length: *[0-9]+\s*", re.IGNORECASE)
 
 
 class _Hash(Protocol):
@@ -24,51 +29,57 @@ class _Hash(Protocol):
 
 
 class MessageReader(Struct, eq=False):
-    """Keeps the first `limit` bytes; what lies beyond is hashed, counted and skimmed.
+    """Keeps the first `limit` bytes of an answer; what lies beyond is read, hashed and dropped.
 
-    Use: `feed` each piece, then `finish`, then ask for `content`. Never raises.
+    Use: `feed` each piece, then `finish`, then ask for `content`. Raises nothing.
     """
 
     limit: int = LIMIT
     size: int = 0
     """Bytes fed so far."""
-    truncated: bool = False
-    """Whether the text is longer than what was kept."""
     unread: bool = False
     """Whether there was more that could not be fed: then the text is not to blame for its end."""
     notes: tuple[Flag, ...] = ()
     """What happened to the text on its way here, or may have."""
     _pieces: list[bytes] = []
+    _whole: bytes = b""
+    """All of a text that is read at once; set by `finish`."""
     _kept: bytes | None = None
     _hash: _Hash | None = None
-    """Of what came, once that is more than is kept."""
-    _skimmer: Skimmer | None = None
+    """Of what came, once that is too much to be read at once."""
+    _outline: OutlineReader | None = None
+    """Reads that in pieces."""
     _content: Message | Batch | Malformed | Outline | None = None
     _looks: int = 0
     """How often `so_far` has read a text that goes on."""
-    _looked: int = 0
+    _looked: int = -1
     """How long it was the last time."""
+    _seen: Message | Batch | Malformed | Outline | None = None
+    """What it said then."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text is longer than what is kept."""
+        return self.size > self.limit
 
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
         self.size += len(data)
-        if self.size <= self.limit:
-            self._pieces.append(data)
-        elif self._skimmer is not None and self._hash is not None:
+        if self._outline is not None and self._hash is not None:
             self._hash.update(data)
-            self._skimmer.feed(data)
-        else:
-            self._overflow(data, self.limit - self.size + len(data))
+            self._outline.feed(data)
+            return
+        self._pieces.append(data)
+        if self.size > _READ_AT_ONCE and self.size > self.limit:
+            self._overflow()
 
-    def _overflow(self, data: bytes, room: int) -> None:
-        skimmer, hash_ = Skimmer(), sha256()
-        for piece in (*self._pieces, data):
+    def _overflow(self) -> None:
+        outline, hash_ = OutlineReader(), sha256()
+        for piece in self._pieces:
             hash_.update(piece)
-            skimmer.feed(piece)
-        self._hash = hash_
-        self._pieces.append(data[:room])
-        self._skimmer = skimmer
-        self.truncated = True
+            outline.feed(piece)
+        self._outline, self._hash = outline, hash_
+        self._pieces = [b"".join(self._pieces)[: self.limit]]
 
     @property
     def so_far(self) -> Message | Batch | Malformed | Outline | None:
@@ -76,8 +87,8 @@ class MessageReader(Struct, eq=False):
 
         More may be fed after this.
         """
-        if self._skimmer is not None:
-            return self._skimmer.outline
+        if self._outline is not None:
+            return self._outline.outline
         last = next(
             (piece for piece in self._pieces[: -_LAST - 1 : -1] if not piece.isspace()), b""
         )
@@ -86,41 +97,119 @@ class MessageReader(Struct, eq=False):
         # So that a text in many pieces is not read anew for each.
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
             return None
-        found = parse(b"".join(self._pieces))
         self._looks, self._looked = self._looks + 1, self.size
-        return found
+        self._seen = self._read(b"".join(self._pieces))
+        return self._seen
 
     def finish(self) -> bytes:
         """Return what was kept of the text. May be called again."""
         if self._kept is None:
             pieces = self._pieces
-            self._kept = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._kept = self._whole[: self.limit] if self.truncated else self._whole
             self._pieces = []
         return self._kept
 
     @property
     def digest(self) -> bytes:
         """sha256 of the whole text."""
-        return self._hash.digest() if self._hash is not None else sha256(self.finish()).digest()
+        if self._hash is not None:
+            return self._hash.digest()
+        self.finish()
+        return sha256(self._whole).digest()
 
     @property
     def content(self) -> Message | Batch | Malformed | Outline:
         """What the text says; of a truncated one an `Outline`. Call after `finish`."""
         if self._content is None:
-            if self._skimmer is not None:
-                self._content = self._skimmed(self._skimmer)
+            if self._outline is not None:
+                self._content = self._judged(self._outline.finish())
+            elif self._seen is not None and self._looked == self.size and not self.unread:
+                self._content = self._seen
             else:
-                self._content = parse(self.finish())
+                self.finish()
+                self._content = self._read(self._whole)
         return self._content
 
-    def _skimmed(self, skimmer: Skimmer) -> Malformed | Outline:
-        outline = skimmer.finish()
-        if skimmer.failed:
-            return Malformed(Reason.NOT_JSON)
+    def _read(self, text: bytes) -> Message | Batch | Malformed | Outline:
+        return self._judged(outline_of(text)) if self.truncated else parse_answer(text)
+
+    def _judged(self, outline: Outline) -> Malformed | Outline:
+        if outline.failed:
+            return Malformed(Defect.NOT_JSON)
         if self.unread:
             return outline
         if not outline.complete:
-            return Malformed(Reason.CUT)
+            return Malformed(Defect.CUT)
         # A batch is not read item by item.
         known = outline_kind(outline) is not None or outline.raw("").startswith(b"[")
-        return outline if known else Malformed(Reason.NOT_JSONRPC)
+        return outline if known else Malformed(Defect.NOT_JSONRPC)
+
+
+class LinePiece(Struct, frozen=True):
+    """Bytes of one line, the newline included where it `ends` with them."""
+
+    raw: bytes
+    starts: bool
+    ends: bool
+    """Whether the line is over; true as well of the last one, which may have no newline."""
+
+
+class LineReader:
+    """Cuts a byte stream where its lines end: the pieces of all chunks, joined, are the stream.
+
+    A line of up to `most` bytes comes whole; a longer one in pieces, as they come in.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._inside = False
+        """Whether a line has begun to come in pieces."""
+
+    def feed(self, chunk: bytes) -> list[LinePiece]:
+        """Take the next chunk; return what can go on."""
+        pieces: list[LinePiece] = []
+        start = 0
+        while end := chunk.find(b"\n", start) + 1:
+            pieces.append(self._ended(chunk[start:end]))
+            start = end
+        if start < len(chunk):
+            self._waiting.append(chunk[start:] if start else chunk)
+            self._size += len(chunk) - start
+        if (self._inside and self._waiting) or self._size > self._most:
+            pieces.append(self._partial())
+        return pieces
+
+    def finish(self) -> list[LinePiece]:
+        """Return what is left when the stream has ended."""
+        if not self._waiting and not self._inside:
+            return []
+        return [self._ended(b"")]
+
+    def _ended(self, last: bytes) -> LinePiece:
+        raw = self._taken(last)
+        starts, self._inside = not self._inside, False
+        return LinePiece(raw, starts, True)
+
+    def _partial(self) -> LinePiece:
+        raw = self._taken(b"")
+        starts, self._inside = not self._inside, True
+        return LinePiece(raw, starts, False)
+
+    def _taken(self, last: bytes) -> bytes:
+        if not self._waiting:
+            return last
+        raw = b"".join((*self._waiting, last))
+        self._waiting.clear()
+        self._size = 0
+        return raw
+
+
+def is_length_header(line: bytes) -> bool:
+    """Return whether a line begins a message of the Language Server Protocol, which has no lines.
+
+    Nothing ends such a message as a line, so a reader of lines waits for it for ever.
+    """
+    return _LENGTH_LINE.fullmatch(line) is not None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, cast
 
-from turnlog.wire.json.rawjson import past_space, value_end
+from .json_text import past_space, value_end
 
 NAME: Final = "turnlog/outcome"
 MASK: Final = b'"turnlog/forged"'

@@ -6,9 +6,8 @@ All else stays byte for byte. What cannot be changed safely is left alone.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from turnlog.wire.json.own_id import OwnId
-from turnlog.wire.json.rawjson import decode_string, item_spans, member_spans, past_space, text_of
-
+from .json_stream import OwnId
+from .json_text import decode_string, item_spans, member_spans, past_space, text_of
 from .jsonrpc import id_key
 from .sse import parts_of
 
@@ -168,8 +167,10 @@ class Respelling:
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; return what is sure of it and of what was held back."""
-        if self._plain is None and (first := piece.lstrip(_BLANK)[:1]):
-            self._plain = first in _MESSAGES
+        if self._plain is None and (text := piece.lstrip(_BLANK)):
+            self._plain = text[:1] in _MESSAGES
+            if self._plain:
+                return piece[: -len(text)] + self._message.feed(text)
         if self._plain:
             return self._message.feed(piece)
         return b"".join(map(self._part, parts_of(piece)))

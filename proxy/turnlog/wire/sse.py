@@ -23,6 +23,10 @@ _LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|[\r\n])?+")
 _PARTS: Final = re.compile(rb"(?:data:[^\r\n]*+\r?\n){8,}+|[^\r\n]*+(?:\r\n|[\r\n])|[^\r\n]++")
 """A run of data lines, or a line, or what has come of one."""
 _JOINT: Final = re.compile(rb"\ndata: ?")
+# What most events are: at most a type, at most an id, one short line of data.
+_USUAL: Final = re.compile(
+    rb"(?:event: ?([^\r\n]*+)\r?\n)?+(?:id: ?([^\r\n\0]*+)\r?\n)?+data: ?([^\r\n]{0,4096}+)\r?\n\r?\n"
+)
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -45,7 +49,7 @@ class Event(Struct, frozen=True, kw_only=True):
         return self.body.finish() if self.body is not None else b""
 
 
-class Piece(Struct, frozen=True):
+class EventPiece(Struct, frozen=True):
     """Bytes as they came; with `event`, they end with the blank line that completes it."""
 
     raw: bytes
@@ -91,19 +95,44 @@ class EventReader:
         begins = len(self._line) > 0 and _DATA.startswith(bytes(self._line))
         return begins or self._body is not None
 
-    def feed(self, chunk: bytes) -> list[Piece]:
+    def feed(self, chunk: bytes) -> list[EventPiece]:
         """Take a chunk; return it in pieces."""
-        pieces: list[Piece] = []
-        done = place = 0
-        for part in parts_of(chunk):
+        pieces: list[EventPiece] = []
+        done = place = self._usual(chunk, pieces) if self._is_between else 0
+        for part in parts_of(chunk[place:] if place else chunk):
             place += len(part)
             event = self._take(part)
             if event is not None:
-                pieces.append(Piece(chunk[done:place], event))
+                pieces.append(EventPiece(chunk[done:place], event))
                 done = place
         if done < len(chunk):
-            pieces.append(Piece(chunk[done:] if done else chunk, None))
+            pieces.append(EventPiece(chunk[done:] if done else chunk, None))
         return pieces
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether nothing has come of the next event."""
+        return not (self._line or self._fields or self._streaming or self._after_cr)
+
+    def _usual(self, chunk: bytes, pieces: list[EventPiece]) -> int:
+        """Add the events at the start of a chunk that are as most are; return where they end."""
+        place = 0
+        while (found := _USUAL.match(chunk, place)) is not None:
+            kind, id_, data = found.groups()
+            body = MessageReader(self._limit)
+            if data:
+                body.feed(data)
+            body.finish()
+            event = Event(
+                type=kind.decode("utf-8", "replace") if kind else "message",
+                id=None if id_ is None else id_.decode("utf-8", "replace"),
+                retry=None,
+                body=body,
+            )
+            end = found.end()
+            pieces.append(EventPiece(chunk[place:end], event))
+            place, self._first = end, False
+        return place
 
     def _take(self, line: bytes) -> Event | None:
         """Take a line, or what has come of it, or a run of data lines."""

@@ -25,14 +25,10 @@ from turnlog.observe.events import StoreFailed
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.store.base import SessionRef, View
 from turnlog.store.saved_states import SavedStates
-from turnlog.wire.endpoint import (
-    INVALID_REQUEST,
-    Refused,
-    is_stateless_request,
-)
-from turnlog.wire.json.rawjson import members
+from turnlog.wire.endpoint import RpcRefusal, is_stateless_request
+from turnlog.wire.json_text import members
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Malformed, Message, parse
-from turnlog.wire.mcp import STATELESS_SINCE
+from turnlog.wire.mcp import INVALID_REQUEST, STATELESS_SINCE
 
 from .server import HANDSHAKES, OLDEST, McpReply, McpServer, agreed_revision, is_initialize, refused
 
@@ -86,10 +82,10 @@ class AgentTools:
             revision = agreed_revision(content)
         if not isinstance(content, Malformed):
             if revision not in HANDSHAKES:
-                why = Refused(INVALID_REQUEST, f"the revision is not known, {HANDSHAKES[0]} is")
+                why = RpcRefusal(INVALID_REQUEST, f"the revision is not known, {HANDSHAKES[0]} is")
                 return refused(b"", why, 400)
             if client is None:
-                return refused(b"", Refused(_NOT_FOUND, "session not found"), 404)
+                return refused(b"", RpcRefusal(_NOT_FOUND, "session not found"), 404)
         return await self._server_for(caller_of(request), client or Client()).answer(
             content, revision
         )

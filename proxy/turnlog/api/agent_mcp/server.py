@@ -28,18 +28,10 @@ from turnlog.record.own_answers import envelope, tool_failure
 from turnlog.sessions.errors import NoteError, NotFoundError, NotRecallableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.wire import mcp
-from turnlog.wire.endpoint import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    TOO_MANY,
-    Refused,
-    refusal,
-    status_of,
-)
-from turnlog.wire.json.rawjson import members
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason
+from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, refusal, status_of
+from turnlog.wire.json_text import members
+from turnlog.wire.jsonrpc import Batch, Defect, Kind, Malformed, Message
+from turnlog.wire.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Revisions that begin with `initialize`, the newest first."""
@@ -54,7 +46,7 @@ _INSTRUCTIONS: Final = (
     "ended, what changed, what you no longer see; `note` writes down what no call shows, and `recall` "
     "gives back a recorded result."
 )
-_NO_MESSAGE: Final = Refused(INVALID_REQUEST, "this is no JSON-RPC message")
+_NO_MESSAGE: Final = RpcRefusal(INVALID_REQUEST, "this is no JSON-RPC message")
 _UNUSABLE: Final = "the log cannot be read or written now"
 _encode = msgspec.json.Encoder().encode
 _decode_id = msgspec.json.Decoder(int | float | str).decode
@@ -98,16 +90,16 @@ class McpServer:
             case Message():
                 is_request = content.kind is Kind.REQUEST
                 return await self._single(content, revision, headers) if is_request else None
-            case Malformed(reason=Reason.NOT_JSONRPC):
+            case Malformed(reason=Defect.NOT_JSONRPC):
                 return refused(b"", _NO_MESSAGE, 400)
             case Malformed():
-                return refused(b"", Refused(PARSE_ERROR, "this is no JSON"), 400)
+                return refused(b"", RpcRefusal(PARSE_ERROR, "this is no JSON"), 400)
             case Batch(is_partial=True):
                 return refused(b"", TOO_MANY, 400)
             case Batch() if revision == OLDEST and content.items:
                 return await self._batch(content)
             case Batch():
-                why = Refused(INVALID_REQUEST, f"there are no such batches in {revision}")
+                why = RpcRefusal(INVALID_REQUEST, f"there are no such batches in {revision}")
                 return refused(b"", why, 400)
 
     async def _single(
@@ -132,17 +124,17 @@ class McpServer:
     async def _reply(self, request: Message, revision: str) -> McpReply:
         if not _is_id(request.id) or not request.jsonrpc:
             return refused(
-                request.id, Refused(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
+                request.id, RpcRefusal(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
             )
         answer = await self._answer(request, revision)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RpcRefusal):
             return refused(request.id, answer)
         if mcp.is_stateless(revision):
             meta = {_SERVER_INFO: _server(), **answer.get("_meta", {})}
             answer = {"resultType": "complete", **answer, "_meta": meta}
         return McpReply(_encode({"jsonrpc": "2.0", "id": Raw(request.id), "result": answer}))
 
-    async def _answer(self, request: Message, revision: str) -> dict[str, Any] | Refused:
+    async def _answer(self, request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
         stateless = mcp.is_stateless(revision)
         match request.method:
             case "initialize" if not stateless:
@@ -156,17 +148,17 @@ class McpServer:
             case "tools/call":
                 return await self._called(request, revision)
             case _:
-                return Refused(METHOD_NOT_FOUND, "turnlog has no such method")
+                return RpcRefusal(METHOD_NOT_FOUND, "turnlog has no such method")
 
-    async def _called(self, request: Message, revision: str) -> dict[str, Any] | Refused:
+    async def _called(self, request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
         said = mcp.read_call(request.params)
         tool = NAMED.get(said.name)
         if tool is None:
             names = ", ".join(NAMED)
-            return Refused(INVALID_PARAMS, f"there is no such tool, there are: {names}")
+            return RpcRefusal(INVALID_PARAMS, f"there is no such tool, there are: {names}")
         arguments = bytes(said.arguments)
         if not arguments.startswith((b"{", b"null")):
-            return Refused(INVALID_PARAMS, "the arguments have to be an object")
+            return RpcRefusal(INVALID_PARAMS, "the arguments have to be an object")
         meta = {name: bytes(raw) for name, raw in said.meta.items()}
         try:
             told = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
@@ -201,7 +193,7 @@ class McpServer:
         return tool_failure(sentence, envelope(None, ending), stateless=stateless)
 
 
-def refused(raw_id: bytes, why: Refused, status: int = 200) -> McpReply:
+def refused(raw_id: bytes, why: RpcRefusal, status: int = 200) -> McpReply:
     """Return a JSON-RPC error, under the id where it is one."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     known = Raw(raw_id if _is_id(raw_id) else b"null")
@@ -256,9 +248,9 @@ def _cacheable() -> dict[str, Any]:
     return {"ttlMs": _TTL_MS, "cacheScope": "public"}
 
 
-def _listed(request: Message, revision: str) -> dict[str, Any] | Refused:
+def _listed(request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
     if request.params and "cursor" in members(request.params):
-        return Refused(INVALID_PARAMS, "there is one page of tools, no cursor leads to another")
+        return RpcRefusal(INVALID_PARAMS, "there is one page of tools, no cursor leads to another")
     tools = definitions(structured=revision >= _STRUCTURED_SINCE)
     return {"tools": tools, **(_cacheable() if mcp.is_stateless(revision) else {})}
 

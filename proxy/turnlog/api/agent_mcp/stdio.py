@@ -21,9 +21,9 @@ from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.values import session_name
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, View, alias
 from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
-from turnlog.wire.endpoint import PARSE_ERROR, Refused, is_stateless_request
-from turnlog.wire.jsonrpc import BATCH_LIMIT, Malformed, Message, Reason, parse
-from turnlog.wire.mcp import STATELESS_SINCE
+from turnlog.wire.endpoint import RpcRefusal, is_stateless_request
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Defect, Malformed, Message, parse
+from turnlog.wire.mcp import PARSE_ERROR, STATELESS_SINCE
 
 from .server import HANDSHAKES, McpServer, agreed_revision, is_initialize, refused
 
@@ -44,7 +44,7 @@ class Conversation:
     async def answer(self, line: bytes) -> bytes:
         """Return the line that answers a line; empty where it gets no answer."""
         content = parse(line, most=BATCH_LIMIT)
-        if isinstance(content, Malformed) and content.reason is Reason.EMPTY:
+        if isinstance(content, Malformed) and content.reason is Defect.EMPTY:
             return b""
         if isinstance(content, Message) and is_stateless_request(content, {}):
             reply = await self._server.answer(content, STATELESS_SINCE)
@@ -161,7 +161,7 @@ def serve(
         for line in iter(partial(agent.readline, _LINE), b""):
             if len(line) == _LINE and not line.endswith(b"\n"):
                 _skip(agent)
-                why = Refused(PARSE_ERROR, f"a message has at most {_LINE} bytes")
+                why = RpcRefusal(PARSE_ERROR, f"a message has at most {_LINE} bytes")
                 answer = refused(b"", why).body
             else:
                 answer = runner.run(conversation.answer(line))

@@ -21,16 +21,9 @@ from turnlog.record.errors import Failure, Progress
 from turnlog.settings.model import Share
 from turnlog.transport.http_client import Answer, connected
 from turnlog.wire import mcp
-from turnlog.wire.endpoint import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    TOO_MANY,
-    Refused,
-    is_stateless_request,
-    refusal,
-    status_of,
-)
+from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, is_stateless_request, refusal, status_of
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of, parse
+from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 
 from .client import Seat
@@ -45,7 +38,7 @@ _SESSION: Final = b"mcp-session-id"
 _SESSION_NOT_FOUND: Final = -32001
 """What servers of the official SDKs say."""
 _ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
-_NOT_ONE: Final = Refused(INVALID_REQUEST, "the body has to be one message with one id")
+_NOT_ONE: Final = RpcRefusal(INVALID_REQUEST, "the body has to be one message with one id")
 
 
 class Asked(Struct, frozen=True):
@@ -123,7 +116,7 @@ class Front:
             return refusing(b"", TOO_MANY)
         messages = messages_of(content)
         if not messages:
-            return refusing(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
+            return refusing(b"", RpcRefusal(PARSE_ERROR, "the body is no JSON-RPC message"))
         if is_stateless_request(messages[0], asked.fields):
             return await self._one(asked, messages)
         if messages[0].method == "initialize" and _SESSION not in asked.fields:
@@ -300,18 +293,18 @@ class Front:
                 lane.close()
 
 
-def _unfit(body: bytes, messages: Sequence[Message]) -> Refused | None:
+def _unfit(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
     """Return why what a session sends must not get to a command that it shares."""
     texts = list(texts_of(parse(body), body))
     if any(message.method == "initialize" for message in messages):
-        return Refused(INVALID_REQUEST, "the session has been initialized")
+        return RpcRefusal(INVALID_REQUEST, "the session has been initialized")
     requests = [text for message, text in texts if message.kind is Kind.REQUEST]
     if len(texts) != len(messages) or any(with_id(text, b"0") is None for text in requests):
-        return Refused(INVALID_REQUEST, "each request has to be one message with one id")
+        return RpcRefusal(INVALID_REQUEST, "each request has to be one message with one id")
     return None
 
 
-def _too_old(message: Message, met: Met) -> Refused | None:
+def _too_old(message: Message, met: Met) -> RpcRefusal | None:
     """Return why the conversation that there is does not do for an `initialize`.
 
     A client that asks for a later revision is offered the one that is spoken, as servers do.
@@ -324,18 +317,18 @@ def _too_old(message: Message, met: Met) -> Refused | None:
     if asked >= spoken or asked == mcp.requested_revision(first):
         return None
     why = f"the command is shared and speaks {spoken} by now, {asked!r} is not possible"
-    return Refused(mcp.INVALID_PARAMS, why, {"supported": [spoken], "requested": asked})
+    return RpcRefusal(mcp.INVALID_PARAMS, why, {"supported": [spoken], "requested": asked})
 
 
 def _no_session(asked: Asked, raw_id: bytes = b"") -> Said:
     """Say that a session is not known: clients begin a new one (MCP, transports)."""
     if _SESSION in asked.fields:
-        return refusing(raw_id, Refused(_SESSION_NOT_FOUND, "session not found"), status=404)
-    missing = Refused(INVALID_REQUEST, "Mcp-Session-Id is missing, initialize first")
+        return refusing(raw_id, RpcRefusal(_SESSION_NOT_FOUND, "session not found"), status=404)
+    missing = RpcRefusal(INVALID_REQUEST, "Mcp-Session-Id is missing, initialize first")
     return refusing(raw_id, missing)
 
 
-def refusing(raw_id: bytes, why: Refused, *, status: int = 0) -> Said:
+def refusing(raw_id: bytes, why: RpcRefusal, *, status: int = 0) -> Said:
     """Return the answer that refuses a request; 0 is the status that goes with the error."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": error})

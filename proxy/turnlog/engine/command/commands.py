@@ -23,7 +23,8 @@ from turnlog.settings.model import UpstreamSettings
 from turnlog.transport.http_client import Answer, Content
 from turnlog.transport.routes import Target
 from turnlog.transport.server_connection import Interim
-from turnlog.wire.endpoint import PARSE_ERROR, Refused
+from turnlog.wire.endpoint import RpcRefusal
+from turnlog.wire.mcp import PARSE_ERROR
 
 from .child import start
 from .command_endpoint import Asked, Front, refusing
@@ -114,7 +115,7 @@ class Commands:
         whole = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
         one_line = _on_one_line(whole)
         if one_line is None:
-            return refusing(b"", Refused(PARSE_ERROR, "the body is no JSON-RPC message"))
+            return refusing(b"", RpcRefusal(PARSE_ERROR, "the body is no JSON-RPC message"))
         asked = Asked(method, _fields(lines), one_line, progress)
         return await self._fronts[target.origin].answer(asked)
 

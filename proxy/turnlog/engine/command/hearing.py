@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from turnlog.wire.lines import LineReader, Piece
+from turnlog.wire.message import LinePiece, LineReader
 
 from .process import GRACE, Process
 from .reply import Reply
@@ -67,7 +67,7 @@ class Hearing:
         for piece in self._reader.finish():
             self._add(piece)
 
-    def _add(self, piece: Piece) -> None:
+    def _add(self, piece: LinePiece) -> None:
         self._parts.append(piece.raw)
         self._size += len(piece.raw)
         if piece.ends:

@@ -15,7 +15,7 @@ from turnlog.engine.mcp.texts import changed, texts_of
 from turnlog.observe.events import Log, ProcessFailed, QuestionRefused, StrayOutput
 from turnlog.record.recorder import Recorder
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, meant_key, parse
+from turnlog.wire.jsonrpc import Batch, Defect, Kind, Malformed, Message, id_key, meant_key, parse
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
 
 from .client import Seat
@@ -254,7 +254,7 @@ class Switchboard:
         if not isinstance(content, Malformed):
             self._startup.hear()
         match content:
-            case Malformed(reason=Reason.EMPTY):
+            case Malformed(reason=Defect.EMPTY):
                 pass
             case Malformed():
                 self._stray(line)
@@ -269,9 +269,8 @@ class Switchboard:
                 assert_never(content)
 
     def _answered_together(self, batch: Batch, line: bytes) -> None:
-        texts = list(texts_of(batch, line))
-        self._answer([id_key(message.id) for message, _ in texts], line)
-        for message, text in texts:
+        self._answer([id_key(message.id) for message, _ in texts_of(batch, line)], line)
+        for message, text in texts_of(batch, line):
             self._pending.take_late(message, text)
 
     def _stray(self, line: bytes) -> None:

@@ -9,7 +9,7 @@ from turnlog.core.kinds import ErrorKind
 from turnlog.engine.tools.tool_cache import Rules
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import Subject
-from turnlog.wire.lines import is_length_header
+from turnlog.wire.message import is_length_header
 
 FRAMED: Final = (
     "it frames its messages with Content-Length, as the Language Server Protocol does; "

@@ -15,10 +15,10 @@ from turnlog.wire.doubt import as_call, is_doubtful, is_unreadable, may_hold_cal
 from turnlog.wire.jsonrpc import (
     BATCH_LIMIT,
     Batch,
+    Defect,
     Kind,
     Malformed,
     Message,
-    Reason,
     messages_of,
     parse,
 )
@@ -199,7 +199,7 @@ def _must_be_mcp(
     """Return whether a body that holds no JSON-RPC 2.0 was meant to."""
     if transport is _MCP:
         return True
-    is_other = isinstance(content, Malformed) and content.reason is Reason.NOT_JSONRPC
+    is_other = isinstance(content, Malformed) and content.reason is Defect.NOT_JSONRPC
     return _means_mcp(request, transport) and not is_other
 
 

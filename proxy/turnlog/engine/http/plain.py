@@ -32,8 +32,8 @@ from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content
 from turnlog.wire.http.head import Headers
-from turnlog.wire.json.rawjson import read_value
-from turnlog.wire.jsonrpc import Malformed, Reason
+from turnlog.wire.json_text import read_value
+from turnlog.wire.jsonrpc import Defect, Malformed
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
@@ -312,7 +312,7 @@ class PlainCall:
             return False
         found = body.so_far
         return found is not None and (
-            not isinstance(found, Malformed) or found.reason is Reason.NOT_JSONRPC
+            not isinstance(found, Malformed) or found.reason is Defect.NOT_JSONRPC
         )
 
     is_heard = False

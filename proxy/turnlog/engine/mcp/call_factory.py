@@ -23,9 +23,10 @@ from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
-from turnlog.wire.json.rawjson import read_value, text_of
+from turnlog.wire.json_text import read_value, text_of
 from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
-from turnlog.wire.revision import dated
+from turnlog.wire.mcp import dated
+from turnlog.wire.tools_list import read_tools_list
 
 from .continuations import Legs
 
@@ -221,7 +222,7 @@ class Asking(Struct, frozen=True):
 
     def listed(self, result: Raw, *, after: Raw | None) -> None:
         """Take in a page of `tools/list`; `after` is the cursor that was asked for, if any."""
-        page = mcp.read_tools_list(result)
+        page = read_tools_list(result)
         server, credential = self.request.server, self.request.credential
         target = self.request.target
         learned = self.context.catalog.learn(target, credential, page, first=after is None)

@@ -22,8 +22,9 @@ from turnlog.record.judging import judged, unwrapped
 from turnlog.record.outcome import Circumstances, Text, answered
 from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message
+from turnlog.wire.tool_result import CallAnswer, read_task_poll
 
 _NOT_KEPT: Final = b"{}"
 
@@ -34,7 +35,7 @@ class Legs(Struct, frozen=True):
     context: Context
     target: str
 
-    def links(self, ask: Ask, said: mcp.Answer) -> tuple[bytes, ...]:
+    def links(self, ask: Ask, said: CallAnswer) -> tuple[bytes, ...]:
         """Return the keys under which the next leg of a call will be found."""
         match said.status:
             case Status.ACCEPTED if said.task_id:
@@ -79,7 +80,7 @@ class Legs(Struct, frozen=True):
         around: Callable[[Ask], Circumstances],
     ) -> Sequence[Ticket]:
         """Read the answer to a poll of a task; record the end of the call that began it."""
-        poll = mcp.read_task_poll(asked.method, asked.params, message, revision=revision)
+        poll = read_task_poll(asked.method, asked.params, message, revision=revision)
         if poll is None or not poll.terminal:
             return ()
         attempt = self.finished_task(poll.task_id)

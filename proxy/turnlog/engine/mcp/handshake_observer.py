@@ -15,8 +15,8 @@ from turnlog.observe.events import RequestRelayed, SessionUncovered, rpc_id
 from turnlog.store.base import alias
 from turnlog.wire import mcp
 from turnlog.wire.http.head import Headers, fields
-from turnlog.wire.json.rawjson import members
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
+from turnlog.wire.json_text import members
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind
 from turnlog.wire.mcp import is_request
 

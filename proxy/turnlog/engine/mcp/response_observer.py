@@ -29,10 +29,11 @@ from turnlog.record.outcome import (
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer
 from turnlog.wire import mcp
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key, meant_key, other_type
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
+from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
 from .call_factory import Asking
 from .continuations import Legs
@@ -294,7 +295,7 @@ class Reading(Struct, eq=False):
             attempt.marks.add(Flag.ID_MISMATCH)
         if not attempt.ask.is_call:
             return self._close_lookup(attempt, message, text)
-        said = mcp.read_answer(message, revision=self._revision)
+        said = read_answer(message, revision=self._revision)
         ending, reply = answered(said, message, text, self.around(attempt.ask))
         fails = said.code is not None
         if fails and self._is_unlisted(said, ending, attempt.ask):
@@ -319,7 +320,7 @@ class Reading(Struct, eq=False):
         self, attempt: Attempt, message: Message | Outline, text: Text
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
-        said, ask = mcp.read_lookup_answer(message, revision=self._revision), attempt.ask
+        said, ask = read_lookup_answer(message, revision=self._revision), attempt.ask
         ending, reply = answered(said, message, text, self.around(ask))
         if said.code == mcp.RESOURCE_NOT_FOUND:
             ending = refused(ErrorKind.NOT_FOUND, ask.effect)
@@ -344,7 +345,7 @@ class Reading(Struct, eq=False):
         attempt.marks.add(Flag.LATE)
         return self.close(attempt, message, text)
 
-    def _is_unlisted(self, said: mcp.Answer, ending: Ending, ask: Ask) -> bool:
+    def _is_unlisted(self, said: CallAnswer, ending: Ending, ask: Ask) -> bool:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
         wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
         return wrong and self._asking.is_unlisted(ask.tool)

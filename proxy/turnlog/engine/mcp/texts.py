@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-from turnlog.wire.json.rawjson import item_spans
 from turnlog.wire.jsonrpc import Batch, Malformed, Message, parse
 
 
@@ -11,9 +10,9 @@ def texts_of(content: Message | Batch | Malformed, line: bytes) -> Iterator[tupl
     if isinstance(content, Message):
         yield content, line
     elif isinstance(content, Batch):
-        for item, (begin, end) in zip(content.items, item_spans(line), strict=False):
+        for item, text in zip(content.items, content.texts, strict=True):
             if isinstance(item, Message):
-                yield item, line[begin:end]
+                yield item, bytes(text)
 
 
 def changed(line: bytes, change: Callable[[Message, bytes], bytes | None]) -> bytes:

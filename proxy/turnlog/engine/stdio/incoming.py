@@ -6,8 +6,7 @@ from msgspec import structs
 
 from turnlog.core.kinds import Flag
 from turnlog.transport.outbox import Outbox
-from turnlog.wire.lines import LineReader, Piece
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import LinePiece, LineReader, MessageReader
 from turnlog.wire.outcome_key import OutcomeMask, holds_json, without_outcome
 
 from .given_up import Opening
@@ -45,7 +44,7 @@ class Incoming:
         for piece in self._reader.finish():
             self._take(piece)
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: LinePiece) -> None:
         """Pass on a line, or the last piece of a long one but this."""
         if piece.starts:
             self._body = MessageReader(self._pipe.keep)
@@ -66,7 +65,7 @@ class Incoming:
             case Opening.WAITS:
                 self._wait(piece)
 
-    def _clean(self, piece: Piece) -> Piece:
+    def _clean(self, piece: LinePiece) -> LinePiece:
         """Return a line, or a piece of one, without outcomes in turnlog's name."""
         if piece.starts:
             self._mask = None
@@ -94,7 +93,7 @@ class Incoming:
             self._pipe.context.recorder.faulted(error)
             self._to_agent.line(raw)
 
-    def _wait(self, piece: Piece) -> None:
+    def _wait(self, piece: LinePiece) -> None:
         self._kept.append(piece.raw)
         if not piece.ends and self._body.size <= _WAITS:
             return

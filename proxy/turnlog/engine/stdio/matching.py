@@ -11,8 +11,8 @@ from turnlog.record.attempt import Attempt
 from turnlog.record.outcome import Text, is_answer, nameless_error, raw_id
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
-from turnlog.wire.json.skim import Outline
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, Reason, id_key, meant_key
+from turnlog.wire.json_stream import Outline
+from turnlog.wire.jsonrpc import Batch, Defect, Kind, Malformed, Message, id_key, meant_key
 
 from .errand import Awaited, Errand
 from .given_up import GivenUp, Opening, Past
@@ -97,7 +97,7 @@ class Matching:
 
     def _stray(self, content: Malformed, text: Text) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
-        if content.reason is Reason.EMPTY:
+        if content.reason is Defect.EMPTY:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)

@@ -25,20 +25,19 @@ from turnlog.transport.async_pipes import AgentPipes
 from turnlog.transport.outbox import Outbox, Told
 from turnlog.wire import mcp
 from turnlog.wire.doubt import as_call, hides_call, is_doubtful, is_unreadable
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import (
     BATCH_LIMIT,
     Batch,
+    Defect,
     Kind,
     Malformed,
     Message,
-    Reason,
     id_key,
     messages_of,
     parse,
 )
-from turnlog.wire.lines import Piece
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import LinePiece, MessageReader
 from turnlog.wire.splice import Respelling
 
 from .errand import Errand, line_of, respelled
@@ -186,7 +185,7 @@ class Pipe:
             else:
                 self._send(errand)
 
-    async def forward_piece(self, piece: Piece) -> None:
+    async def forward_piece(self, piece: LinePiece) -> None:
         """Pass on a piece of a line that is too large to hold; record what its start asks."""
         if piece.starts:
             self._large, self._large_passes = None, await self._begins(piece.raw)
@@ -199,7 +198,7 @@ class Pipe:
         """Record what the start of a line asks; tell whether it may pass."""
         message = mcp.start_of(start)
         if message is None and self._may_deny:
-            message = as_call(Malformed(Reason.CUT), kind=Kind.NOTIFICATION)
+            message = as_call(Malformed(Defect.CUT), kind=Kind.NOTIFICATION)
         if message is None or (self._gone and message.method != _CALL):
             return True
         exchange = PipedExchange(

@@ -17,7 +17,7 @@ from turnlog.record.errors import Failure
 from turnlog.record.outcome import Text
 from turnlog.record.own_answers import JSON, Made
 from turnlog.store.base import Ticket
-from turnlog.wire.json.skim import Outline
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
 
 

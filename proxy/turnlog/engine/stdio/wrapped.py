@@ -36,7 +36,7 @@ from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.outbox import Outbox
 from turnlog.transport.routes import Route, Target
 from turnlog.wire.jsonrpc import Batch, Malformed, Message
-from turnlog.wire.lines import LineReader, Piece
+from turnlog.wire.message import LinePiece, LineReader
 
 from .incoming import Incoming
 from .pipe import Pipe
@@ -57,7 +57,7 @@ _STDOUT: Final = 1
 class Line(Struct, frozen=True):
     """A line of the client's, or a piece of one, and what it says where it is whole."""
 
-    piece: Piece
+    piece: LinePiece
     content: Message | Batch | Malformed | None
 
 
@@ -127,7 +127,7 @@ class Wrapped:
             await self._take(piece)
         await self._lines.put(None)
 
-    async def _take(self, piece: Piece) -> None:
+    async def _take(self, piece: LinePiece) -> None:
         """Let a line wait for its turn, unless it answers the server: that must not wait."""
         whole = piece.starts and piece.ends
         content = self._pipe.read(piece.raw) if whole else None

@@ -15,8 +15,8 @@ from turnlog.redaction.redact import Redactor
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import Change, Listing
-from turnlog.wire.mcp import ToolPage
-from turnlog.wire.tools.definition import Kept, kept
+from turnlog.wire.tool_definition import KeptDefinition, kept
+from turnlog.wire.tools_list import ToolPage
 
 from .pin_set import Pins
 
@@ -125,7 +125,7 @@ class Keeper:
         )
 
 
-def _pinned(lock: LockFile) -> Mapping[bytes, Kept]:
+def _pinned(lock: LockFile) -> Mapping[bytes, KeptDefinition]:
     return {
         pin.digest: kept_definition(pin)
         for tools in lock.servers.values()

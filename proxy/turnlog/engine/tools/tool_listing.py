@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.kinds import Effect
-from turnlog.wire.mcp import Definition, ToolPage
+from turnlog.wire.tools_list import Definition, ToolPage
 
 _TOOLS: Final = 10_000
 """Most tools of one listing."""

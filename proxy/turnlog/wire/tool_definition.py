@@ -1,4 +1,4 @@
-"""A tool's definition as it is kept: without secrets, and of bounded size.
+"""Definitions of tools: as they are kept, without secrets and of bounded size, and what differs.
 
 In a schema the names of secrets are names of parameters: `{"password": {"type": "string"}}` says
 nothing secret. So what vanishes under such a name is what stands for its value there (`default`,
@@ -6,6 +6,9 @@ nothing secret. So what vanishes under such a name is what stands for its value 
 """
 
 import json
+from collections.abc import Iterator
+from difflib import unified_diff
+from enum import StrEnum
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -28,7 +31,12 @@ _NOTE: Final = 40
 """Bytes of a note that something is left out, at most."""
 
 
-class Kept(Struct, frozen=True, gc=False):
+_DIFFED: Final = 4_000_000
+"""Lines of one side times lines of the other that are compared line by line."""
+_CONTEXT: Final = 3
+
+
+class KeptDefinition(Struct, frozen=True, gc=False):
     """A definition as it is kept: canonical JSON, or a JSON string where it is no proper JSON."""
 
     text: bytes
@@ -41,22 +49,22 @@ class Kept(Struct, frozen=True, gc=False):
         return json.loads(self.text)
 
 
-def kept(raw: bytes, redactor: Redactor) -> Kept:
+def kept(raw: bytes, redactor: Redactor) -> KeptDefinition:
     """Return what is kept of a definition as its server sent it."""
     scheme, form = canonical(raw)
     if scheme != SHA256:
         return _kept_text(raw, redactor)
     short = form if len(form) <= LARGEST else encoded(_shortened(json.loads(form)))
     if not redactor.json(short).touched:
-        return Kept(short, partial=short != form)
+        return KeptDefinition(short, partial=short != form)
     text = encoded(_cut(json.loads(short), redactor, hidden=False, depth=0))
-    return Kept(text, partial=text != form)
+    return KeptDefinition(text, partial=text != form)
 
 
-def _kept_text(raw: bytes, redactor: Redactor) -> Kept:
+def _kept_text(raw: bytes, redactor: Redactor) -> KeptDefinition:
     seen = redactor.json(raw[:LARGEST], complete=len(raw) <= LARGEST)
     text = seen.data.decode("utf-8", "replace")
-    return Kept(encoded(text), partial=text.encode() != raw)
+    return KeptDefinition(encoded(text), partial=text.encode() != raw)
 
 
 def _cut(value: Json, redactor: Redactor, *, hidden: bool, depth: int) -> Json:
@@ -145,3 +153,73 @@ def _left_out(size: int) -> str:
 def encoded(value: Json) -> bytes:
     """Return plain values as canonical JSON."""
     return canonical(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))[1]
+
+
+# -- what differs between two -------------------------------------------------------------------
+
+
+class Part(StrEnum):
+    """What of a definition has changed."""
+
+    NAME = "name"
+    TITLE = "title"
+    DESCRIPTION = "description"
+    INPUT_SCHEMA = "inputSchema"
+    OUTPUT_SCHEMA = "outputSchema"
+    ANNOTATIONS = "annotations"
+    OTHER = "other"
+    """Members of other names, or all of it where one is no proper JSON."""
+    HIDDEN = "hidden"
+    """Something that is not kept: a secret, or a part that is too large."""
+
+
+_PARTS: Final = tuple(part for part in Part if part not in (Part.OTHER, Part.HIDDEN))
+
+
+def parts_changed(old: Json, new: Json) -> list[Part]:
+    """Return which parts of two different definitions differ, as far as they are kept."""
+    if not (is_object(old) and is_object(new)):
+        return [Part.OTHER if encoded(old) != encoded(new) else Part.HIDDEN]
+    names = {name for name in {*old, *new} if _member(old, name) != _member(new, name)}
+    known = {str(part) for part in _PARTS}
+    parts = [part for part in _PARTS if part in names]
+    return parts + ([Part.OTHER] if names - known else []) or [Part.HIDDEN]
+
+
+def _member(value: dict[str, Json], name: str) -> bytes | None:
+    return encoded(value[name]) if name in value else None
+
+
+def diff(old: Json | None, new: Json | None) -> list[str]:
+    """Return a unified diff of two definitions, without heads; `None` for no definition."""
+    before = [] if old is None else list(_lines(old))
+    after = [] if new is None else list(_lines(new))
+    if len(before) * len(after) > _DIFFED:
+        # Line by line would take minutes, and a stranger chooses the lines.
+        return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
+    return list(unified_diff(before, after, n=_CONTEXT, lineterm=""))[2:]
+
+
+def _lines(value: Json) -> Iterator[str]:
+    """Yield a definition for people, part by part."""
+    if not is_object(value):
+        yield from _text_lines(value if isinstance(value, str) else _pretty(value))
+        return
+    known = [str(part) for part in _PARTS if part in value]
+    for name in (*known, *sorted(value.keys() - set(known))):
+        part = value[name]
+        if isinstance(part, str) and "\n" not in part:
+            yield f"{name}: {part}"
+        else:
+            yield f"{name}:"
+            text = part if isinstance(part, str) else _pretty(part)
+            yield from (f"  {line}" for line in _text_lines(text))
+
+
+def _text_lines(text: str) -> list[str]:
+    # Not `splitlines`: only what a terminal shows as a line may end one.
+    return text.split("\n")
+
+
+def _pretty(value: Json) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)

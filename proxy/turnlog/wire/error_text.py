@@ -90,14 +90,22 @@ _SPOKEN: Final = re.compile(
 )
 
 
+# Some of this stands in all that is found. Most texts have none of it: to see that takes a tenth of
+# the time that the patterns above take.
 _GATE: Final = compile_pattern(
-    "(?i)error|fail|xception|wrong|fatal|panic|handled|uncaught|unable|could not|couldn't|cannot"
-    "|can't|can not|required|must|allowed|denied|unauth|forbidden|permi|authenti|authoriz|missing|unknown|invalid"
-    "|not found|not exist|n't exist|be found|no such|[45][0-9][0-9]|time|refused|reset|closed"
-    "|exceeded|reached|eno|eacces|eperm|eexist|eisdir|einval|emfile|epipe|erofs|econn|ehost|eaddr"
-    "|eai_|ora-|aadsts|npm err|traceback|[❌✖⛔🚫]"
+    "(?i)error|exception|failed|went wrong|[fp]a(?:tal|nic): |panicked|un(?:caught|handled) "
+    "|unable to |could(?: not|n't) |can(?:not|'t| not) "
+    "|is (?:required|missing)|must (?:be|match) |not (?:allowed|auth|have permission|permitted)"
+    "| denied|unauthorized|forbidden|no permission to|authentication required"
+    "|missing (?:required |param|arg|field|option|prop|value|query|env|api)"
+    "|unknown (?:tool|command|method|option|action|argument|parameter|function)|invalid "
+    "|(?:not|be) found|n(?:ot|'t) exist|no such "
+    "|[45][0-9][0-9][: ] ?(?:bad|unauth|pay|forb|not|meth|conf|gone|unproc|too|int|serv|gate)"
+    "|returned .*[45][0-9][0-9]|timed out|exceeded|quota|rate limit|connection (?:refused|reset|closed)"
+    "|errno|e(?:noent|acces|perm|exist|isdir|notdir|notempty|inval|mfile|nospc|pipe|rofs|addrinuse)"
+    "|e(?:connre|timedout|hostunreach|ai_again|notfound)|ora-[0-9]|aadsts|npm err|traceback"
+    "|[❌✖⛔🚫]"
 )
-"""One of these stands in all that is found: to look for them takes a fifth of the time."""
 
 
 def looks_like_error(text: str) -> bool:

@@ -5,7 +5,8 @@ from hashlib import sha256
 from msgspec import Raw, Struct
 
 from turnlog.core.canon import canonical
-from turnlog.wire.json.rawjson import items, load, text_of
+
+from .json_text import items, load, text_of
 
 
 class Definition(Struct, frozen=True, kw_only=True):

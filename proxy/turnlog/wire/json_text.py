@@ -1,11 +1,12 @@
-"""Read JSON text without building what it holds: ends, members, strings, shapes.
+"""JSON text read in place: ends of values, members and items, strings, numbers, shapes.
 
-Everything here takes any bytes, raises nothing and does not recurse, however deep the text nests.
+msgspec reads what is strict JSON. What it refuses is read by a scanner that takes any bytes, raises
+nothing and does not recurse: broken or cut JSON, NaN, nesting of any depth.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from itertools import accumulate, islice
@@ -17,31 +18,37 @@ from msgspec import Raw, Struct
 
 from turnlog.core.canon import is_deep
 
-_SPACE = re.compile(rb"[ \t\r\n]*")
-SCALAR = re.compile(rb"[-+.0-9A-Za-z_]+")
-NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-LITERAL = re.compile(NUMBER.pattern + rb"|true|false|null|NaN|-?Infinity")
-_WHOLE = re.compile(rb'"(?:[^"\\]|\\u[0-9A-Fa-f]{4}|\\[^u])*', re.DOTALL)
-_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_ESCAPE = re.compile(_PAIR.pattern + rb"|" + _HALF.pattern + rb"|\\.", re.DOTALL)
-_REPLACEMENT = b"\\ufffd"
-_BOM = b"\xef\xbb\xbf"
-_DIGITS = 4000
-"""Of a longer number no integer is made: that takes ever more time, and Python refuses."""
-_EMPTY = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
-_LEAF = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
-_OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+BOM: Final = b"\xef\xbb\xbf"
+# What a JSON number or literal consists of, also a wrong one.
+SCALAR: Final = re.compile(rb"[-+.0-9A-Za-z_]+")
+NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+LITERAL: Final = re.compile(NUMBER.pattern + rb"|true|false|null|NaN|-?Infinity")
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_STRING_START: Final = re.compile(
+    rb'"[^"\\]*+(?:(?:\\u[0-9A-Fa-f]{4}|\\[^u])[^"\\]*+)*+', re.DOTALL
+)
+_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_ESCAPE: Final = re.compile(_PAIR.pattern + rb"|" + _HALF.pattern + rb"|\\.", re.DOTALL)
+_REPLACEMENT: Final = b"\\ufffd"
+# Python refuses to make an integer of a longer number, which takes quadratic time.
+_DIGITS: Final = 4000
+_EMPTY: Final = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
+_FLAT: Final = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_AS_PARENTHESES: Final = bytes.maketrans(b"[]{}", b"()()")
+_AS_STEPS: Final = bytes.maketrans(b"()", b"\x01\xff")
 # Of `Raw` as of `bytes`: `Raw` has no items, whatever its type says.
 _first = Layout("c").unpack_from
 _first_two = Layout("cc").unpack_from
-_QUOTE = (b'"',)
-_OPENS = frozenset({b"[", b"{"})
-_OPENS_NOTHING = frozenset({b"]", b"}", b" ", b"\t", b"\r", b"\n"})
-"""What may stand behind an opening bracket where nothing is in it."""
-_FIRST_WINDOW = 256
-_WINDOW = 16384
+_QUOTE: Final = (b'"',)
+_OPENS: Final = frozenset({b"[", b"{"})
+# What may follow the opening bracket of an empty container.
+_MAY_BE_EMPTY: Final = frozenset({b"]", b"}", b" ", b"\t", b"\r", b"\n"})
+_ENDS_ITSELF: Final = (b'"', b"[", b"{")
+NO_MEMBERS: Final[Mapping[str, Raw]] = {}
+_FIRST_WINDOW: Final = 256
+_WINDOW: Final = 16384
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -49,19 +56,19 @@ _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_value = msgspec.json.Decoder().decode
 _decode_string = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
 _lax_string = json.JSONDecoder(strict=False).decode
 
 
 def _number(digits: str) -> int | float:
-    """Return a whole number; infinity for one with too many digits."""
     return int(digits) if len(digits) <= _DIGITS else float(digits)
 
 
 _lax_value = json.JSONDecoder(strict=False, parse_int=_number).decode
 
 
-class Shape(StrEnum):
-    """What kind of value stands in a place, as far as emptiness is concerned."""
+class ValueShape(StrEnum):
+    """What kind of value a text holds, as far as emptiness is concerned."""
 
     ABSENT = "absent"
     NULL = "null"
@@ -72,34 +79,38 @@ class Shape(StrEnum):
     SCALAR = "scalar"
 
 
-# Bound once: a member looked up by name is the slowest part of looking at a value.
-_ABSENT: Final = Shape.ABSENT
-_NULL: Final = Shape.NULL
-_VOID: Final = Shape.EMPTY
-_FULL: Final = Shape.FULL
-_SCALAR: Final = Shape.SCALAR
+# Bound once: to look an enum's member up is the slowest part of looking at a value.
+_ABSENT_VALUE: Final = ValueShape.ABSENT
+_NULL_VALUE: Final = ValueShape.NULL
+_EMPTY_VALUE: Final = ValueShape.EMPTY
+_FULL_VALUE: Final = ValueShape.FULL
+_SCALAR_VALUE: Final = ValueShape.SCALAR
 
 
-def shape(raw: bytes) -> Shape:
+def shape(raw: bytes) -> ValueShape:
     """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
     if not raw:
-        return _ABSENT
+        return _ABSENT_VALUE
     first, second = _first_two(raw) if len(raw) > 1 else (bytes(raw), b"")
     if first not in _OPENS:
-        return _NULL if first == b"n" else _SCALAR  # only null begins so
-    return _VOID if second in _OPENS_NOTHING and _EMPTY.fullmatch(raw) else _FULL
+        return _NULL_VALUE if first == b"n" else _SCALAR_VALUE  # only null begins so
+    is_empty = second in _MAY_BE_EMPTY and _EMPTY.fullmatch(raw)
+    return _EMPTY_VALUE if is_empty else _FULL_VALUE
 
 
 def is_string(raw: bytes) -> bool:
-    """Tell whether a value's text, which is not empty, is that of a string."""
+    """Return whether a value's text, which is not empty, is that of a string."""
     return _first(raw) == _QUOTE
 
 
+# -- ends of values ----------------------------------------------------------------------------
+
+
 class Skipper:
-    """Runs to the end of one array or object, over any number of pieces of text.
+    """Finds the end of one array or object, over any number of pieces of text.
 
     Strings and the number of open brackets are all it looks at: `[}` passes, and what stands
-    between brackets is not checked. Memory is bounded; speed is some 200 MB/s.
+    between brackets is not checked. Memory is bounded, the time linear.
     """
 
     __slots__ = ("_depth", "_escaped", "_quoted", "_window")
@@ -137,11 +148,16 @@ class Skipper:
             escaped = text.endswith(b"\\")
             text = text.replace(b'\\"', b"")
         parts = text.split(b'"')
-        steps = b"".join(parts[self._quoted :: 2]).translate(_STEPS, _OUTSIDE)
-        depths = list(accumulate(memoryview(steps).cast("b"), initial=self._depth))
-        if min(depths) <= 0:
-            return False
-        self._depth = depths[-1]
+        brackets = b"".join(parts[self._quoted :: 2]).translate(_AS_PARENTHESES, _NO_BRACKETS)
+        # A pair that opens and closes at once changes neither the depth nor its minimum: most
+        # brackets go so, far faster than they are counted.
+        brackets = brackets.replace(b"()", b"").replace(b"()", b"").replace(b"()", b"")
+        if brackets:
+            steps = memoryview(brackets.translate(_AS_STEPS)).cast("b")
+            depths = list(accumulate(steps, initial=self._depth))
+            if min(depths) <= 0:
+                return False
+            self._depth = depths[-1]
         self._quoted ^= (len(parts) - 1) & 1
         self._escaped = escaped
         return True
@@ -184,11 +200,20 @@ def value_end(data: bytes, start: int) -> int:
         return string_end(data, start + 1)[0]
     if first in (b"{", b"["):
         # Small containers without others in them are most of what there is.
-        if leaf := _LEAF.match(data, start, start + _FIRST_WINDOW):
-            return leaf.end()
+        if flat := _FLAT.match(data, start, start + _FIRST_WINDOW):
+            return flat.end()
         return Skipper().feed(data, start + 1)
     found = SCALAR.match(data, start)
     return found.end() if found else -1
+
+
+def past_space(data: bytes, start: int) -> int:
+    """Return the place of the first byte from `start` on that is no white space."""
+    found = _SPACE.match(data, start)
+    return found.end() if found else start
+
+
+# -- members and items -------------------------------------------------------------------------
 
 
 def members(raw: bytes) -> dict[str, Raw]:
@@ -201,43 +226,16 @@ def members(raw: bytes) -> dict[str, Raw]:
 
 def items(raw: bytes) -> list[Raw]:
     """Return an array's items as text; nothing for another value."""
+    found = decode_items(raw)
+    return scan_items(bytes(raw)) if found is None else found
+
+
+def decode_items(raw: bytes) -> list[Raw] | None:
+    """Return an array's items as text; `None` for what is no array, or no strict JSON."""
     try:
         return _decode_items(raw)
     except (ValueError, RecursionError):
-        return scan_items(bytes(raw))
-
-
-def value_of(raw: bytes) -> object:
-    """Return what a text says, as plain values; `None` where it is no JSON."""
-    try:
-        return _decode_value(raw)
-    except (ValueError, RecursionError):
         return None
-
-
-def read_value(raw: bytes, otherwise: object = None) -> object:
-    """Return what a text says to a reader that puts up with all that some server may.
-
-    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
-    `otherwise` is for what is no JSON all the same, and for what nests deeper than `MAX_DEPTH`.
-    """
-    if is_deep(bytes(raw)):
-        return otherwise
-    try:
-        return _decode_value(raw)
-    except (ValueError, RecursionError):
-        pass
-    text = _ESCAPE.sub(_whole_escape, bytes(raw).removeprefix(_BOM))
-    try:
-        found: object = _lax_value(text.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return otherwise
-    return found
-
-
-def _whole_escape(found: re.Match[bytes]) -> bytes:
-    """Return an escape, or that of U+FFFD in place of half a pair."""
-    return _REPLACEMENT if len(found[0]) == len(_REPLACEMENT) else found[0]
 
 
 def load(kind: type[_T], raw: bytes) -> _T:
@@ -254,7 +252,7 @@ def load(kind: type[_T], raw: bytes) -> _T:
     return found
 
 
-def pick(kind: type[_T], found: dict[str, Raw]) -> _T:
+def pick(kind: type[_T], found: Mapping[str, Raw]) -> _T:
     """Fill a Struct of `Raw` fields from the members that it has fields for."""
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     return kind(**{name: found[key] for name, key in names.items() if key in found})
@@ -271,11 +269,13 @@ def scan_members(raw: bytes, limit: int | None = None) -> list[tuple[str, Raw]]:
     return [(name, Raw(raw[start:end])) for name, start, end in found]
 
 
-def member_spans(raw: bytes, start: int = 0) -> Iterator[tuple[str, int, int]]:
+def member_spans(
+    raw: bytes, start: int = 0, *, known: Mapping[str, Raw] = NO_MEMBERS
+) -> Iterator[tuple[str, int, int]]:
     """Yield an object's members, equal keys too: name, and where the value begins and ends.
 
     The object begins at `start`; white space may stand before it, and a byte order mark before the
-    whole text. Ends where the text is no object.
+    whole text. Ends where the text is no object. `known` is what the values may be, by name.
     """
     place = _after(raw, start or _past_mark(raw), b"{")
     while place >= 0:
@@ -284,12 +284,21 @@ def member_spans(raw: bytes, start: int = 0) -> Iterator[tuple[str, int, int]]:
         colon = _after(raw, key_end, b":") if key_end >= 0 else -1
         if colon < 0:
             return
+        name = decode_string(raw[key_start - 1 : key_end])
         value = past_space(raw, colon)
-        end = value_end(raw, value)
+        end = _known_end(raw, value, known[name]) if name in known else value_end(raw, value)
         if end < 0:
             return
-        yield decode_string(raw[key_start - 1 : key_end]), value, end
+        yield name, value, end
         place = _after(raw, end, b",")
+
+
+def _known_end(raw: bytes, start: int, known: Raw) -> int:
+    """Return where a value ends of which is known what it may be: to compare is far faster."""
+    value = bytes(known)
+    # A number that begins so may go on.
+    is_same = value[:1] in _ENDS_ITSELF and raw.startswith(value, start)
+    return start + len(value) if is_same else value_end(raw, start)
 
 
 def scan_items(raw: bytes) -> list[Raw]:
@@ -310,19 +319,78 @@ def item_spans(raw: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _past_mark(raw: bytes) -> int:
-    """Return where a text begins, behind the byte order mark that some writers put before it."""
-    return len(_BOM) if raw.startswith(_BOM) else 0
-
-
-def past_space(data: bytes, start: int) -> int:
-    """Return the place of the first byte from `start` on that is no white space."""
-    found = _SPACE.match(data, start)
-    return found.end() if found else start
+    return len(BOM) if raw.startswith(BOM) else 0
 
 
 def _after(data: bytes, start: int, mark: bytes) -> int:
     place = past_space(data, start)
     return place + 1 if data.startswith(mark, place) else -1
+
+
+# -- equal keys --------------------------------------------------------------------------------
+
+
+def repeats_key(raw: bytes, value: object) -> bool:
+    """Return whether a text repeats a key at some level; `value` is what a decoder reads there."""
+    written = _encode(value)
+    if written == raw or written == msgspec.json.format(raw, indent=-1):
+        return False
+    # It is spaced or escaped in another way. A decoder drops all but the last of equal keys, and
+    # with each at least one string; nothing else changes the number of strings.
+    return _quotes(written) != _quotes(raw)
+
+
+def repeats_member(raw: bytes, found: Mapping[str, Raw], limit: int) -> bool:
+    """Return whether two of an object's first `limit` members have the same key.
+
+    `found` is what `members` returns of it.
+    """
+    names = [name for name, _, _ in islice(member_spans(raw, known=found), limit)]
+    return len(set(names)) != len(names)
+
+
+def _quotes(text: bytes) -> int:
+    """Return how many quotes of a text are not escaped."""
+    if b"\\" not in text:
+        return text.count(b'"')
+    text = text.replace(b"\\\\", b"")
+    return text.count(b'"') - text.count(b'\\"')
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def value_of(raw: bytes) -> object:
+    """Return what a text says, as plain values; `None` where it is no JSON."""
+    try:
+        return _decode_value(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_value(raw: bytes, otherwise: object = None) -> object:
+    """Return what a text says to a reader that puts up with all that some server may send.
+
+    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
+    `otherwise` is for what is no JSON all the same, and for what nests deeper than `MAX_DEPTH`.
+    """
+    if is_deep(bytes(raw)):
+        return otherwise
+    try:
+        return _decode_value(raw)
+    except (ValueError, RecursionError):
+        pass
+    text = _ESCAPE.sub(_whole_escape, bytes(raw).removeprefix(BOM))
+    try:
+        found: object = _lax_value(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return otherwise
+    return found
+
+
+def _whole_escape(found: re.Match[bytes]) -> bytes:
+    """Return an escape, or that of U+FFFD in place of half a pair."""
+    return _REPLACEMENT if len(found[0]) == len(_REPLACEMENT) else found[0]
 
 
 def decode_string(token: bytes) -> str:
@@ -346,7 +414,9 @@ def without_surrogates(text: str) -> str:
 
 
 def has_lone_surrogate(data: bytes) -> bool:
-    """Tell whether a JSON text escapes half of a surrogate pair without the other half."""
+    """Return whether a JSON text escapes half of a surrogate pair without the other half."""
+    if b"\\u" not in data:
+        return False
     text = data.replace(b"\\\\", b"..")
     return _HALF.search(_PAIR.sub(b"", text)) is not None
 
@@ -369,7 +439,7 @@ def _tolerant_text(raw: bytes, limit: int) -> str:
     """Return what can be read of a string that no decoder takes."""
     if b"\\" not in raw and raw.endswith(b'"') and len(raw) > 1:
         return raw[1:-1].decode("utf-8", "replace")[:limit]
-    whole = _WHOLE.match(raw[: 12 * limit + 12])
+    whole = _STRING_START.match(raw[: 12 * limit + 12])
     return decode_string(whole[0] + b'"')[:limit] if whole else ""
 
 

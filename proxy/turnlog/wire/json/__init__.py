@@ -1,1 +1,0 @@
-"""JSON text read in place, also where it comes in pieces. Pure."""
