@@ -21,6 +21,8 @@ help: ## list the targets
 
 install: $(INSTALLED) ## make .venv from requirements.lock
 
+# Images often set this variable: then each process would compile turnlog and the tests again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(INSTALLED) ## run the tests, without the network
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
