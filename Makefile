@@ -33,7 +33,9 @@ lint: $(INSTALLED) ## check style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin proxy
 	$(BIN)/pyright
+	$(BIN)/pyright --pythonplatform Darwin proxy
 	$(BIN)/lint-imports
 
 bench: $(INSTALLED) ## measure, and print ratios against controls

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from turnlog.engine.command.child import dies_with, exit_as
+from turnlog.engine.command.child import exit_as
+from turnlog.host import kill_with_parent, wait_for_signal
 from turnlog.store.base import ProcessIdTaken
 from turnlog.store.log.environment import is_id_taken
 
@@ -29,7 +30,7 @@ def run_again(taken: ProcessIdTaken) -> int:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
-    ask_to_die = dies_with(os.getpid())
+    ask_to_die = kill_with_parent(os.getpid())
     for _ in range(MOST):
         told, tell = os.pipe()  # exec closes it
         child = os.fork()
@@ -62,10 +63,10 @@ def _wait(child: int) -> int:
     """Forward signals until a child ends; return its exit code, negative for a signal."""
     # As process 1 of a container, this process must also reap orphans.
     while True:
-        came = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
-        if came.si_signo == signal.SIGCHLD:
+        number, is_ours_alone = wait_for_signal(_FORWARDED | {signal.SIGCHLD})
+        if number == signal.SIGCHLD:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == child:
                     return os.waitstatus_to_exitcode(ended[1])
-        elif came.si_code <= 0:  # the terminal (SI_KERNEL) signals the child itself
-            os.kill(child, came.si_signo)
+        elif is_ours_alone:  # the terminal signals the child itself
+            os.kill(child, number)

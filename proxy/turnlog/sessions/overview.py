@@ -11,6 +11,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.core.text.units import timestamp
+from turnlog.host import lock_holders
 from turnlog.rules.circuit_breaker import CircuitState
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
 
@@ -117,23 +118,13 @@ def _epochs(folder: Path) -> Iterator[int]:
 
 
 def _holders(folder: Path) -> dict[int, int]:
-    """Return the process ids by epoch, as far as /proc/locks names them."""
-    # A line of proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`.
+    """Return the process ids by epoch, as far as the system names them."""
     inodes: dict[int, int] = {}
     for epoch in _epochs(folder):
         # The lock file disappears when its proxy ends.
         with suppress(FileNotFoundError):
             inodes[(folder / f"{epoch}.lock").stat().st_ino] = epoch
-    held: dict[int, int] = {}
-    with suppress(OSError):
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if len(fields) < 6 or fields[1] != "FLOCK":
-                continue
-            epoch_held = inodes.get(int(fields[5].rpartition(":")[2]))
-            if epoch_held is not None and int(fields[4]) > 0:
-                held[epoch_held] = int(fields[4])
-    return held
+    return {inodes[inode]: pid for inode, pid in lock_holders() if inode in inodes}
 
 
 _HEALTH: Final = "health"

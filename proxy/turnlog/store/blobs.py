@@ -265,14 +265,6 @@ def _mark(folder: Path, bucket: Bucket, why: Gone) -> Path:
     return folder / f"{why}-{bucket.name}"
 
 
-def boot_id() -> str:
-    """Return what changes whenever the machine starts; empty where it is not told."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def torn(path: Path, boot: str) -> bool:
     """Tell whether a bucket was open for writing when the machine went down."""
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))

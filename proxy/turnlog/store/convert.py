@@ -17,6 +17,7 @@ import lmdb
 import msgspec
 from msgspec import Struct
 
+from turnlog.host import boot_id
 from turnlog.store.log.environment import (
     close_environment,
     exclusive,
@@ -31,7 +32,6 @@ from turnlog.store.log.translate_errors import translated
 
 from . import data_folder
 from .base import StoreDamaged, StoreError, StoreFull
-from .blobs import boot_id
 from .data_folder import FORMAT, OLD_FORMAT
 from .quota import disk_free
 

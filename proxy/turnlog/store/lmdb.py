@@ -13,6 +13,7 @@ import lmdb
 
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
+from turnlog.host import boot_id
 from turnlog.store.log import epochs
 from turnlog.store.log.environment import (
     check_place,
@@ -51,7 +52,7 @@ from turnlog.store.write.submit_queue import Writer
 
 from . import data_folder, definitions
 from .base import Draft, StoreClosed, StoreDamaged, StoreError, StoreFull
-from .blobs import BlobReader, BlobWriter, boot_id, flaws
+from .blobs import BlobReader, BlobWriter, flaws
 from .quota import Room
 
 DEFAULT_LIMIT = 10 << 30

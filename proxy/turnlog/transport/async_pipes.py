@@ -14,6 +14,8 @@ import termios
 from collections.abc import Callable
 from typing import Final
 
+from turnlog.host import PEER_CLOSED
+
 READ_SIZE: Final = 64 * 1024
 """bytes: the most that is read at once."""
 _OWN_SIZE: Final = 256 * 1024
@@ -21,8 +23,6 @@ _OWN_SIZE: Final = 256 * 1024
 DOUBT: Final = (0.05,) * 20
 """s that are waited, one after another, to learn whether a caller is gone: on a network a reset takes a
 round trip. This process may be stopped meanwhile, and a single wait would be over before what came is read."""
-_RDHUP: Final = getattr(select, "POLLRDHUP", 0)
-"""That the peer of a socket has shut down its side (Linux)."""
 
 
 class ReadEnd:
@@ -163,8 +163,10 @@ def is_ended(descriptor: int) -> bool:
     """Return whether whoever writes at the other end of a pipe or socket has closed it, whatever is yet to
     be read of it: after a pause of this process the end may lie behind much."""
     poll = select.poll()
-    poll.register(descriptor, _RDHUP)
-    return any(events & (_RDHUP | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+    poll.register(descriptor, PEER_CLOSED)
+    return any(
+        events & (PEER_CLOSED | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)
+    )
 
 
 def _there(descriptor: int) -> int:

@@ -7,22 +7,20 @@ The command gets a process group of its own, in our session: signals reach all t
 and none of ours. It dies with us, whatever we die of (Linux: parent-death signal).
 """
 
-import ctypes
 import os
 import resource
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from shutil import which
 from typing import Final
+
+from turnlog.host import initial_environment, kill_with_parent
 
 NOT_FOUND: Final = 127
 NOT_RUNNABLE: Final = 126
 """Exit codes of a shell for a command that is not there, or cannot be run (POSIX, sh)."""
-_PR_SET_PDEATHSIG: Final = 1
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -56,7 +54,9 @@ def start(command: Sequence[str], env: Mapping[str, str] = _NOTHING, cwd: str = 
 
     `env` is laid over the environment, `cwd` takes the folder's place.
     """
-    environ = _environment() | {os.fsencode(key): os.fsencode(text) for key, text in env.items()}
+    environ = initial_environment() | {
+        os.fsencode(key): os.fsencode(text) for key, text in env.items()
+    }
     their_stdin, stdin = os.pipe()
     try:
         stdout, their_stdout = os.pipe()
@@ -73,7 +73,7 @@ def start(command: Sequence[str], env: Mapping[str, str] = _NOTHING, cwd: str = 
             cwd=cwd or None,
             close_fds=False,  # what the client hands on is the command's; ours is all close-on-exec
             process_group=0,
-            preexec_fn=dies_with(os.getpid()),
+            preexec_fn=kill_with_parent(os.getpid()),
         )
     except BaseException:
         os.close(stdin)
@@ -105,30 +105,3 @@ def exit_as(code: int) -> int:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     return 128 - code
-
-
-def _environment() -> dict[bytes, bytes]:
-    """Return the environment that we were given: in a C locale Python adds LC_CTYPE (PEP 538)."""
-    environ = dict(os.environb)
-    with suppress(OSError):
-        given = Path("/proc/self/environ").read_bytes().split(b"\0")
-        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
-            environ.pop(b"LC_CTYPE", None)
-    return environ
-
-
-def dies_with(parent: int) -> Callable[[], None] | None:
-    """Return what a new process calls to be killed when `parent` dies (prctl(2), PR_SET_PDEATHSIG).
-
-    `None` where the system has nothing of the kind.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died in between
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return ask

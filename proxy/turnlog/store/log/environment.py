@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import lmdb
 from lmdb import verify as verifier
 
+from turnlog.host import allocate
 from turnlog.store.base import ProcessIdTaken, StoreDamaged, StoreError, StoreGone
 
 from .translate_errors import translated
@@ -220,7 +221,7 @@ def _reserve(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, READERS * _READER)
+        allocate(descriptor, READERS * _READER)
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,90 @@
+"""Services of the operating system that only Linux has, each with a fallback for other systems.
+
+docs/supported.md ("Systems") says what is missing elsewhere. Light to import: a wrapped command is
+started before the rest of turnlog is loaded.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+if sys.platform == "linux":
+    PEER_CLOSED: Final = select.POLLRDHUP
+else:
+    PEER_CLOSED: Final = 0
+"""The event of `select.poll` that the peer of a socket has shut down its side; 0 for none."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def kill_with_parent(parent: int) -> Callable[[], None] | None:
+    """Return what a new process calls to be killed when `parent` dies; `None` where that is unknown."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # prctl(2)
+        if os.getppid() != parent:  # it died in between
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask
+
+
+def initial_environment() -> dict[bytes, bytes]:
+    """Return the environment that this process was given, without what Python added."""
+    environ = dict(os.environb)
+    # In a C locale Python adds LC_CTYPE (PEP 538). Elsewhere than on Linux nothing tells whether it did.
+    with suppress(OSError):
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
+            environ.pop(b"LC_CTYPE", None)
+    return environ
+
+
+def boot_id() -> str:
+    """Return what changes whenever the machine starts; empty where nothing tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def lock_holders() -> Iterator[tuple[int, int]]:
+    """Yield the inode of each file under a `flock` and the process that holds it, where that is told."""
+    # A line of proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`. The process is
+    # 0 or less in another pid namespace.
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if len(fields) >= 6 and fields[1] == "FLOCK" and int(fields[4]) > 0:
+                yield int(fields[5].rpartition(":")[2]), int(fields[4])
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Reserve room for the first `size` bytes of a file. Raises `OSError` where there is none."""
+    if sys.platform == "linux":
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        check_room(descriptor, size)
+
+
+def check_room(descriptor: int, size: int) -> None:
+    """Raise `OSError` where the file system of a file has not `size` bytes left. Reserves nothing."""
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail * disk.f_frsize < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def wait_for_signal(numbers: Collection[int]) -> tuple[int, bool]:
+    """Wait for one of these blocked signals; return it, and whether a process sent it to this one alone."""
+    if sys.platform == "linux":
+        came = signal.sigwaitinfo(numbers)
+        return came.si_signo, came.si_code <= 0  # a terminal's is SI_KERNEL
+    return signal.sigwait(numbers), True
