@@ -1,1 +1,1 @@
-"""The life of a call: what is sent, answered, joined, repeated. Pure."""
+"""Decisions about the life of a call: duplicates, retries, delivery, broken answers."""

@@ -1,4 +1,4 @@
-"""What follows when an answer breaks off before its end. Pure."""
+"""What the agent gets after an answer that broke off before its end (decision 50)."""
 
 from enum import StrEnum
 
@@ -8,41 +8,40 @@ from turnlog.core.kinds import ErrorKind
 
 
 class BrokenAnswer(Struct, frozen=True, kw_only=True):
-    """An answer that broke off, and how much of it has left for the agent."""
+    """An answer that broke off, and how much of it was passed on to the agent."""
 
     kind: ErrorKind
-    """Why it broke off."""
     untouched: bool
-    """Whether nothing of it has left."""
+    """Whether nothing was passed on."""
     between_events: bool
-    """Whether it is an event stream, and what has left ends where an event does."""
+    """Whether it is an event stream that was passed on up to the end of an event."""
     resumable: bool
-    """Whether its stream can be resumed: an event carried an id, in a revision that resumes streams,
-    and the server accepts connections."""
+    """Whether the stream can be resumed: an event had an id, the revision resumes streams, and the
+    server accepts connections."""
 
 
 class AfterBreak(StrEnum):
-    """What the agent gets behind an answer that broke off."""
+    """What the agent gets after an answer that broke off."""
 
     RESUMPTION = "resumption"
-    """A broken connection as well: it resumes the stream, and the call stays open."""
+    """A closed connection: the agent resumes the stream, and the call stays open."""
     ANSWER = "answer"
-    """The typed answer: nothing else can come any more."""
+    """turnlog's typed answer, as the end of the call."""
     CUT = "cut"
-    """A broken connection: the bytes that came are all there is to say."""
+    """A closed connection after the bytes that came."""
 
 
 def after_break(broken: BrokenAnswer, *, managed: bool, events_are_messages: bool) -> AfterBreak:
-    """Return what follows; `managed` where a rule made turnlog answerable for the failure.
+    """Return what the agent gets; `managed` is whether a rule made turnlog responsible.
 
-    `events_are_messages` is true of MCP: a client waits for the response until a time limit of its
-    own, for the end of a stream does not tell it that nothing more will come.
+    `events_are_messages` is true for MCP.
     """
     if broken.resumable and broken.kind is ErrorKind.CONNECTION_LOST:
         return AfterBreak.RESUMPTION
     if managed and (broken.untouched or broken.between_events):
         return AfterBreak.ANSWER
-    # Who reads too slowly is not sent more to read.
-    unread = broken.kind is ErrorKind.CANCELLED_BY_CALLER
-    tells = events_are_messages and broken.between_events and not unread
-    return AfterBreak.ANSWER if tells else AfterBreak.CUT
+    # An MCP client waits for its response until its own timeout: the end of a stream does not tell it
+    # that none will come. A client that reads too slowly is not sent more.
+    is_slow = broken.kind is ErrorKind.CANCELLED_BY_CALLER
+    answers = events_are_messages and broken.between_events and not is_slow
+    return AfterBreak.ANSWER if answers else AfterBreak.CUT

@@ -1,4 +1,4 @@
-"""Where never-twice cannot hold: a repeated call is not found again (semantics, section 5). Pure."""
+"""Sessions in which duplicates of a call cannot be found (semantics, section 5)."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,35 +8,34 @@ from typing import Final
 from turnlog.core.kinds import Rung
 
 _CALLERS: Final = 1024
-_SESSIONS: Final = 64
-"""Sessions of one caller that are remembered."""
+_SESSIONS: Final = 64  # remembered of one caller
 _SINGLE: Final = 3
-"""So many sessions in a row with one call each are a client that opens one for each call."""
+"""Sessions in a row with one call each, after which a client is taken to open one for each call."""
 
 
 class CoverageGap(StrEnum):
-    """Why a repeated call would not be found."""
+    """Why a duplicate would not be found."""
 
     UNNAMED = "unnamed"
-    """Its session has no name: it is guessed from credential and client."""
+    """The session has no name: it is guessed from credential and client."""
     PER_CALL = "per_call"
-    """Its client opens a protocol session for each call."""
+    """The client opens a protocol session for each call."""
     POOLED = "pooled"
-    """Its client uses several protocol sessions at once."""
+    """The client uses several protocol sessions at once."""
     AMBIGUOUS = "ambiguous"
-    """Several of its client's sessions were lost, or begun, at once: none is taken for another's."""
+    """Several sessions of the client were lost, or begun, at once: none replaces another."""
 
 
 class Coverage:
-    """The sessions of calls whose effect is named; tells once of each caller what is wrong with them."""
+    """Watches the sessions of calls with a known effect; reports each gap once per caller."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[Hashable, OrderedDict[Hashable, int]] = OrderedDict()
-        """By caller, calls by session, the newest session at the end."""
+        """By caller and session: the number of calls; the newest session is last."""
         self._told: OrderedDict[tuple[Hashable, CoverageGap], None] = OrderedDict()
 
     def on_call(self, caller: Hashable, session: Hashable, rung: Rung) -> CoverageGap | None:
-        """Take in a call without a key; return what has to be told of its session, if anything."""
+        """Count a call without an idempotency key; return a gap to report, if any."""
         match rung:
             case Rung.IMPLICIT:
                 return self._once(caller, CoverageGap.UNNAMED)

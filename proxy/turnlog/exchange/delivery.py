@@ -1,42 +1,78 @@
-"""Whether a caller has had the answer to its call, as the commits of the call tell. Pure."""
+"""What the commits of a call say about its answer: delivered, about to be noted, still awaited."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, Flag, NoteKind
+from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, Executed, Flag, NoteKind
 
-_GIVEN_UP: Final = frozenset({NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED})
-_SPEAK: Final = frozenset({NoteKind.DELIVERED, NoteKind.ABANDONED})
+_LEFT: Final = frozenset({NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED})
+_ABOUT_DELIVERY: Final = frozenset({NoteKind.DELIVERED, NoteKind.ABANDONED})
+_END_OF_WAIT: Final = frozenset({NoteKind.CANCEL_FORWARDED, NoteKind.UNANSWERED})
+_NO_ANSWER: Final = frozenset(
+    {
+        ErrorKind.RESPONSE_TIMEOUT,
+        ErrorKind.PROGRESS_TIMEOUT,
+        ErrorKind.DEADLINE_EXHAUSTED,
+        ErrorKind.CONNECTION_LOST,
+        ErrorKind.CANCELLED_BY_CALLER,
+        ErrorKind.OUTCOME_UNKNOWN,
+    }
+)
 _CROSSING: Final = 0.05
-"""s: a cancel that was sent before the answer came has been read by then."""
+"""s after a delivery within which a cancel that was sent before it is read."""
 _SETTLED: Final = 1.0
-"""s: whether an answer arrived is noted by then, unless its process died."""
+"""s after an outcome within which its delivery is noted, unless the process died."""
 
 
 def is_settling(
     commits: Sequence[Commit], outcome: Commit | None, *, alive: bool, ended: float
 ) -> bool:
-    """Return whether a note may yet come that says whether a caller has had the answer.
+    """Return whether a note may still come that says whether the caller received the answer.
 
-    `alive` tells whether the process that wrote the outcome runs, `ended` how many seconds ago that was.
+    `alive` is whether the process that wrote the outcome runs, `ended` how many seconds ago it was.
     """
-    # What turnlog or an operator said of it is no answer that a caller has had.
-    answered = outcome is not None and outcome.facts.actor is Actor.AGENT
-    if outcome is None or not answered or not alive:
+    # An outcome by turnlog or an operator is not an answer that a caller received.
+    if outcome is None or outcome.facts.actor is not Actor.AGENT or not alive:
         return False
     if is_delivered(commits, outcome):
         note = next(c for c in reversed(commits) if c.facts.note == NoteKind.DELIVERED)
         return ended - (note.facts.at - outcome.facts.at) / 1e9 < _CROSSING
-    return ended < _SETTLED and not any(commit.facts.note in _GIVEN_UP for commit in commits)
+    return ended < _SETTLED and not any(commit.facts.note in _LEFT for commit in commits)
 
 
 def is_delivered(commits: Sequence[Commit], outcome: Commit | None) -> bool:
-    """Tell whether a caller has had what the last outcome says; of an operator's word nobody had
-    it who had the answer before."""
-    notes = [commit for commit in commits if commit.facts.note == NoteKind.DELIVERED]
-    if outcome is None or Flag.RESOLVED not in outcome.facts.flags:
-        # A cancel right behind the answer says that its caller did not take it.
-        spoken = [c.facts.note for c in commits if c.facts.note in _SPEAK]
-        return bool(spoken) and spoken[-1] == NoteKind.DELIVERED
-    return any(note.link.ref == outcome.link.seq for note in notes)
+    """Return whether the caller received the last outcome of a call."""
+    if outcome is not None and Flag.RESOLVED in outcome.facts.flags:
+        # An operator's word counts only from a note of its own: an earlier note is about the answer
+        # before it.
+        return any(
+            commit.facts.note == NoteKind.DELIVERED and commit.link.ref == outcome.link.seq
+            for commit in commits
+        )
+    # A cancel right behind the answer means that the caller did not take it: the last note counts.
+    notes = [commit.facts.note for commit in commits if commit.facts.note in _ABOUT_DELIVERY]
+    return bool(notes) and notes[-1] == NoteKind.DELIVERED
+
+
+def lacks_answer(attempt: Sequence[Commit]) -> bool:
+    """Return whether an attempt may have been executed without a known answer.
+
+    `attempt` is its intent, then its outcomes in order.
+    """
+    last = attempt[-1].facts
+    if last.kind is CommitKind.INTENT:
+        return True
+    return last.error_kind in _NO_ANSWER and last.executed is Executed.MAYBE
+
+
+def runs_on(commits: Iterable[Commit], outcome: Commit, *, alive: bool) -> bool:
+    """Return whether a process still waits for the answer after its caller's timeout.
+
+    `outcome` is the last of the attempt, `alive` whether the process that wrote it runs.
+    """
+    if not alive or outcome.facts.error != ErrorFamily.TIMEOUT:
+        return False
+    place = outcome.facts.leg, outcome.facts.attempt
+    notes = {c.facts.note for c in commits if (c.facts.leg, c.facts.attempt) == place}
+    return NoteKind.ABANDONED in notes and notes.isdisjoint(_END_OF_WAIT)

@@ -1,8 +1,7 @@
-"""Decide what becomes of a call that asks what an earlier one asked: its effect must not happen twice
-by accident (semantics, section 5).
+"""What to do with a duplicate of an earlier call, so that its effect does not happen twice by accident
+(semantics, section 5).
 
-Pure. What is known of the earlier call, and how long ago it was, belongs to the caller
-(`engine.duplicates.deduplication`).
+`engine.duplicates` finds the earlier call.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import Ending
+from turnlog.core.classify import MEANINGS, Ending
 from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, RetryClass, Status
 from turnlog.core.text.units import Duration
 from turnlog.rules.model import OnDisconnect, OnDuplicate
@@ -20,97 +19,97 @@ from turnlog.rules.model import OnDisconnect, OnDuplicate
 KEY_LIFE: Final = 24 * 3600.0
 """s for which an idempotency key is remembered."""
 CANCELLED_LIFE: Final = 5.0
-"""s for which a call is joined whose cancel went on to the server."""
+"""s after the cancel was sent to the server for which a call can be joined."""
 
 
 class NeverTwice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long turnlog waits before it takes two calls for one. Times are in seconds."""
+    """Times in seconds that decide when two calls are one."""
 
     join_after: Duration = 5.0
-    """A call that began at least so long ago is joined by one that asks the same."""
+    """Age of a running call from which a duplicate joins it."""
     cancel_grace: Duration = 5.0
-    """Where a closed stream is the cancel, it is passed on after so long."""
+    """Delay of the cancel after a stream was closed, in revisions where that is the cancel."""
     drain: Duration = 600.0
-    """For how long a call runs on whose caller is gone."""
+    """Time for which a call runs on after its caller has disconnected."""
     window: Duration = 600.0
-    """For how long an answer that did not arrive is given to who asks again."""
+    """Time for which an undelivered answer is replayed to a duplicate."""
 
 
 class DuplicateAction(StrEnum):
-    """What becomes of a call."""
+    """What to do with a call after an earlier one."""
 
     FORWARD = "forward"
     AGAIN = "again"
-    """It is forwarded although an earlier one may have done the same: `repeat_of_unknown`."""
+    """Forward it, flagged `repeat_of_unknown`: the earlier one may have had the same effect."""
     JOIN = "join"
-    """It waits for the call under way, and gets its answer."""
+    """Wait for the running call and take its answer."""
     WAIT = "wait"
-    """It waits until another process has ended a call and knows whether its caller got the answer."""
+    """Wait until another process knows the ending of a call and whether it was delivered."""
     REPLAY = "replay"
-    """It gets the earlier answer."""
+    """Answer with the earlier answer."""
     UNKNOWN = "unknown"
-    """It is told that nobody knows what the earlier one did."""
+    """Answer that the outcome of the earlier call is unknown."""
     CONFLICT = "conflict"
-    """It names a key that was given for something else."""
+    """Refuse it: its idempotency key belongs to another call."""
     LATE = "late"
-    """It has waited for the call under way for as long as its own time limit allows."""
+    """Answer with a timeout: it has waited for the running call up to its own limit."""
     BLOCK = "block"
-    """A rule wants no second one."""
+    """Refuse it, because a rule forbids duplicates."""
 
 
 class Likeness(StrEnum):
-    """How sure it is that an earlier call is the same: by target, principal, tool and input."""
+    """Whether an earlier call has the same target, principal, tool and input."""
 
     SAME = "same"
     OTHERS = "others"
-    """All but the principal is the same: its answer is for somebody else."""
+    """Only the principal is another: the answer is for that one."""
     UNTARGETED = "untargeted"
-    """It was recorded by 0.1, which wrote no target down: it may have gone to another server."""
+    """The target is not known, as turnlog 0.1 did not record it: it may be another server's."""
 
 
 class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
-    """The latest call that asked the same, or had the same key. Times are seconds ago."""
+    """The latest call with the same input or idempotency key. Times are seconds ago."""
 
     ending: Ending | None
-    """How its last attempt ended; `None` while it runs."""
+    """Ending of its last attempt; `None` while it runs."""
     began: float
     ended: float = 0.0
     abandoned: bool = False
-    """Whether nobody waits for it any more."""
+    """Whether its caller has left."""
     cancelled: float | None = None
-    """When its cancel went on to the server."""
+    """When its cancel was sent to the server."""
     elsewhere: bool = False
-    """Whether another process carries it out."""
+    """Whether it belongs to another process."""
     delivered: bool = False
-    """Whether its answer was handed to the caller whole."""
+    """Whether its whole answer was delivered."""
     settling: bool = False
-    """Whether it has just ended in another process, which will soon note whether that was so."""
+    """Whether another process may still note that its answer was delivered."""
     warned: bool = False
-    """Whether somebody who asked the same was told that nobody knows."""
+    """Whether a duplicate was answered that the outcome is unknown."""
     repeats: bool = False
-    """Whether it was sent although nobody knew what one before had done."""
+    """Whether it was forwarded after a call with an unknown outcome."""
     same_input: bool = True
-    """Whether it asked the same; else only its key is the same."""
+    """Whether its input is the same; if not, only the key is."""
     likeness: Likeness = Likeness.SAME
 
 
 class NewCall(Struct, frozen=True, kw_only=True, gc=False):
-    """What the call in question is."""
+    """The call to decide about."""
 
     effect: Effect
     on_duplicate: OnDuplicate = OnDuplicate.JOIN
     keyed: bool = False
     """Whether its caller gave an idempotency key."""
     slower_than: float = inf
-    """s: an answer that took longer is replayed even if it was delivered."""
+    """s: a slower answer is replayed even if it was delivered."""
     waited: float = 0.0
-    """For how many s it has waited for the earlier one."""
+    """s for which it has waited for the earlier call."""
 
 
 def decide_duplicate(
     earlier: EarlierCall | None, asked: NewCall, limits: NeverTwice
 ) -> DuplicateAction:
-    """Return what becomes of a call, with what is known of an earlier one that asked the same."""
+    """Return what to do with a call, given the earlier one if there is any."""
     if earlier is None:
         return DuplicateAction.FORWARD
     match earlier.likeness:
@@ -123,8 +122,7 @@ def decide_duplicate(
 
 
 def _after_anothers(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
-    """Return what becomes of a call that another principal made before: it is never answered from
-    that one, and says that it may do the same once more."""
+    # Another principal's answer is never used; the call is flagged if it may repeat an effect.
     is_open = earlier.ending is None and asked.on_duplicate is not OnDuplicate.PASS
     if is_open or _decide(earlier, asked, limits) is not DuplicateAction.FORWARD:
         return DuplicateAction.AGAIN
@@ -132,16 +130,15 @@ def _after_anothers(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) ->
 
 
 def _after_untargeted(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
-    """Return what becomes of a call that was maybe made before: it is neither answered from that one,
-    nor made again without a word."""
-    verdict = _decide(earlier, asked, limits)
-    if verdict in _LEFT_AS_IT_IS:
-        return verdict
+    # It may be the same call: its answer is not used, and the call is not repeated silently.
+    action = _decide(earlier, asked, limits)
+    if action in _WITHOUT_ANSWER:
+        return action
     may_pass = earlier.warned and asked.effect is not Effect.IRREVERSIBLE
     return DuplicateAction.AGAIN if may_pass else DuplicateAction.UNKNOWN
 
 
-_LEFT_AS_IT_IS: Final = frozenset(
+_WITHOUT_ANSWER: Final = frozenset(
     {DuplicateAction.FORWARD, DuplicateAction.AGAIN, DuplicateAction.UNKNOWN}
 )
 
@@ -158,21 +155,21 @@ def _while_it_runs(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> 
     if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
         return DuplicateAction.FORWARD
     if earlier.cancelled is not None and earlier.cancelled > CANCELLED_LIFE:
-        return _given_up(asked)
+        return _after_cancel(asked)
     if asked.on_duplicate is OnDuplicate.BLOCK:
         return DuplicateAction.BLOCK
     left = earlier.abandoned or earlier.cancelled is not None
-    # Identical calls of one step are two calls: a model may well append twice.
+    # Identical calls made at once are two calls: a model may well append twice.
     if asked.keyed or left or earlier.began - asked.waited >= limits.join_after:
         return DuplicateAction.JOIN
-    # Another process may learn only later that its caller has left, if it is stopped for example.
+    # Another process may notice late that its caller has left, for example while it is stopped.
     return DuplicateAction.WAIT if earlier.elsewhere else DuplicateAction.FORWARD
 
 
 def _after_its_end(
     earlier: EarlierCall, ending: Ending, asked: NewCall, limits: NeverTwice
 ) -> DuplicateAction:
-    # What waits for another leg has no answer yet, and what did not run is asked anew.
+    # A parked call has no answer yet, and one that was not executed is made again.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == RetryClass.SAFE:
         return DuplicateAction.AGAIN if earlier.repeats else DuplicateAction.FORWARD
     dropped = _is_dropped(earlier, ending)
@@ -194,17 +191,13 @@ def _after_its_end(
 
 
 def _is_dropped(earlier: EarlierCall, ending: Ending) -> bool:
-    """Tell whether a call ended because it was taken back.
-
-    Servers answer what was taken back by an error. It does not say how far the call had come, and is
-    no answer to who asks again.
-    """
-    taken_back = earlier.cancelled is not None and ending.status is Status.ERROR
-    return taken_back or ending.kind == ErrorKind.CANCELLED_BY_CALLER
+    """Return whether a call ended by its cancel."""
+    # Servers answer a cancelled call by an error, which does not say how far it got.
+    by_server = earlier.cancelled is not None and ending.status is Status.ERROR
+    return by_server or ending.kind == ErrorKind.CANCELLED_BY_CALLER
 
 
-def _given_up(asked: NewCall) -> DuplicateAction:
-    """Return what becomes of a call whose caller took the one before back."""
+def _after_cancel(asked: NewCall) -> DuplicateAction:
     return DuplicateAction.UNKNOWN if asked.effect is Effect.IRREVERSIBLE else DuplicateAction.AGAIN
 
 
@@ -216,63 +209,63 @@ LEFT_WHILE_WAITING: Final = Ending(
     kind=ErrorKind.CANCELLED_BY_CALLER,
     retry=RetryClass.UNSAFE,
 )
-"""How a call ended whose caller left while the one that it waited for ran on: that one was sent."""
+"""Ending of a call whose caller left while it waited for an earlier one, which was sent."""
 
 
 def replayed_ending(ending: Ending, *, whole: bool) -> Ending:
-    """Return how a call ended that was answered from one that ended so; `whole` tells whether its
-    answer is still held."""
+    """Return the ending of a call that was answered from an earlier one.
+
+    `whole` is whether the earlier answer is still recorded.
+    """
     retry = ending.retry if whole else RetryClass.NEVER
     return structs.replace(ending, status=Status.REPLAYED, phase=Phase.QUEUED, retry=retry)
 
 
-def unsent_ending(verdict: DuplicateAction) -> Ending:
-    """Return how a call ended that was not sent, for one of the reasons that are no answers.
+_UNSENT: Final = {
+    DuplicateAction.CONFLICT: (ErrorKind.CONFLICT, Executed.NO),
+    DuplicateAction.BLOCK: (ErrorKind.POLICY_BLOCKED, Executed.NO),
+    DuplicateAction.LATE: (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE),
+    DuplicateAction.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE),
+}
 
-    A call that waited in vain for an earlier one has the phase of that one.
-    """
-    match verdict:
-        case DuplicateAction.CONFLICT:
-            kind, family, executed = ErrorKind.CONFLICT, ErrorFamily.INVALID, Executed.NO
-        case DuplicateAction.BLOCK:
-            kind, family, executed = ErrorKind.POLICY_BLOCKED, ErrorFamily.BLOCKED, Executed.NO
-        case DuplicateAction.LATE:
-            kind, family, executed = ErrorKind.RESPONSE_TIMEOUT, ErrorFamily.TIMEOUT, Executed.MAYBE
-        case _:
-            kind, family, executed = ErrorKind.OUTCOME_UNKNOWN, ErrorFamily.UNKNOWN, Executed.MAYBE
-    retry = RetryClass.UNSAFE if executed is Executed.MAYBE else RetryClass.NEVER
+
+def unsent_ending(action: DuplicateAction) -> Ending:
+    """Return the ending of a call that was refused or not answered, and not sent."""
+    kind, executed = _UNSENT.get(action, _UNSENT[DuplicateAction.UNKNOWN])
     return Ending(
         status=Status.ERROR,
-        phase=Phase.SENT if verdict is DuplicateAction.LATE else Phase.QUEUED,
+        # The earlier call, which a late one waited for, was sent.
+        phase=Phase.SENT if action is DuplicateAction.LATE else Phase.QUEUED,
         executed=executed,
-        error=family,
+        error=MEANINGS[kind].family,
         kind=kind,
-        retry=retry,
+        retry=RetryClass.UNSAFE if executed is Executed.MAYBE else RetryClass.NEVER,
     )
 
 
 def may_join_guessed_session(
     calls: Mapping[int | str, float], own: Collection[int | str], grace: float
 ) -> bool:
-    """Return whether a call may join an abandoned one of a session that is only guessed.
+    """Return whether a call may join an abandoned one of an implicit session (decision 68).
 
-    `calls` are those of all that look like this caller: by connection, how many seconds ago the latest
-    was made. Where any but its `own` connections has made one lately, it may be somebody else's.
+    `calls` has the connections that look like this caller, with the seconds since the latest call.
     """
+    # If another connection than its `own` made one lately, the call may be another agent's.
     return not any(ago <= grace for connection, ago in calls.items() if connection not in own)
 
 
 def disconnect_action(
     said: OnDisconnect | None, *, stateless: bool, is_findable: bool = True
 ) -> OnDisconnect:
-    """Return what becomes of a call whose caller is gone; `is_findable`: whether a repeat could join it.
+    """Return what to do with a call whose caller has disconnected.
 
-    In the stateless revisions of MCP closing the stream is the cancel (2026-07-28, Streamable HTTP,
-    cancellation); before them a disconnect says nothing.
+    `is_findable` is whether a duplicate could join it.
     """
+    # In the stateless revisions of MCP closing the stream is the cancel (2026-07-28, Streamable HTTP,
+    # cancellation); before them a disconnect means nothing.
     if said is not None:
         return said
     if stateless:
-        # Where no repeat can join the call, to hold its cancel back lets each repeat run to its end.
+        # Without a duplicate that could join it, delaying the cancel lets every repetition run on.
         return OnDisconnect.GRACE if is_findable else OnDisconnect.CANCEL
     return OnDisconnect.DRAIN

@@ -1,8 +1,7 @@
-"""Who calls: the stable credentials of a request, by a table of names (semantics, section 5, Same).
+"""The credentials of a request that identify its caller, by name (semantics, section 5, Same).
 
-Pure. A digest of what is found here is the *principal*: it keeps sessions, keys and answers of
-callers apart. So a credential counts that stays the same from one request to the next, and what is
-made anew for each request (a proof, a nonce, a signature) does not.
+A digest of them is the *principal*, which separates the sessions, keys and answers of callers. So
+only credentials count that stay the same between requests, not proofs, nonces and signatures.
 """
 
 import re
@@ -14,13 +13,13 @@ from typing import Final
 from turnlog.redaction.names import HARMLESS_TOKEN
 
 COOKIE: Final = "cookie:"
-"""What a name begins with that is a cookie's."""
+"""Prefix of the names of cookies."""
 DEFAULT_NAMES: Final = (
     *("authorization", "*-authorization", "token", "*-token", "api-key", "*-api-key"),
     *("apikey", "*-apikey", "*-access-key", "*-auth-key", "*-subscription-key", "*-functions-key"),
     *("cookie:*sess*", "cookie:*sid", "cookie:*auth*", "cookie:*token*", "cookie:*jwt*"),
 )
-"""Headers, parameters of the query that are called alike, and cookies."""
+"""Names of headers and query parameters, and of cookies."""
 Pairs = tuple[tuple[bytes, bytes], ...]
 
 _CACHE: Final = 4096
@@ -29,22 +28,22 @@ _OF_ONE_REQUEST: Final = re.compile(
     rf".*[cx]srf.*|idempotency-key|(?:.*-)?(?:nonce|proof|signature|captcha|recaptcha|hcaptcha|turnstile"
     rf"|idempotency|request|{HARMLESS_TOKEN.pattern})-token"
 )
-"""What is called so is made for one request, or says where a list goes on."""
+"""Names of values that are made for one request, or are positions in a list."""
 _PARAMETER: Final = rb"[\w!#$%&'*+.^`|~-]+[ \t]*=[ \t]*(?:\"(?:[^\"\\]|\\.)*\"|[^\s\",=][^\s\",]*)"
 _PARAMETERS: Final = re.compile(
     rb"([\w-]+) +(%b(?:[ \t]*,[ \t]*%b)*)[ \t]*" % (_PARAMETER, _PARAMETER)
 )
-"""Credentials that are a list of parameters, and not one token (RFC 9110, section 11.4)."""
+"""Credentials that are a list of parameters instead of one token (RFC 9110, section 11.4)."""
 _EACH: Final = re.compile(rb"([\w!#$%&'*+.^`|~-]+)[ \t]*=[ \t]*(\"(?:[^\"\\]|\\.)*\"|[^\s\",]+)")
 _NAMING: Final = frozenset(
     {b"credential", b"username", b"keyid", b"key_id", b"id", b"client_id", b"token", b"key"}
     | {b"oauth_consumer_key", b"oauth_token"}
 )
-"""Parameters that name the caller; the others are nonces, times and signatures."""
+"""Parameters that identify the caller; the others are nonces, times and signatures."""
 
 
 class PrincipalNames:
-    """The names of what authenticates a caller, as patterns in which `*` stands for any text."""
+    """The names of credentials, as patterns in which `*` matches any text."""
 
     def __init__(self, names: Iterable[str] = DEFAULT_NAMES) -> None:
         lower = [name.lower() for name in names]
@@ -53,14 +52,14 @@ class PrincipalNames:
         self._cookies = _patterns(
             name.removeprefix(COOKIE) for name in lower if name.startswith(COOKIE)
         )
-        # A request has a dozen headers, and most requests have the same ones.
+        # Most requests have the same dozen headers.
         self.is_credential = lru_cache(_CACHE)(self._is_credential)
         self._is_cookie = lru_cache(_CACHE)(self._is_session_cookie)
 
     def credentials(self, headers: Iterable[tuple[bytes, bytes]], query: str = "") -> Pairs:
         """Return the stable credentials of a request as sorted pairs of name and value.
 
-        `query` is the agent's own, without the `?`.
+        `query` is that of the agent's request, without the `?`.
         """
         found: list[tuple[bytes, bytes]] = []
         for name, value in headers:
@@ -110,12 +109,12 @@ class PrincipalNames:
 
 
 def _patterns(names: Iterable[str]) -> re.Pattern[str]:
-    """Return what matches one of the names; nothing where there are none."""
+    """Return a pattern for any of the names; without names it matches nothing."""
     return re.compile("|".join(map(translate, names)) or r"(?!)")
 
 
 def _dashed(name: str) -> str:
-    """Return a name in lower case with its words apart: `api_key` and `apiKey` as `api-key`."""
+    """Return a name in lower case with dashes: `api_key` and `apiKey` as `api-key`."""
     return re.sub(r"[_.]", "-", _CAMEL.sub("-", name)).lower()
 
 
@@ -124,11 +123,9 @@ def _is_of_one_request(dashed: str) -> bool:
 
 
 def _stable(value: bytes) -> bytes:
-    """Return what of a header's value stays the same for each request.
-
-    Credentials that are signed for each request (AWS Signature 4, HTTP Digest, OAuth 1) say who
-    signs beside nonce, time and signature.
-    """
+    """Return the part of a header's value that stays the same between requests."""
+    # Credentials that are signed for each request (AWS Signature 4, HTTP Digest, OAuth 1) name the
+    # signer beside nonce, time and signature.
     parameters = _PARAMETERS.fullmatch(value)
     if parameters is None:
         return value
@@ -140,7 +137,7 @@ def _stable(value: bytes) -> bytes:
         if name.lower() in _NAMING
     ]
     if not naming:
-        return value  # rather a caller too many than two taken for one
+        return value  # better to split one caller than to merge two
     return b"%b %b" % (scheme.lower(), b",".join(b"%b=%b" % pair for pair in naming))
 
 

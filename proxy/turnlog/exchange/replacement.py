@@ -1,7 +1,7 @@
-"""Which protocol session goes on in another one (semantics, section 2, `session_lost`). Pure.
+"""Protocol sessions that replace a lost one (semantics, section 2, `session_lost`).
 
-A client whose server broke off, or no longer knows its session, begins a new one by `initialize`
-and sends its call again. It counts as the same client only where it cannot be another one.
+A client whose server failed, or forgot its session, begins a new one by `initialize` and sends its
+call again. The new session replaces the old one only if it cannot be another client's.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from msgspec import Struct
 from turnlog.core.kinds import ErrorKind
 
 REPLACE_WITHIN: Final = 60.0
-"""s after the break within which the newcomer has to come."""
+"""s after a failure within which the new session must begin."""
 SESSION_BREAKS: Final = frozenset(
     {
         ErrorKind.SESSION_LOST,
@@ -23,47 +23,45 @@ SESSION_BREAKS: Final = frozenset(
         ErrorKind.UPSTREAM_UNAVAILABLE,
     }
 )
-"""Endings of a call after which its session may be lost."""
+"""Kinds of errors after which the session may be lost."""
 _CALLERS: Final = 1024
 _SESSIONS: Final = 4096
-_CHAIN: Final = 8
-"""Sessions one after the other that are followed back."""
+_CHAIN: Final = 8  # of sessions that replace each other
 
 
 class SessionStart(StrEnum):
-    """What a new session is."""
+    """Whether a new session replaces a lost one."""
 
     NEW = "new"
     REPLACES = "replaces"
-    """It goes on where the one that was lost ended."""
     AMBIGUOUS = "ambiguous"
-    """Several sessions were lost, or begun, at that time: nobody knows which follows which."""
+    """Several sessions were lost, or begun, at that time: it is unknown which replaces which."""
 
 
 class _CallerSessions(Struct):
     lost: dict[str, float]
-    """Sessions that may be lost, with when they broke."""
+    """Sessions that may be lost, with the time of the failure."""
     newcomers: dict[str, float]
 
 
 class Replacements:
-    """The sessions that replace others. Times are in seconds, on one clock."""
+    """The sessions that replace others. Times are seconds on one clock."""
 
     def __init__(self) -> None:
         self._callers: OrderedDict[Hashable, _CallerSessions] = OrderedDict()
         self._lost: OrderedDict[str, Hashable] = OrderedDict()
-        """Whose the sessions are that may be lost."""
+        """The caller of each session that may be lost."""
         self._before: OrderedDict[str, str] = OrderedDict()
-        """The session that each of these replaces."""
+        """The session that each new one replaces."""
 
     def on_broken(self, caller: Hashable, session: str, now: float) -> None:
-        """Take in that a call of a session ended in one of the `BREAKS`."""
+        """Record that a call of a session ended in one of `SESSION_BREAKS`."""
         known = self._callers.setdefault(caller, _CallerSessions({}, {}))
         self._callers.move_to_end(caller)
         if len(self._callers) > _CALLERS:
             self._callers.popitem(last=False)
         if (before := self._before.get(session)) is not None:
-            # The newcomer broke as well: now it is the one to be replaced.
+            # The new session failed as well: now it is the one to be replaced.
             known.lost.pop(before, None)
             known.newcomers.pop(session, None)
         _forget(known, now)
@@ -73,7 +71,7 @@ class Replacements:
             self._lost.popitem(last=False)
 
     def on_used(self, session: str) -> None:
-        """Take in that a session is used: it is not lost, whatever was taken for its successor."""
+        """Record that a session is used: it is not lost, and nothing replaces it."""
         if session not in self._lost:
             return
         known = self._callers.get(self._lost.pop(session))
@@ -81,7 +79,7 @@ class Replacements:
             self._unlink(session)
 
     def on_initialized(self, caller: Hashable, session: str, now: float) -> SessionStart:
-        """Take in that a caller has begun a session by `initialize`."""
+        """Record a new session of a caller; return whether it replaces another."""
         known = self._callers.get(caller)
         if known is None:
             return SessionStart.NEW
@@ -99,7 +97,7 @@ class Replacements:
         return SessionStart.REPLACES
 
     def predecessors(self, session: str) -> list[str]:
-        """Return the sessions that this one goes on with, the latest first."""
+        """Return the sessions that this one replaces, the latest first."""
         found: list[str] = []
         while (session := self._before.get(session, "")) and len(found) < _CHAIN:
             found.append(session)
@@ -111,7 +109,7 @@ class Replacements:
 
 
 def _forget(known: _CallerSessions, now: float) -> None:
-    """Forget what is too long ago."""
+    """Drop sessions that were lost too long ago."""
     known.lost = {one: at for one, at in known.lost.items() if now - at <= REPLACE_WITHIN}
     since = min(known.lost.values(), default=now)
     known.newcomers = {one: at for one, at in known.newcomers.items() if at >= since}

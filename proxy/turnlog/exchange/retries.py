@@ -1,7 +1,6 @@
-"""The life of one call, without I/O: what to do next, told by what has happened.
+"""The attempts of one call without I/O: a generator of commands, which is sent their results.
 
-A generator yields commands and is sent what came of each; `engine.http.runner` carries them out and knows
-no policy. Tests step it by hand.
+`engine.http.runner` carries the commands out.
 """
 
 from collections.abc import Callable, Generator
@@ -13,14 +12,14 @@ from turnlog.rules.retry import EndedAttempt, RetryIn, StopReason, decide_retry
 
 
 class Forward(Struct, frozen=True):
-    """Make attempt `number`; answer with how it ended. `hold` its answer back until then."""
+    """Make attempt `number` and send its ending. `hold` back its answer until then."""
 
     number: int
     hold: bool
 
 
 class Wait(Struct, frozen=True):
-    """Let `delay` seconds pass; answer with nothing."""
+    """Wait for `delay` seconds."""
 
     delay: float
 
@@ -30,10 +29,10 @@ Steps = Generator[Command, EndedAttempt | None, StopReason]
 
 
 def exchange(policy: Policy, dice: Callable[[], float], *, repeatable: bool = True) -> Steps:
-    """Yield what to do next; return why the last attempt's answer is the caller's.
+    """Yield the next command; return why there is no further attempt.
 
-    `dice` gives numbers in [0, 1). What is not `repeatable` as a message (its body is not held, or
-    several calls came in one) is forwarded once.
+    `dice` returns random numbers in [0, 1). A message that is not `repeatable` (its body is not
+    kept, or it holds several calls) is forwarded once.
     """
     rule = policy.retry
     number = 1

@@ -15,8 +15,7 @@ from msgspec import Struct, structs
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, ErrorKind, NoteKind, Phase, Status
-from turnlog.exchange.delivery import is_delivered, is_settling
-from turnlog.exchange.outliving import runs_on
+from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.store.base import Filter, View
 
 from .payloads import Payload, bodies_of, read_output

@@ -18,7 +18,7 @@ from turnlog.core.kinds import (
     Rung,
     Status,
 )
-from turnlog.exchange.outliving import runs_on
+from turnlog.exchange.delivery import runs_on
 from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
 
 from .call_detail import find_call

@@ -9,9 +9,8 @@ from msgspec import Struct
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, NoteKind, Phase
-from turnlog.exchange.delivery import is_delivered, is_settling
+from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.exchange.duplicates import EarlierCall
-from turnlog.exchange.outliving import runs_on
 from turnlog.record.attempt import Ask, Attempt, Settled
 from turnlog.record.own_answers import Made
 from turnlog.store.base import Corrupt, Ticket, View

@@ -15,7 +15,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Flag, Rung, Status
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
-from turnlog.exchange.outliving import lacks_answer
+from turnlog.exchange.delivery import lacks_answer
 from turnlog.observe.events import StoreFailed
 from turnlog.record.attempt import Ask, Attempt, Settled
 from turnlog.record.judging import judged, unwrapped

@@ -104,13 +104,13 @@ LATE = LIMITS.window + 1
         (over(DROPPED), PAYMENT, DuplicateAction.UNKNOWN),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_call(
+def test_duplicates_are_decided_by_the_table(
     earlier: EarlierCall | None, asked: NewCall, verdict: DuplicateAction
 ) -> None:
     assert decide_duplicate(earlier, asked, LIMITS) is verdict
 
 
-def test_a_replayed_call_says_what_the_first_came_to_and_was_never_sent() -> None:
+def test_a_replayed_call_has_the_ending_of_the_first_but_was_not_sent() -> None:
     again = replayed_ending(FAILED, whole=True)
     assert (again.status, again.phase) == (Status.REPLAYED, Phase.QUEUED)
     assert (again.kind, again.executed, again.retry) == (
@@ -120,7 +120,7 @@ def test_a_replayed_call_says_what_the_first_came_to_and_was_never_sent() -> Non
     )
 
 
-def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
+def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
     assert replayed_ending(OK, whole=False).retry == RetryClass.NEVER
 
 
@@ -133,7 +133,7 @@ def test_an_answer_that_is_no_longer_held_is_no_reason_to_ask_again() -> None:
         (DuplicateAction.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, RetryClass.UNSAFE),
     ],
 )
-def test_a_call_that_is_not_sent_never_waits_for_anything(
+def test_every_unsent_ending_is_an_error(
     verdict: DuplicateAction, kind: ErrorKind, executed: Executed, retry: RetryClass
 ) -> None:
     ending = unsent_ending(verdict)
@@ -152,7 +152,7 @@ def test_a_call_that_is_not_sent_never_waits_for_anything(
         (OnDisconnect.CANCEL, False, OnDisconnect.CANCEL),
     ],
 )
-def test_what_becomes_of_a_call_whose_caller_is_gone(
+def test_a_disconnect_is_handled_by_rule_then_revision(
     said: OnDisconnect | None, stateless: bool, does: OnDisconnect
 ) -> None:
     assert disconnect_action(said, stateless=stateless) is does
@@ -174,7 +174,7 @@ PASSES = structs.replace(WRITE, on_duplicate=OnDuplicate.PASS)
         (over(REFUSED), WRITE, DuplicateAction.FORWARD),
     ],
 )
-def test_a_call_is_never_answered_from_another_principals(
+def test_a_call_is_never_answered_from_another_principal(
     earlier: EarlierCall, asked: NewCall, verdict: DuplicateAction
 ) -> None:
     others = structs.replace(earlier, likeness=Likeness.OTHERS)
@@ -198,14 +198,14 @@ def test_a_call_is_never_answered_from_another_principals(
         (over(REFUSED), WRITE, DuplicateAction.FORWARD),
     ],
 )
-def test_a_call_that_was_recorded_without_its_target_answers_nothing_and_is_not_forgotten(
+def test_a_call_recorded_without_its_target_answers_nothing_but_counts(
     earlier: EarlierCall, asked: NewCall, verdict: DuplicateAction
 ) -> None:
     untargeted = structs.replace(earlier, likeness=Likeness.UNTARGETED)
     assert decide_duplicate(untargeted, asked, LIMITS) is verdict
 
 
-def test_a_cancel_is_held_back_only_for_a_repeat_that_could_join() -> None:
+def test_a_cancel_is_delayed_only_for_a_duplicate_that_could_join() -> None:
     assert disconnect_action(None, stateless=True, is_findable=False) is OnDisconnect.CANCEL
     assert disconnect_action(None, stateless=False, is_findable=False) is OnDisconnect.DRAIN
     said = OnDisconnect.GRACE
@@ -221,7 +221,7 @@ def test_a_cancel_is_held_back_only_for_a_repeat_that_could_join() -> None:
         ({}, True),
     ],
 )
-def test_a_caller_is_guessed_only_where_nobody_else_looks_like_it(
+def test_an_implicit_session_is_joined_only_without_other_recent_callers(
     calls: dict[int | str, float], may: bool
 ) -> None:
     assert may_join_guessed_session(calls, {1, 2}, grace=5.0) is may

@@ -1,4 +1,4 @@
-"""`exchange.outliving`: whether a call goes on whose caller was told that its time is over."""
+"""Whether a call runs on after its caller's timeout."""
 
 import pytest
 from msgspec import structs
@@ -6,7 +6,7 @@ from msgspec import structs
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, NoteKind
-from turnlog.exchange.outliving import lacks_answer, runs_on
+from turnlog.exchange.delivery import lacks_answer, runs_on
 
 LEFT = NoteKind.ABANDONED
 
@@ -27,7 +27,7 @@ def noted(on: Commit, kind: NoteKind, attempt: int = 1) -> Commit:
         ((LEFT, NoteKind.UNANSWERED), True, False),
     ],
 )
-def test_it_goes_on_while_its_process_lives_and_nothing_says_that_it_is_over(
+def test_a_call_runs_on_while_its_process_lives_and_no_note_ends_it(
     notes: tuple[NoteKind, ...], alive: bool, goes_on: bool
 ) -> None:
     log = Log()
@@ -38,7 +38,7 @@ def test_it_goes_on_while_its_process_lives_and_nothing_says_that_it_is_over(
     assert runs_on(commits, ended, alive=alive) is goes_on
 
 
-def test_what_is_noted_of_another_attempt_says_nothing() -> None:
+def test_notes_of_another_attempt_do_not_count() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a")
@@ -46,7 +46,7 @@ def test_what_is_noted_of_another_attempt_says_nothing() -> None:
     assert not runs_on([ended, noted(ended, LEFT, attempt=2)], ended, alive=True)
 
 
-def test_a_call_that_ended_otherwise_does_not_go_on() -> None:
+def test_a_call_without_a_timeout_does_not_run_on() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a", error="connection")
@@ -68,7 +68,7 @@ def test_a_call_that_ended_otherwise_does_not_go_on() -> None:
         ("", Executed.YES, False),
     ],
 )
-def test_an_attempt_lacks_an_answer_while_none_came_and_nobody_says_how_it_ended(
+def test_an_attempt_lacks_an_answer_until_one_came_or_it_was_resolved(
     kind: str, executed: Executed, lacks: bool
 ) -> None:
     log = Log()

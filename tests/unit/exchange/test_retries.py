@@ -29,13 +29,13 @@ def end(steps: Steps, tried: EndedAttempt) -> StopReason:
     return reason
 
 
-def test_without_a_rule_a_call_is_forwarded_once_and_nothing_is_held() -> None:
+def test_without_a_rule_a_call_is_forwarded_once_and_not_held_back() -> None:
     steps = exchange(Policy(), lambda: 0.5)
     assert next(steps) == Forward(1, hold=False)
     assert end(steps, lost(1)) is StopReason.NO_RULE
 
 
-def test_a_failure_that_a_rule_names_is_tried_again_after_a_wait() -> None:
+def test_a_failure_that_a_rule_names_is_retried_after_a_delay() -> None:
     steps = exchange(Policy(retry=RETRY), lambda: 0.5)
     assert next(steps) == Forward(1, hold=True)
     assert steps.send(lost(1)) == Wait(0.2)
@@ -52,19 +52,19 @@ def test_the_last_attempt_is_not_held_back_and_ends_the_call() -> None:
     assert end(steps, lost(3)) is StopReason.ATTEMPTS
 
 
-def test_no_attempt_starts_after_the_calls_own_end() -> None:
+def test_no_attempt_starts_after_the_total_timeout() -> None:
     steps = exchange(Policy(retry=RETRY, timeout=Timeouts(total=10)), lambda: 0.5)
     next(steps)
     assert end(steps, lost(1, elapsed=9.9)) is StopReason.TOTAL
 
 
-def test_what_is_not_repeatable_as_a_message_is_forwarded_once() -> None:
+def test_a_message_that_cannot_be_repeated_is_forwarded_once() -> None:
     steps = exchange(Policy(retry=RETRY), lambda: 0.5, repeatable=False)
     assert next(steps) == Forward(1, hold=False)
     assert end(steps, lost(1)) is StopReason.BODY
 
 
-def test_a_refusal_is_the_callers_where_the_server_asks_for_too_long_a_wait() -> None:
+def test_a_refusal_with_too_long_a_delay_is_passed_on() -> None:
     steps = exchange(Policy(retry=RETRY), lambda: 0.5)
     next(steps)
     limited = EndedAttempt(

@@ -13,7 +13,7 @@ def told(
     return [coverage.on_call(caller, session, rung) for session in sessions]
 
 
-def test_sessions_without_a_name_are_told_of_once() -> None:
+def test_sessions_without_a_name_are_reported_once() -> None:
     assert told("a", "a", "b", rung=Rung.IMPLICIT) == [CoverageGap.UNNAMED, None, None]
 
 
@@ -22,20 +22,20 @@ def test_a_named_session_has_no_gap(rung: Rung) -> None:
     assert told(*"abcab", rung=rung) == [None] * 5
 
 
-def test_a_client_with_one_session_for_each_call_is_told_of_once() -> None:
+def test_a_client_with_one_session_per_call_is_reported_once() -> None:
     assert told(*"abcdef") == [None, None, CoverageGap.PER_CALL, None, None, None]
 
 
-def test_a_client_that_goes_on_in_another_session_now_and_then_has_no_gap() -> None:
+def test_a_client_that_changes_its_session_now_and_then_has_no_gap() -> None:
     assert told(*"aabbccdd") == [None] * 8
     assert told(*"abbcdde") == [None] * 7
 
 
-def test_a_client_that_goes_back_to_an_earlier_session_has_several_at_once() -> None:
+def test_a_client_that_returns_to_an_earlier_session_is_pooled() -> None:
     assert told(*"aabab") == [None, None, None, CoverageGap.POOLED, None]
 
 
-def test_callers_are_apart() -> None:
+def test_callers_are_counted_separately() -> None:
     coverage = Coverage()
     for caller in "xyz":
         assert coverage.on_call(caller, caller, Rung.TRANSPORT) is None

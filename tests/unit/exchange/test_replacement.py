@@ -12,7 +12,7 @@ def known() -> Replacements:
     return Replacements()
 
 
-def test_a_session_that_was_begun_after_a_break_replaces_the_one_that_broke(
+def test_a_session_begun_after_a_failure_replaces_the_failed_one(
     known: Replacements,
 ) -> None:
     known.on_broken(ME, "a", 0)
@@ -21,19 +21,19 @@ def test_a_session_that_was_begun_after_a_break_replaces_the_one_that_broke(
     assert known.predecessors("a") == []
 
 
-def test_a_session_that_was_begun_without_a_break_is_new(known: Replacements) -> None:
+def test_a_session_begun_without_a_failure_is_new(known: Replacements) -> None:
     assert known.on_initialized(ME, "a", 0) is SessionStart.NEW
     known.on_broken(("other", *ME[1:]), "x", 0)
     assert known.on_initialized(ME, "b", 1) is SessionStart.NEW
     assert known.predecessors("b") == []
 
 
-def test_it_has_to_come_in_time(known: Replacements) -> None:
+def test_a_replacement_must_begin_in_time(known: Replacements) -> None:
     known.on_broken(ME, "a", 0)
     assert known.on_initialized(ME, "b", REPLACE_WITHIN + 1) is SessionStart.NEW
 
 
-def test_a_session_that_is_used_again_was_not_lost(known: Replacements) -> None:
+def test_a_session_that_is_used_again_is_not_lost(known: Replacements) -> None:
     known.on_broken(ME, "a", 0)
     known.on_used("a")
     assert known.on_initialized(ME, "b", 1) is SessionStart.NEW
@@ -43,21 +43,21 @@ def test_a_session_that_is_used_again_was_not_lost(known: Replacements) -> None:
     assert known.predecessors("c") == []
 
 
-def test_of_several_that_were_lost_none_is_replaced(known: Replacements) -> None:
+def test_none_of_several_lost_sessions_is_replaced(known: Replacements) -> None:
     known.on_broken(ME, "a", 0)
     known.on_broken(ME, "b", 1)
     assert known.on_initialized(ME, "c", 2) is SessionStart.AMBIGUOUS
     assert known.predecessors("c") == []
 
 
-def test_of_several_newcomers_none_replaces(known: Replacements) -> None:
+def test_none_of_several_new_sessions_is_a_replacement(known: Replacements) -> None:
     known.on_broken(ME, "a", 0)
     assert known.on_initialized(ME, "b", 1) is SessionStart.REPLACES
     assert known.on_initialized(ME, "c", 2) is SessionStart.AMBIGUOUS
     assert known.predecessors("b") == known.predecessors("c") == []
 
 
-def test_a_newcomer_that_breaks_as_well_is_replaced_in_its_turn(known: Replacements) -> None:
+def test_a_replacement_that_fails_is_replaced_as_well(known: Replacements) -> None:
     for number, (old, new) in enumerate([("a", "b"), ("b", "c"), ("c", "d")]):
         known.on_broken(ME, old, number)
         assert known.on_initialized(ME, new, number + 0.5) is SessionStart.REPLACES
@@ -66,7 +66,7 @@ def test_a_newcomer_that_breaks_as_well_is_replaced_in_its_turn(known: Replaceme
     assert (known.predecessors("d"), known.predecessors("c")) == ([], ["b", "a"])
 
 
-def test_a_caller_that_comes_back_much_later_is_followed_by_its_own_newcomer(
+def test_a_replacement_that_fails_much_later_is_replaced_alone(
     known: Replacements,
 ) -> None:
     known.on_broken(ME, "a", 0)

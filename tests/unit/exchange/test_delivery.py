@@ -39,7 +39,7 @@ def note(on: Commit, kind: NoteKind) -> Commit:
         ((NoteKind.DELIVERED, NoteKind.ABANDONED), True, 0.1, False, False),
     ],
 )
-def test_a_note_tells_and_a_living_process_is_given_time_to_write_it(
+def test_delivery_follows_from_a_note_for_which_a_living_process_has_time(
     notes: tuple[NoteKind, ...], alive: bool, ended: float, settling: bool, delivered: bool
 ) -> None:
     call = commits(*notes)
@@ -47,12 +47,12 @@ def test_a_note_tells_and_a_living_process_is_given_time_to_write_it(
     assert is_delivered(call, call[1]) is delivered
 
 
-def test_nobody_has_had_an_answer_that_there_is_not() -> None:
+def test_a_missing_outcome_is_not_delivered() -> None:
     assert not is_delivered(commits()[:1], None)
     assert not is_settling(commits()[:1], None, alive=True, ended=0.0)
 
 
-def test_an_operators_word_is_told_to_who_had_the_answer_before() -> None:
+def test_an_operators_outcome_is_not_delivered_by_an_earlier_note() -> None:
     call = commits(NoteKind.DELIVERED)
     word = structs.replace(
         call[1],

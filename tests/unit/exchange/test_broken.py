@@ -56,6 +56,6 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_follows_an_answer_that_breaks_off(name: str) -> None:
+def test_an_agent_gets_a_resumption_an_answer_or_a_cut(name: str) -> None:
     given, managed, events_are_messages, then = ROWS[name]
     assert after_break(given, managed=managed, events_are_messages=events_are_messages) is then
