@@ -1,4 +1,4 @@
-"""`turnlog convert`: bring a store of an earlier release to the present format."""
+"""`turnlog convert`: convert a store of an earlier release to the present format."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from turnlog.store.data_folder import FORMAT
 def command(data: str) -> None:
     """Convert a store of turnlog 0.2 to the present format.
 
-    Stop every proxy and wrap that uses the store first: a store in use is not converted. The log is
-    copied, so the disk needs room for a second one; the log as it was is kept beside it. What only
-    the old log's spare copies of the newest calls hold, after a crash of the machine, is written
-    into the new one. Turnlog 0.2 cannot open the store afterwards.
+    First stop every proxy and wrap that uses the store: a store in use is not converted. The log is
+    copied, so the disk needs space for a second one; the old log is kept beside the new one. After
+    a crash of the machine, newest calls that exist only in the old log's spare copies are written
+    into the new one. turnlog 0.2 cannot open the store afterwards.
     """
     folder = Path(data).expanduser()
     converted = convert(folder)
