@@ -8,7 +8,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from e2e.stores import process
-from turnlog.packs.find import packs_folder
+from turnlog.packs.sources import packs_folder
 
 RULES = """\
 rules:

@@ -26,8 +26,8 @@ from turnlog.engine.services import end, recording
 from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
 from turnlog.observe.logs import Logs, StandardLogging, configure
-from turnlog.packs.find import packs_folder, rule_packs
 from turnlog.packs.fit import names_effect
+from turnlog.packs.sources import packs_folder, rule_packs
 from turnlog.sessions.missing_rules import advice_on_effects
 from turnlog.settings.http_proxies import HttpProxy, proxy_for
 from turnlog.settings.model import LogFormat, Settings, UpstreamSettings

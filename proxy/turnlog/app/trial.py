@@ -7,7 +7,7 @@ import msgspec
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.packs.examples import Sample, SampleOutcome
-from turnlog.packs.subject import MCP, call_arguments
+from turnlog.packs.explain import MCP, call_arguments
 from turnlog.record.attempt import Ask, Reply
 from turnlog.record.judging import judged, seen
 from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly

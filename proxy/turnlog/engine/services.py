@@ -38,9 +38,9 @@ from turnlog.observe.events import (
     StoreTrimmed,
     StoreUnblocked,
 )
-from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, write_lock_note
+from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.record.attempt import Attempt, Reply
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder

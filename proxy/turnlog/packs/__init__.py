@@ -1,0 +1,1 @@
+"""Files of rules and other configuration: YAML, packs, examples and turnlog.lock."""

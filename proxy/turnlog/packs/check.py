@@ -1,7 +1,12 @@
-"""Find everything that is wrong with a file, where a reader stops at the first thing."""
+"""All mistakes in a file, where a reader stops at the first, and rules that have no effect."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+from turnlog.core.classify import MEANINGS
+from turnlog.core.kinds import RetryClass
+from turnlog.rules.expression import root_member
+from turnlog.rules.model import ASPECTS, Match, Rule
 
 from . import shape
 from .errors import ConfigError
@@ -10,21 +15,25 @@ from .plain import Plain
 from .shape import MismatchError, Step, is_list, is_mapping
 from .sources import RuleSource
 
+_METHODS: Final = frozenset(
+    {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
+)
+
 
 class _Numbered(list[Plain]):
-    """A list that loses items, with the place that each one had in the file."""
+    """A list from which items are removed, with the index of each item in the file."""
 
     def __init__(self, items: list[Plain]) -> None:
         super().__init__(items)
         self.places = list(range(len(items)))
 
     def drop(self, number: int) -> None:
-        """Take out what now is at `number`."""
+        """Remove the item that is now at `number`."""
         del self[number], self.places[number]
 
 
 def file_problems(source: RuleSource, kind: type[Any], wanted: str) -> list[ConfigError]:
-    """Return what is wrong with a file of `wanted` that should be a `kind`, from top to bottom."""
+    """Return the mistakes in a file of `wanted` that should be a `kind`, from top to bottom."""
     try:
         document = read(source.path, shown=source.shown, wanted=wanted)
     except ConfigError as error:
@@ -33,7 +42,7 @@ def file_problems(source: RuleSource, kind: type[Any], wanted: str) -> list[Conf
 
 
 def _mismatches(document: Document, kind: type[Any]) -> Iterator[ConfigError]:
-    """Say what the first mismatch is, take it out, and look again until there is none."""
+    """Yield the first mistake, remove it from the data, and repeat until there is none."""
     data = _numbered(document.data)
     gone: set[tuple[Step, ...]] = set()
     while True:
@@ -42,7 +51,7 @@ def _mismatches(document: Document, kind: type[Any]) -> Iterator[ConfigError]:
         except MismatchError as error:
             steps = _there(data, error.steps)
             place = _in_file(data, steps)
-            # What is missing because it was wrong, and so was taken out, has been said.
+            # An entry that is missing because it was removed has been reported.
             if error.missing is None or (*place, error.missing) not in gone:
                 message = error.message.replace(
                     shape.dotted_path(error.steps), shape.dotted_path(place), 1
@@ -64,7 +73,7 @@ def _numbered(data: Plain) -> Plain:
 
 
 def _there(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Cut steps that lead into a text: where one stands for a list of one, its reader made that."""
+    """Return steps without those into a text, which its reader has made a list of one."""
     for count in range(len(steps)):
         here = shape.value_at(data, steps[:count])
         if not is_mapping(here) and not is_list(here):
@@ -73,7 +82,7 @@ def _there(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _in_file(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps to a value in the file, of those to it in what is left."""
+    """Return the steps to a value in the file from those in the remaining data."""
     found: tuple[Step, ...] = ()
     for step in steps:
         here = data.places[step] if isinstance(data, _Numbered) and isinstance(step, int) else step
@@ -89,3 +98,61 @@ def _drop(data: Plain, steps: tuple[Step, ...]) -> None:
         del holder[last]
     elif isinstance(holder, _Numbered) and isinstance(last, int):
         holder.drop(last)
+
+
+def unused_rules(document: Document, rules: tuple[Rule, ...]) -> Iterator[ConfigError]:
+    """Yield what in the rules of a file can never have an effect. A proxy accepts it."""
+    for number, rule in enumerate(rules):
+        place: tuple[Step, ...] = ("rules", number)
+        yield from _never_matching(document, place, rule.match)
+        # A path pattern still names the tool.
+        if not rule.match.path and all(getattr(rule, aspect) is None for aspect in ASPECTS):
+            message = "this rule decides nothing, add what it is to decide, such as effect: read"
+            yield document.error(place, message)
+        if rule.why is not None and rule.access is None:
+            message = "why says nothing without access, add access: deny or leave it out"
+            yield document.error((*place, "why"), message)
+        for at, cause in enumerate(rule.retry.on if rule.retry else ()):
+            if _is_final(cause):
+                message = f"{cause!r} is never tried again, whatever the effect: leave it out"
+                yield document.error(_item(document, (*place, "retry", "on"), at), message)
+
+
+def _never_matching(
+    document: Document, place: tuple[Step, ...], match: Match
+) -> Iterator[ConfigError]:
+    for key, texts, complaint in (
+        ("when", match.when, _of_when),
+        ("path", match.path, _of_path),
+        ("method", match.method, _of_method),
+    ):
+        for at, text in enumerate(texts):
+            if message := complaint(text):
+                yield document.error(_item(document, (*place, "match", key), at), message)
+
+
+def _of_when(text: str) -> str:
+    if root_member(text) in ("", "args"):
+        return ""
+    return f"{text!r} does not look at args, all there is before a call is sent: write $.args.NAME"
+
+
+def _of_path(text: str) -> str:
+    return "" if text[0] in "/*" else f"no path is like {text!r}, paths begin with /"
+
+
+def _of_method(text: str) -> str:
+    if text in _METHODS or text.upper() not in _METHODS:
+        return ""
+    return f"no call has the method {text!r}, write {text.upper()!r}"
+
+
+def _is_final(cause: str) -> bool:
+    """Return whether no error of a family or kind may be retried."""
+    of_cause = (m for kind, m in MEANINGS.items() if cause in (kind, m.family))
+    return all(meaning.base is RetryClass.NEVER for meaning in of_cause)
+
+
+def _item(document: Document, steps: tuple[Step, ...], at: int) -> tuple[Step, ...]:
+    """Return the steps to an item; a single item may stand in place of its list."""
+    return (*steps, at) if is_list(shape.value_at(document.data, steps)) else steps

@@ -1,8 +1,13 @@
-"""What is wrong with a configuration. Apart from the loader, so that to catch is not to import it."""
+"""Errors in a configuration, and hints for misspelled words."""
+
+# Apart from the loader, so that who catches an error does not import the YAML parser.
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class ConfigError(Exception):
-    """A file that cannot be used. `line` and `column` count from 1; 0 for a file that was not read."""
+    """A mistake in a file. `line` and `column` count from 1; 0 for a file that cannot be read."""
 
     def __init__(self, path: str, line: int, column: int, message: str) -> None:
         place = f"{path}:{line}:{column}" if line else path
@@ -14,9 +19,18 @@ class ConfigError(Exception):
 
 
 class SettingError(Exception):
-    """A variable or a flag that cannot be used. `source` is its name."""
+    """A mistake in a variable or flag. `source` is its name."""
 
     def __init__(self, source: str, message: str) -> None:
         super().__init__(f"{source}: {message}")
         self.source = source
         self.message = message
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return advice what to write instead of `word`: a similar known word, else all known ones."""
+    known = sorted(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"use one of: {', '.join(known)}" if known else "remove it"

@@ -1,4 +1,4 @@
-"""Examples beside a file of rules: calls for which a rule fires, and calls for which it does not."""
+"""Examples for a file of rules: calls for which a rule decides something, and calls for which not."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,15 +12,13 @@ from turnlog.core.operation import ChangedField, Evidence, Operation, OperationT
 from turnlog.rules.model import Access, Match, Rule, RuleFile
 from turnlog.rules.policy import Policy, Subject, decide_policy
 
-from .check import file_problems
-from .errors import ConfigError
-from .find import EXAMPLES, SUFFIX
-from .idle import unused_rules
+from .check import file_problems, unused_rules
+from .errors import ConfigError, suggest
+from .explain import MCP, call_arguments, call_subject, effect_in_force
 from .load import Document, convert, read
 from .rulebook import duplicate_names, read_rules
-from .shape import Step, suggest
-from .sources import RuleSource
-from .subject import MCP, call_arguments, call_subject, effect_in_force
+from .shape import Step
+from .sources import EXAMPLES, SUFFIX, RuleSource
 
 
 class SampleError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +29,7 @@ class SampleError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ExpectedChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One change. `evidence` and `maybe` may be anything where they are left out."""
+    """An expected operation; `evidence` and `maybe` are not compared if left out."""
 
     field: ChangedField
     op: OperationType
@@ -42,7 +40,7 @@ class ExpectedChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExpectedOutcome(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rules come to for a sample; what is left out may be anything."""
+    """What the rules should decide for a sample; fields that are left out are not compared."""
 
     effect: Effect | None = None
     kind: ErrorKind | UnsetType | None = UNSET
@@ -53,7 +51,7 @@ class ExpectedOutcome(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call, and the answer to it where that matters."""
+    """A call, with its answer if that matters."""
 
     server: str = "server"
     tool: str = ""
@@ -61,7 +59,7 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str = ""
     args: dict[str, Any] = {}
     hint: Effect = Effect.UNKNOWN
-    """The effect that rules before these, or annotations of a trusted server, name."""
+    """Effect from earlier rules, or from annotations of a trusted server."""
     result: Any = UNSET
     error: SampleError | None = None
     status: int = 200
@@ -69,7 +67,7 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SampleOutcome(Struct, frozen=True, kw_only=True):
-    """What came of a sample's answer. The kind is empty for success."""
+    """The recorded outcome of a sample. The kind is empty for success."""
 
     kind: str
     null: bool
@@ -77,11 +75,11 @@ class SampleOutcome(Struct, frozen=True, kw_only=True):
 
 
 Trial = Callable[[Subject, Policy, Effect, Sample], SampleOutcome]
-"""Answers a sample; that takes more than packs know of (`app.trial`)."""
+"""Runs a sample through the whole program, which is above this package (`app.trial`)."""
 
 
 class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls for which a rule decides something, and calls for which it decides nothing."""
+    """Calls for which a rule decides something (`fires`), and calls for which not (`silent`)."""
 
     rule: str
     fires: tuple[Sample, ...] = ()
@@ -89,13 +87,13 @@ class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ExampleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The examples of a file of rules."""
+    """The examples for a file of rules."""
 
     examples: tuple[Example, ...]
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How a file of rules stood its examples."""
+    """The result of running the examples for a file of rules."""
 
     source: RuleSource
     rules: int = 0
@@ -104,13 +102,13 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def examples_of(source: RuleSource) -> RuleSource:
-    """Return the file of examples that belongs to a file of rules; it need not exist."""
+    """Return the file of examples for a file of rules, which may not exist."""
     name = source.path.stem + EXAMPLES + SUFFIX
     return RuleSource(source.path.with_name(name), str(Path(source.shown).with_name(name)))
 
 
 def check_both(source: RuleSource) -> list[ConfigError]:
-    """Return all that is wrong with a file of rules, and with its examples if it has any."""
+    """Return all mistakes in a file of rules, and in its examples if it has any."""
     found = file_problems(source, RuleFile, "rule")
     if not found:
         document = read(source.path, shown=source.shown)
@@ -125,7 +123,7 @@ def check_both(source: RuleSource) -> list[ConfigError]:
 
 
 def run_examples(source: RuleSource, trial: Trial) -> Report:
-    """Run the examples beside a file of rules."""
+    """Return the result of running the examples for a file of rules."""
     file = examples_of(source)
     try:
         rules = [placed.rule for placed in read_rules(source)]
@@ -180,7 +178,7 @@ def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
 
 
 def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
-    """Say whether a rule decides something where it should not, or nothing where it should."""
+    """Yield a message if a rule decides something where it should not, or nothing where it should."""
     aspects = [aspect for aspect, by in policy.decided_by.items() if by == name]
     if fires and not aspects:
         others = ", ".join(f"{aspect} by {by!r}" for aspect, by in policy.decided_by.items())
@@ -190,7 +188,7 @@ def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
 
 
 def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) -> Iterator[str]:
-    """Say in what the rules do not give what they should."""
+    """Yield the differences between what the rules decide and what they should."""
     wanted = sample.gives
     found = effect_in_force(policy, call)
     if wanted.effect not in (None, found):
@@ -225,7 +223,7 @@ def _fits(wanted: ExpectedChange, came: Operation) -> bool:
 def _gaps(
     source: RuleSource, rules: Sequence[Rule], examples: Sequence[Example]
 ) -> Iterator[ConfigError]:
-    """Say which rules lack an example that fires, or one that does not."""
+    """Yield an error for each rule without an example that fires, or without one that is silent."""
     document = read(source.path, shown=source.shown)
     fires = {each.rule for each in examples if each.fires}
     silent = {each.rule for each in examples if each.silent}
@@ -233,6 +231,6 @@ def _gaps(
         place = ("rules", number)
         if rule.name not in fires:
             yield document.error(place, f"no example shows that {rule.name!r} fires, add one")
-        # For what matches every call there is none.
+        # A rule that matches every call has no silent example.
         if rule.name not in silent and rule.match != Match():
             yield document.error(place, f"no example shows where {rule.name!r} is silent, add one")

@@ -1,4 +1,4 @@
-"""Expand `${VARIABLE}` and `${file:PATH}` in a value of the configuration, for secrets that stand elsewhere."""
+"""Expansion of `${VARIABLE}` and `${file:PATH}` in the configuration, for secrets kept elsewhere."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,33 +6,31 @@ from typing import Final
 
 from msgspec import Struct
 
-LARGEST: Final = 64 << 10
-"""bytes of a file that is put into a value."""
+LARGEST: Final = 64 << 10  # bytes of a file
 # `$${` is a literal `${`.
 _PLACE: Final = re.compile(r"\$(?P<literal>\$\{)|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Expanded(Struct, frozen=True):
-    """A text with what its places stand for, and where that stands in it."""
+    """An expanded text, and the parts of it that were inserted."""
 
     text: str
     values: tuple[tuple[int, int], ...] = ()
-    """Begin and end of each."""
+    """Start and end of each inserted part."""
 
 
 def has_variables(text: str) -> bool:
-    """Return whether something in a text is to be expanded."""
+    """Return whether a text has anything to expand."""
     return "${" in text
 
 
 def expand(text: str, environ: Mapping[str, str], read: Callable[[str], bytes]) -> Expanded:
-    """Return a text with what its places stand for; `read` returns the content of a file.
+    """Return a text with variables and files inserted; `read` returns the content of a file.
 
-    One line break at the end of a file is left out. Raises `ValueError`, which names the
-    variable or the file and never says what it holds.
+    A line break at the end of a file is dropped. Raises `ValueError`, which names the variable or
+    file but never its content.
     """
-
     made, done = "", 0
     values: list[tuple[int, int]] = []
     for match in _PLACE.finditer(text):

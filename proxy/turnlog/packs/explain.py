@@ -1,4 +1,4 @@
-"""Say what rules come to for one call, which of them decided it, and what would be retried."""
+"""Explanation of the rules for one call: the policy, the deciding rules, and what is retried."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,42 +8,44 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, refused
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.rules.model import ASPECTS
-from turnlog.rules.policy import Policy, Subject, decide_policy
+from turnlog.rules.http_tools import http_effect, http_tool
+from turnlog.rules.model import ASPECTS, Rule
+from turnlog.rules.policy import Policy, Subject, decide_policy, tool_of_path
 from turnlog.rules.retry import is_repeatable
 
 from .rulebook import PlacedRule
 from .shape import is_list, is_mapping
-from .subject import call_subject, effect_in_force
 
+MCP: Final = "tools/call"
+"""Method of an MCP tool; any other is that of a plain HTTP tool."""
 _FINAL_KINDS: Final = frozenset(
     {ErrorKind.DEADLINE_EXHAUSTED, ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN}
 )
-"""What turnlog says of a call that is over: nothing follows, unless it is what an answer means."""
+"""Kinds that turnlog gives to a call that is over: never retried unless an error is mapped to one."""
 
 
 class Aspect(Struct, frozen=True, kw_only=True):
-    """What is in force for one aspect. Without a rule it is as if there were no turnlog."""
+    """The value of one aspect, and the rule that decided it; without a rule, the default."""
 
     value: Any
-    """As a file of rules would say it; durations in seconds."""
+    """In the form of a file of rules; durations in seconds."""
     rule: str | None
     file: str | None
     line: int | None
 
 
 class RetryForecast(Struct, frozen=True, kw_only=True):
-    """What would become of a call that failed in one of the ways that `retry.on` names."""
+    """Whether a failure that `retry.on` names would be retried."""
 
     error: str
     kind: str
     retry: str
-    """The class in force, once the call's first byte was sent."""
+    """Retry class after the first byte was sent."""
     retried: bool
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """What the rules come to for a call."""
+    """The policy of a call with the rules that decided it."""
 
     server: str
     tool: str
@@ -53,11 +55,11 @@ class Explanation(Struct, frozen=True, kw_only=True):
     aspects: dict[str, Aspect]
     retries: list[RetryForecast]
     why: str
-    """What the caller of a denied call is told; empty for a call that is not, and where no rule says it."""
+    """Reason that the caller of a denied call is told; empty for none."""
 
 
 class ExplainedCall(Struct, frozen=True, kw_only=True):
-    """The call in question."""
+    """The call to explain."""
 
     server: str
     tool: str
@@ -67,8 +69,8 @@ class ExplainedCall(Struct, frozen=True, kw_only=True):
 
 
 def explain_call(rules: Sequence[PlacedRule], asked: ExplainedCall) -> Explanation:
-    """Explain a call by the rules for its server, in order."""
-    # Names need not be unique beyond one file; numbers are.
+    """Return the explanation of a call by the rules for its server, in order."""
+    # Names are unique only within a file, so rules are renamed to their numbers.
     numbered = [structs.replace(one.rule, name=str(number)) for number, one in enumerate(rules)]
     call = call_subject(numbered, asked.server, asked.tool, asked.method, asked.path)
     policy = decide_policy(numbered, call, lambda: asked.arguments)
@@ -94,7 +96,7 @@ def _aspect(name: str, policy: Policy, rules: Sequence[PlacedRule]) -> Aspect:
 
 
 def _as_written(value: Any) -> Any:
-    """Leave out of mappings what says nothing: no text, an empty list, a limit that is none."""
+    """Return a value without empty members of mappings: no text, an empty list, no limit."""
     if is_list(value):
         return [_as_written(item) for item in value]
     if not is_mapping(value):
@@ -118,3 +120,21 @@ def _retries(policy: Policy, call: Subject) -> list[RetryForecast]:
         )
         for ending in endings
     ]
+
+
+def call_subject(rules: Sequence[Rule], server: str, tool: str, method: str, path: str) -> Subject:
+    """Return a call as rules see it; the tool of a plain HTTP call is named by its path."""
+    if path:
+        tool = tool_of_path(rules, server, method, path) or http_tool(method, path)
+    return Subject(server=server, tool=tool, method=method, path=path)
+
+
+def call_arguments(method: str, path: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the `{args}` of expressions for a call's input."""
+    return given if method == MCP else {"path": path, "query": "", "body": None, **given}
+
+
+def effect_in_force(policy: Policy, call: Subject) -> Effect:
+    """Return the effect of a call: as decided by a rule, else as its HTTP method suggests."""
+    unnamed = Effect.UNKNOWN if call.method == MCP else http_effect(call.method)
+    return policy.effect or unnamed

@@ -1,4 +1,4 @@
-"""Find the built-in packs that know the tools of a server, by their names."""
+"""The built-in packs that match a server, by the names of its tools."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -6,13 +6,12 @@ from msgspec import Struct
 
 from turnlog.rules.model import Rule
 
-from .find import packs_folder, rule_packs
 from .rulebook import read_rules
-from .sources import find_rule_pack
+from .sources import find_rule_pack, packs_folder, rule_packs
 
 
 class PackMatch(Struct, frozen=True, kw_only=True):
-    """A pack, and the tools of a server that its rules name."""
+    """A pack that matches a server, and the tools that its rules name."""
 
     server: str
     pack: str
@@ -20,12 +19,12 @@ class PackMatch(Struct, frozen=True, kw_only=True):
 
 
 def names_effect(rule: Rule) -> bool:
-    """Return whether a rule says what a call does."""
+    """Return whether a rule decides the effect or the changes of a call."""
     return rule.effect is not None or bool(rule.delta)
 
 
 def names_change(rule: Rule) -> bool:
-    """Return whether a rule says what a call changes."""
+    """Return whether a rule decides the changes of a call."""
     return bool(rule.delta)
 
 
@@ -40,11 +39,9 @@ def matching_packs(
     packs: Mapping[str, Collection[Rule]],
     speaks: Callable[[Rule], bool],
 ) -> list[PackMatch]:
-    """Return for each server the pack that speaks of most of the tools seen, if it knows them.
-
-    A name alone says little (many servers have a tool `fetch`), so a pack has to name at least half
-    of a server's tools.
-    """
+    """Return for each server the pack that names most of its tools in rules that `speaks` accepts."""
+    # One name alone says little, as many servers have a tool `fetch`: a pack must name at least half of
+    # a server's tools.
     return [
         found
         for server, tools in seen.items()
@@ -71,12 +68,12 @@ def _best(
 
 
 def _named(rules: Iterable[Rule]) -> frozenset[str]:
-    # A rule about access is a choice, and says nothing of what a tool is.
+    # A rule about access is an operator's choice and says nothing about the tool.
     return frozenset(tool for rule in rules if rule.access is None for tool in rule.match.tool)
 
 
 def pack_advice(found: Iterable[PackMatch]) -> str:
-    """Return how packs are given to the servers that they fit, in one sentence; empty for none."""
+    """Return advice how to use the packs that match; empty for none."""
     return "; ".join(
         f"the pack {one.pack!r} knows {short_list(one.tools)} of {one.server!r}: give it to that server "
         f"with `packs: [{one.pack}]` in its upstream, or to all with `--rules {one.pack}`"
@@ -85,6 +82,6 @@ def pack_advice(found: Iterable[PackMatch]) -> str:
 
 
 def short_list(names: Collection[str], most: int = 3) -> str:
-    """Return a list of names for people; the first few where there are many."""
+    """Return a list of names for people; only the first few of many."""
     some = ", ".join(list(names)[:most])
     return some if len(names) <= most else f"{some} and {len(names) - most} more tools"

@@ -1,7 +1,7 @@
-"""Read a YAML 1.2 file into a Struct; whatever is wrong has a file, a line and a column.
+"""YAML 1.2 files read into Structs, with file, line and column of every mistake.
 
-The parser gives a tree of nodes with positions, msgspec the types and the path of an error; walking
-the tree along that path finds the place.
+The parser gives nodes with positions, msgspec checks types and gives the path of a mistake; the node
+at the end of that path has its position.
 """
 
 import errno
@@ -24,13 +24,13 @@ from .shape import MismatchError, Step
 T = TypeVar("T")
 
 LARGEST_FILE = 1 << 20
-"""Bytes. A configuration is written by hand; the pure parser needs a second for this much."""
+"""Bytes. A configuration is written by hand; the parser needs a second for this much."""
 
 _OLD_YAML = re.compile(r"^%YAML\s+1\.[01]\b", re.MULTILINE)
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A file that was read: its plain data, and the nodes that know where each value stands."""
+    """A parsed file: its plain data, and the nodes with the position of each value."""
 
     path: str
     root: Node
@@ -49,10 +49,10 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 def load(path: Path, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
-    """Read the file at `path` as a `kind`. Raises `ConfigError`.
+    """Return the file at `path` as a `kind`. Raises `ConfigError`.
 
-    `later` names keys, dotted with `*` for any name, and `key=value` pairs that a coming version
-    understands: they are refused as such, not as mistakes.
+    `later` names keys (dotted, `*` for any) and `key=value` pairs that are planned: they are refused
+    as not supported yet, not as mistakes.
     """
     return convert(read(path), kind, later=later)
 
@@ -66,9 +66,9 @@ def convert(document: Document, kind: type[T], *, later: frozenset[str] = frozen
 
 
 def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
-    """Read and parse a file. Raises `ConfigError`, which calls the file `shown` if given.
+    """Return a parsed file. Raises `ConfigError`, which names the file as `shown` if given.
 
-    `wanted` is what the file should hold at least one of.
+    `wanted` is what the file should have at least one of.
     """
     shown = shown or str(path)
     text = _text(path, shown)
@@ -88,8 +88,8 @@ def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a file. Raises `OSError`, also where that is no regular file:
-    a pipe would keep its reader waiting, and whoever waits for the reader."""
+    """Return the first `most` bytes of a regular file. Raises `OSError`."""
+    # Not of a pipe, whose reader might wait for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -138,7 +138,7 @@ def _syntax_error(shown: str, error: Any) -> ConfigError:
 
 
 def _bad_character(shown: str, text: str, error: Any) -> ConfigError:
-    # ruamel gives the character as a number here, and a position that counts from its last buffer.
+    # ruamel gives the character as a number, and its position in the last buffer only.
     character = chr(error.character) if isinstance(error.character, int) else error.character
     line, column = _count(text, max(text.find(character), 0))
     return ConfigError(shown, line, column, f"{character!r} is not allowed, remove it")
@@ -160,7 +160,7 @@ def _walk(node: Node, steps: tuple[Step, ...]) -> Node:
         key, inner = _key_and_value(node, step)
         if inner is None:
             return node
-        # A value that is left out stands nowhere.
+        # A value that is left out has no position of its own.
         node = key if inner.value == "" and not inner.style and key is not None else inner
     return node
 

@@ -1,7 +1,6 @@
-"""turnlog.lock: the definitions of tools that an operator pinned, read and written.
+"""Reading and writing turnlog.lock: the tool definitions that an operator pinned.
 
-JSON with sorted keys, so that two locks can be compared line by line. YAML that says the same is
-read as well.
+It is JSON with sorted keys, so that two locks can be compared line by line. YAML is read as well.
 """
 
 import json
@@ -23,21 +22,20 @@ from .errors import ConfigError, SettingError
 
 LOCK_NAME: Final = "turnlog.lock"
 VERSION: Final = 1
-LARGEST: Final = 64 << 20
-"""Bytes."""
+LARGEST: Final = 64 << 20  # bytes
 _PREFIX: Final = "sha256:"
 _NOTE: Final = "lock-path"
 _MEND: Final = "restore the lock, or remove it and run `turnlog trust` again"
 
 
 class Pin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One tool as it was pinned."""
+    """The pinned definition of one tool."""
 
     hash: str
     """`sha256:` and the hash of the whole definition in canonical form."""
     definition: Json
     partial: bool = False
-    """Whether parts of the definition are left out: secrets, or what is too large."""
+    """Whether secrets or large parts of the definition are left out."""
 
     @property
     def digest(self) -> bytes:
@@ -57,27 +55,27 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def pin(digest: bytes, kept: KeptDefinition) -> Pin:
-    """Return the pin of a definition as it is kept."""
+    """Return the pin of a recorded definition."""
     return Pin(hash=_PREFIX + digest.hex(), definition=kept.value, partial=kept.partial)
 
 
 def kept_definition(pin: Pin) -> KeptDefinition:
-    """Return a pinned definition as the store keeps it."""
+    """Return a pinned definition in the form of the store."""
     return KeptDefinition(canonical(msgspec.json.encode(pin.definition))[1], pin.partial)
 
 
 def lock_file(config: Path | None, data: Path) -> Path:
-    """Return where the lock lies: beside the configuration file, else in the data folder."""
+    """Return the path of the lock: beside the configuration file, else in the data folder."""
     return (config.parent if config is not None else data) / LOCK_NAME
 
 
 def write_lock_note(data: Path, lock: Path) -> None:
-    """Leave word in the data folder which lock its proxy reads. Raises `OSError`."""
+    """Write the path of the lock that a proxy reads into its data folder. Raises `OSError`."""
     (data / _NOTE).write_bytes(os.fsencode(lock))
 
 
 def read_lock_note(data: Path) -> Path | None:
-    """Return which lock the proxy reads that was started last on a data folder, if one was."""
+    """Return the lock of the last proxy on a data folder, if there was one."""
     try:
         noted = load.read_regular(data / _NOTE, LARGEST)
     except OSError:
@@ -87,7 +85,7 @@ def read_lock_note(data: Path) -> Path | None:
 
 
 def read_lock(path: Path) -> LockFile:
-    """Read a lock; one that is not there pins nothing. Raises `ConfigError`."""
+    """Return a lock; an empty one if there is no file. Raises `ConfigError`."""
     try:
         text = load.read_regular(path, LARGEST + 1)
     except FileNotFoundError:
@@ -106,9 +104,9 @@ def read_lock(path: Path) -> LockFile:
 
 
 def _fast(text: bytes) -> LockFile | None:
-    """Read what `write_lock` wrote; `None` for what needs a closer look."""
+    """Return a lock that `write_lock` wrote; `None` for any other text."""
     if canonical(text)[0] != SHA256:
-        return None  # a key that is given twice, for one
+        return None  # for example a duplicate key
     try:
         return msgspec.json.decode(text, type=LockFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -117,12 +115,12 @@ def _fast(text: bytes) -> LockFile | None:
 
 def _slow(path: Path, size: int) -> LockFile:
     if size > load.LARGEST_FILE:
-        # The parser that knows of lines would need minutes.
+        # The parser with line numbers would need minutes.
         raise ConfigError(str(path), 1, 1, f"not what `turnlog trust` writes, {_MEND}")
     try:
         return load.load(path, LockFile)
     except ConfigError as error:
-        # A lock is rarely written by hand: whoever meets this has a file that was damaged.
+        # A lock is rarely written by hand: most likely the file was damaged.
         message = f"{error.message} (or {_MEND})"
         raise ConfigError(error.path, error.line, error.column, message) from None
 
@@ -147,7 +145,7 @@ def _mistake(one: Pin) -> str | None:
     digits = one.hash.removeprefix(_PREFIX)
     if digits == one.hash or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         return f"{one.hash[:80]!r} is no hash, {_MEND}"
-    # Whoever reviews a lock reads the definition; turnlog compares the hash.
+    # A reviewer reads the definition, turnlog compares the hash: they must agree.
     if not one.partial and _digest(one.definition) != one.digest:
         return f"this is not the hash of the definition here, {_MEND}"
     return None
@@ -160,17 +158,14 @@ def _digest(definition: Json) -> bytes:
 
 
 def lock_text(lock: LockFile) -> str:
-    """Return what stands in the file: sorted, one member a line, nothing in it that is invisible."""
+    """Return the text of a lock: sorted, one member a line, invisible characters escaped."""
     plain = msgspec.to_builtins(lock)
     text = json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False)
     return "\n".join(map(escape_unprintable, text.split("\n"))) + "\n"
 
 
 def write_lock(path: Path, lock: LockFile) -> None:
-    """Put a lock in the place of the one that is there, whole or not at all.
-
-    Raises `SettingError`.
-    """
+    """Write a lock atomically. Raises `SettingError`."""
     path = path.resolve()
     draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:

@@ -1,9 +1,7 @@
-"""From YAML text to plain data: dicts with text as keys, lists, text, numbers, booleans, nothing.
+"""Plain data from YAML text: dicts with text as keys, lists, text, numbers, booleans and `None`."""
 
-ruamel.yaml parses YAML 1.2 and says where each node stands. The data is made here, because its own
-constructor follows tags, merges mappings, and fails on odd scalars without saying where. Dates stay
-text. What is refused raises `BadYamlError` with a node.
-"""
+# ruamel.yaml parses YAML 1.2 into nodes with positions. Its own constructor is not used: it follows
+# tags, merges mappings, and fails on odd scalars without a position. Dates stay text.
 
 import warnings
 from collections.abc import Callable
@@ -14,11 +12,11 @@ from ruamel.yaml.error import ReusedAnchorWarning
 from ruamel.yaml.scanner import Scanner
 
 Node = Any
-"""ruamel's, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
+"""A node of ruamel, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
 Plain = Any
-"""What a file says: dicts, lists and scalars, nested at will."""
+"""The data of a file: nested dicts, lists and scalars."""
 
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 """Values in a file once its aliases are written out."""
 
 _DEEPEST = 100
@@ -28,7 +26,7 @@ _BASES = {"0x": 16, "0o": 8, "0b": 2}
 
 
 class BadYamlError(Exception):
-    """YAML that is well formed and yet refused."""
+    """YAML that is well formed but refused."""
 
     def __init__(self, node: Node, message: str) -> None:
         super().__init__(message)
@@ -44,9 +42,9 @@ class _Scanner(Scanner):
 
 
 def compose(text: str) -> Node:
-    """Return the root node; `None` for no content.
+    """Return the root node; `None` for an empty text.
 
-    Raises ruamel's `YAMLError`, and `RecursionError` for a deep nest.
+    Raises ruamel's `YAMLError`, and `RecursionError` if it nests too deeply.
     """
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Scanner = _Scanner
@@ -57,20 +55,20 @@ def compose(text: str) -> Node:
 
 
 def to_plain(root: Node) -> Plain:
-    """Return a tree's data. Raises `BadYamlError`, and `RecursionError` for a deep nest."""
+    """Return the data of a node. Raises `BadYamlError`, and `RecursionError` if it nests too deeply."""
     _refuse_bomb(root)
     return _plain(root)
 
 
 def _refuse_bomb(root: Node) -> None:
-    """Count values with every alias written out; an alias inside its own anchor never ends."""
+    """Refuse too many values with every alias expanded; one inside its own anchor never ends."""
     waiting = [root]
     count = 0
     while waiting:
         node = waiting.pop()
         count += 1
-        if count > MOST_VALUES:
-            message = f"more than {MOST_VALUES} values with aliases written out, use fewer aliases"
+        if count > MAX_VALUES:
+            message = f"more than {MAX_VALUES} values with aliases written out, use fewer aliases"
             raise BadYamlError(node, message)
         if node.id == "sequence":
             waiting.extend(node.value)
@@ -123,7 +121,7 @@ def _scalar(node: Node) -> Plain:
 
 
 def _text(node: Node) -> str:
-    """Return a text in which two escapes that are one character are one."""
+    """Return a text with the escapes of surrogate pairs joined."""
     text: str = node.value
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

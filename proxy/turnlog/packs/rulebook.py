@@ -1,4 +1,4 @@
-"""Read files of rules, and put the rules into the order in which they count."""
+"""Files of rules, read and put into their order."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,7 +13,7 @@ from .sources import RuleSource, RuleSources
 
 
 class PlacedRule(Struct, frozen=True, kw_only=True):
-    """A rule, and where it stands. Its name is never empty."""
+    """A rule with its file and line. Its name is never empty."""
 
     rule: Rule
     source: RuleSource
@@ -21,16 +21,16 @@ class PlacedRule(Struct, frozen=True, kw_only=True):
 
 
 ReadRules = Mapping[RuleSource, tuple[PlacedRule, ...]]
-"""What was read of each file."""
+"""The rules of each file."""
 
 
 def read_each(sources: RuleSources) -> ReadRules:
-    """Read every file. Raises `ConfigError`."""
+    """Return the rules of every file. Raises `ConfigError`."""
     return {source: read_rules(source) for source in sources.each()}
 
 
 def read_rules(source: RuleSource) -> tuple[PlacedRule, ...]:
-    """Read one file. Raises `ConfigError`, whatever is wrong with it: a proxy may be running."""
+    """Return the rules of one file. Raises only `ConfigError`, as a proxy may be running."""
     try:
         return _read(source)
     except ConfigError:
@@ -49,7 +49,7 @@ def _read(source: RuleSource) -> tuple[PlacedRule, ...]:
 
 
 def duplicate_names(document: Document, names: list[str]) -> Iterator[ConfigError]:
-    """Return an error for each rule whose name an earlier one has: it would not tell which."""
+    """Yield an error for each rule that has the name of an earlier one."""
     for number, name in enumerate(names):
         if name and name in names[:number]:
             message = f"two rules are called {name!r}, give each a name of its own"
@@ -57,7 +57,7 @@ def duplicate_names(document: Document, names: list[str]) -> Iterator[ConfigErro
 
 
 def rulebook(sources: RuleSources, reading: ReadRules) -> Rulebook:
-    """Put what was read into order."""
+    """Return the rules in their order for each server."""
     return Rulebook(
         _rules(sources.own, reading),
         {server: _rules(packs, reading) for server, packs in sources.packs.items()},

@@ -1,12 +1,10 @@
-"""Make a typed value of plain data; say in an operator's words what is wrong, and at which value.
+"""Typed values from plain data, with mistakes explained in an operator's words.
 
-msgspec's error ends with a path, `$.upstreams[...].url`, that leaves out the keys of mappings and
-names neither what would be right nor what was meant. Both are found here.
+msgspec's errors end with a path such as `$.upstreams[...].url`, which lacks the keys of mappings, and
+give no advice. Both are added here.
 """
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -14,6 +12,7 @@ from msgspec import Struct, inspect
 
 from turnlog.core.text.units import READER, Reader
 
+from .errors import suggest
 from .plain import Plain
 
 T = TypeVar("T")
@@ -41,9 +40,9 @@ _WORDS = {
 
 
 class MismatchError(Exception):
-    """Data that is not of the type: the value at `steps`, or the entry `key` of the mapping there.
+    """Data that is not of the type, at `steps` or in the entry `key` of the mapping there.
 
-    `missing` is the entry that is not there.
+    `missing` is the key of an entry that is missing.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class MismatchError(Exception):
 
 
 class _Raw(Struct, frozen=True):
-    """msgspec's error, taken apart. `steps` may hold `...` for a mapping's key."""
+    """The parts of a msgspec error. A step `...` stands for any key of a mapping."""
 
     what: str
     steps: tuple[Step, ...]
@@ -70,8 +69,8 @@ class _Raw(Struct, frozen=True):
 def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) -> T:
     """Return `data` as a `kind`. Raises `MismatchError`.
 
-    `later` names keys (dotted, `*` for any) and `key=value` pairs that a coming version
-    understands: they are refused as such, not as mistakes.
+    `later` names keys (dotted, `*` for any) and `key=value` pairs that are planned: they are refused
+    as not supported yet, not as mistakes.
     """
     data = _read(data, inspect.type_info(kind), ())
     raw = _complaint(data, kind)
@@ -88,7 +87,7 @@ def mismatch_of(error: msgspec.ValidationError, data: Plain, kind: Any) -> Misma
 
 
 def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Plain:
-    """Let the type's readers make their values, wherever they stand in `data`."""
+    """Return `data` with the values of types that have a reader made by it."""
     reader = _reader(info)
     if reader is not None:
         return _read_value(data, reader, steps)
@@ -107,7 +106,7 @@ def _reader(info: inspect.Type | None) -> Reader | None:
         return next((reader for reader in found if reader is not None), None)
     if not isinstance(info, inspect.Metadata):
         return None
-    # As `values.reads` made it; msgspec's stubs leave the types of `extra` open.
+    # Made by `units.reads`; msgspec's stubs leave the types of `extra` open.
     extra = cast("dict[str, Reader] | None", info.extra)  # pyright: ignore[reportUnknownMemberType]
     return extra.get(READER) if extra else None
 
@@ -163,15 +162,6 @@ def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any
     return what
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return what to write instead of `word`: the close match, else all that is known."""
-    known = sorted(known)
-    close = get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"use one of: {', '.join(known)}" if known else "remove it"
-
-
 def _complaint(data: Plain, kind: type[Any]) -> _Raw | None:
     try:
         msgspec.convert(data, kind)
@@ -191,7 +181,7 @@ def _taken_apart(error: msgspec.ValidationError) -> _Raw:
 
 
 def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
-    """Put the key in place of each `...`: the entry that alone still brings the same complaint."""
+    """Return steps with the key in place of each `...`: the entry that alone causes the same error."""
     steps: tuple[Step, ...] = ()
     for step in raw.steps:
         if step == _ANY_KEY:
@@ -219,12 +209,12 @@ def value_at(data: Plain, steps: tuple[Step, ...]) -> Plain:
 
 
 def is_mapping(data: Plain) -> TypeGuard[dict[Plain, Plain]]:
-    """Tell whether `data` is a mapping."""
+    """Return whether `data` is a mapping."""
     return isinstance(data, dict)
 
 
 def is_list(data: Plain) -> TypeGuard[list[Plain]]:
-    """Tell whether `data` is a list."""
+    """Return whether `data` is a list."""
     return isinstance(data, list)
 
 
@@ -238,7 +228,7 @@ def _replaced(data: Plain, steps: tuple[Step, ...], value: Plain) -> Plain:
 
 
 def _is_later(steps: tuple[Step, ...], later: frozenset[str], value: Plain = None) -> bool:
-    """Tell whether a `later` pattern names the key at `steps`, or that key with `value`."""
+    """Return whether a `later` pattern names the key at `steps`, or that key with `value`."""
     for pattern in later:
         path, _, wanted = pattern.partition("=")
         names = path.split(".")
@@ -281,7 +271,7 @@ def _whole_type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | N
 
 
 def _tags(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
-    """Return what the value at `steps` may be, where it tells the members of a union apart."""
+    """Return the tags of a union if the value at `steps` is its tag."""
     info = _whole_type_at(kind, steps[:-1])
     members = info.types if isinstance(info, inspect.UnionType) else ()
     return [
@@ -309,7 +299,7 @@ def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:
 
 
 def dotted_path(steps: tuple[Step, ...]) -> str:
-    """Return how a person would name the value: its dotted path."""
+    """Return the name of a value for people: its dotted path."""
     return repr(".".join(str(step) for step in steps)) if steps else "the file"
 
 

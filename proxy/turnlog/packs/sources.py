@@ -1,4 +1,4 @@
-"""Find files of rules: packs by name, users' files by path, and the order in which they count."""
+"""Files of rules: built-in packs by name, the user's files by path, and the order in which they count."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -7,24 +7,25 @@ from typing import Final
 
 from msgspec import Struct
 
-from .find import SUFFIX, find_pack, packs_folder, rule_packs
-from .shape import suggest
+from .errors import suggest
 
-_LAST: Final = "default"
-_ALIKE: Final = 0.8
-"""How alike names of files must be: all share their ending."""
+SUFFIX: Final = ".yaml"
+EXAMPLES: Final = ".examples"
+_DEFAULT: Final = "default"
+_SIMILARITY: Final = 0.8  # of file names, which all share their ending
 _SUFFIXES: Final = frozenset({SUFFIX, ".yml", ".json"})
+_NOT_RULES: Final = frozenset({"identity"})  # packs of something else
 
 
 class RuleSource(Struct, frozen=True):
-    """A file of rules, and what messages call it."""
+    """A file of rules, and its name in messages."""
 
     path: Path
     shown: str
 
 
 class RuleSources(Struct, frozen=True, kw_only=True):
-    """Where the rules of a proxy come from, the first ones first."""
+    """The files of a proxy's rules; earlier ones come first."""
 
     own: tuple[RuleSource, ...]
     packs: Mapping[str, tuple[RuleSource, ...]]
@@ -32,7 +33,7 @@ class RuleSources(Struct, frozen=True, kw_only=True):
     last: RuleSource
 
     def order(self, server: str) -> tuple[RuleSource, ...]:
-        """Return the files whose rules count for a server's calls."""
+        """Return the files of the rules for a server, in order."""
         return tuple(dict.fromkeys((*self.own, *self.packs.get(server, ()), self.last)))
 
     def each(self) -> tuple[RuleSource, ...]:
@@ -42,30 +43,60 @@ class RuleSources(Struct, frozen=True, kw_only=True):
 
 
 def rule_sources(own: tuple[RuleSource, ...], packs: Mapping[str, tuple[str, ...]]) -> RuleSources:
-    """Return where rules come from: files, the packs of each server, and `default`."""
+    """Return the sources of rules: files, the packs of each server, and the pack `default`."""
     return RuleSources(
         own=own,
         packs={server: tuple(map(find_rule_pack, names)) for server, names in packs.items()},
-        last=find_rule_pack(_LAST),
+        last=find_rule_pack(_DEFAULT),
     )
 
 
+def packs_folder() -> Path:
+    """Return the folder of the built-in packs, which is missing in a broken installation."""
+    # Never `./rules` of the working directory: a repository that an agent works in must not be able
+    # to change its own rules.
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_rules"
+    return installed if installed.is_dir() else package.parents[1] / "rules"
+
+
+def pack_names(folder: Path) -> list[str]:
+    """Return the names of the packs in `folder`, sorted and without files of examples."""
+    found = (path.stem for path in folder.glob("*" + SUFFIX))
+    return sorted(name for name in found if not name.endswith(EXAMPLES))
+
+
+def rule_packs(folder: Path) -> list[str]:
+    """Return the names of the packs of rules in `folder`, sorted."""
+    return [name for name in pack_names(folder) if name not in _NOT_RULES]
+
+
+def find_pack(name: str, folder: Path) -> Path:
+    """Return the file of a pack. Raises `ValueError` if `folder` has no pack of this name."""
+    names = pack_names(folder)
+    if name not in names:
+        known = f"use one of: {', '.join(names)}" if names else f"there are none in {folder}"
+        raise ValueError(f"no pack is called {name!r}, {known}")
+    return folder / (name + SUFFIX)
+
+
 def find_rule_pack(name: str) -> RuleSource:
-    """Find a pack of rules. Raises `ValueError` for a name that is none."""
+    """Return a built-in pack of rules. Raises `ValueError` if there is none of this name."""
     folder = packs_folder()
     names = rule_packs(folder)
     if name not in names:
         raise ValueError(f"no pack is called {name!r}, {suggest(name, names)}")
-    path = find_pack(name, folder)
+    path = folder / (name + SUFFIX)
     return RuleSource(path, str(path))
 
 
 def pack_or_file(text: str, folder: Path) -> RuleSource:
-    """Find what a flag names: a pack, else a file below `folder`. Raises `ValueError`.
+    """Return the pack or file that a flag names; files are relative to `folder`.
 
-    The name of a pack means the pack, whatever lies in the working directory, and a file has to be
-    written as one: what an agent leaves there must not become a rule by chance.
+    Raises `ValueError`.
     """
+    # A pack's name always means the pack, and a file must be written as a path: a file that an agent
+    # leaves in the working directory must not become a rule by chance.
     if "/" in text or Path(text).suffix in _SUFFIXES:
         return rule_file(text, folder, shown=text)
     try:
@@ -75,13 +106,13 @@ def pack_or_file(text: str, folder: Path) -> RuleSource:
 
 
 def rule_file(text: str, folder: Path, *, shown: str) -> RuleSource:
-    """Find a file of rules; a relative path begins at `folder`. Raises `ValueError` for none."""
+    """Return a file of rules; a relative path begins at `folder`. Raises `ValueError` for none."""
     path = (folder / Path(text).expanduser()).absolute()
     if path.is_file():
         return RuleSource(path, shown)
     if text in rule_packs(packs_folder()):
         raise ValueError(f"{text!r} is a pack, name it in upstreams.NAME.packs or with --rules")
     beside = [file.name for file in path.parent.glob("*.*") if file.suffix in _SUFFIXES]
-    close = get_close_matches(path.name, beside, n=1, cutoff=_ALIKE)
+    close = get_close_matches(path.name, beside, n=1, cutoff=_SIMILARITY)
     advice = f"did you mean {close[0]!r}?" if close else "name a file of rules"
     raise ValueError(f"there is no file {text!r}, {advice}")

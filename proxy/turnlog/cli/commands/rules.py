@@ -15,14 +15,19 @@ from turnlog.cli.render import Cell, Column, Style, counted, json_line, table
 from turnlog.core.kinds import Effect
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration_text
-from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.errors import ConfigError, SettingError, suggest
 from turnlog.packs.examples import check_both, run_examples
-from turnlog.packs.explain import ExplainedCall, Explanation, RetryForecast, explain_call
-from turnlog.packs.find import packs_folder
+from turnlog.packs.explain import (
+    MCP,
+    ExplainedCall,
+    Explanation,
+    RetryForecast,
+    call_arguments,
+    explain_call,
+)
 from turnlog.packs.rulebook import read_rules
-from turnlog.packs.shape import UNREADABLE, describe_json_error, is_list, is_mapping, suggest
-from turnlog.packs.sources import RuleSource, RuleSources, pack_or_file
-from turnlog.packs.subject import MCP, call_arguments
+from turnlog.packs.shape import UNREADABLE, describe_json_error, is_list, is_mapping
+from turnlog.packs.sources import RuleSource, RuleSources, pack_or_file, packs_folder
 from turnlog.rules.model import Access
 from turnlog.settings.layers import Flags, read_store_settings
 

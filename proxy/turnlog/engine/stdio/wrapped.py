@@ -27,8 +27,8 @@ from turnlog.engine.services import own_tasks, recording
 from turnlog.engine.tools.pin_set import Pins
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
-from turnlog.packs.find import find_pack, packs_folder
 from turnlog.packs.load import load
+from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.settings.model import Settings
 from turnlog.store.log.translate_errors import translated
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd

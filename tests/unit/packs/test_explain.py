@@ -46,7 +46,7 @@ def test_each_aspect_has_its_value_and_the_rule_that_decided_it(tmp_path: Path) 
     assert told.aspects["expects"] == AS_WITHOUT
 
 
-def test_arguments_count_where_a_rule_looks_at_them(tmp_path: Path) -> None:
+def test_arguments_count_if_a_rule_looks_at_them(tmp_path: Path) -> None:
     without = explained(tmp_path, "write_file")
     told = explained(tmp_path, "write_file", arguments={"path": "/a"})
 
@@ -59,7 +59,7 @@ def test_arguments_count_where_a_rule_looks_at_them(tmp_path: Path) -> None:
     )
 
 
-def test_the_effect_decides_what_is_tried_again(tmp_path: Path) -> None:
+def test_the_effect_decides_what_is_retried(tmp_path: Path) -> None:
     read = explained(tmp_path, "read_file")
     write = explained(tmp_path, "write_file", arguments={"path": "/a"})
     unknown = explained(tmp_path, "delete_file")
@@ -89,7 +89,7 @@ def test_the_effect_decides_what_is_tried_again(tmp_path: Path) -> None:
     }
 
 
-def test_a_call_that_is_over_is_not_tried_again_unless_an_answer_says_so(tmp_path: Path) -> None:
+def test_kinds_of_a_finished_call_are_retried_only_if_mapped(tmp_path: Path) -> None:
     text = """\
 rules:
   - match: {tool: mapped}
@@ -107,11 +107,11 @@ rules:
     assert mapped["deadline_exhausted"] == ("safe", True)
 
 
-def test_without_a_rule_nothing_is_tried_again(tmp_path: Path) -> None:
+def test_without_a_rule_nothing_is_retried(tmp_path: Path) -> None:
     assert explained(tmp_path, "list").retries == []
 
 
-def test_a_path_names_the_tool_of_a_plain_call_and_its_method_the_effect(tmp_path: Path) -> None:
+def test_path_and_method_of_a_plain_call_give_tool_and_effect(tmp_path: Path) -> None:
     text = "rules:\n  - match: {path: /users/*/posts}\n    expects: content\n"
 
     named = explained(tmp_path, "", text, method="PUT", path="/users/me/posts")
@@ -123,7 +123,7 @@ def test_a_path_names_the_tool_of_a_plain_call_and_its_method_the_effect(tmp_pat
     assert other.aspects["expects"] == AS_WITHOUT
 
 
-def test_rules_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
+def test_rules_of_the_same_name_in_two_files_are_distinguished(tmp_path: Path) -> None:
     one = "rules:\n  - {name: mine, match: {tool: other}, effect: read}\n"
     two = "\nrules:\n  - {name: mine, effect: write}\n"
     sources = [RuleSource(tmp_path / name, name) for name in ("one.yaml", "two.yaml")]
@@ -137,7 +137,7 @@ def test_rules_of_one_name_in_two_files_are_told_apart(tmp_path: Path) -> None:
     assert told == Aspect(value="write", rule="mine", file="two.yaml", line=3)
 
 
-def test_a_key_that_the_server_honours_lets_any_effect_be_tried_again(tmp_path: Path) -> None:
+def test_with_an_honoured_idempotency_key_every_effect_is_retried(tmp_path: Path) -> None:
     rules = """\
 rules:
   - {name: pay, effect: irreversible, idempotency: header, concurrency: 2, effect_key: $.args.order}

@@ -67,7 +67,7 @@ def test_the_lock_lies_beside_the_configuration_else_with_the_data(tmp_path: Pat
     assert lock_file(None, Path("/data")) == Path("/data/turnlog.lock")
 
 
-def test_yaml_that_says_the_same_is_read_as_well(tmp_path: Path) -> None:
+def test_a_lock_in_yaml_is_read_as_well(tmp_path: Path) -> None:
     path = tmp_path / "turnlog.lock"
     path.write_text(f"version: 1\nservers:\n  b: {{more: {{hash: '{PLAIN.hash}', definition: "
                     "{name: more, inputSchema: {type: object}, n: 100}}}\n")  # fmt: skip
@@ -94,9 +94,7 @@ def broken(**changes: object) -> str:
         (broken(definition={"name": "more"}), "this is not the hash"),
     ],
 )  # fmt: skip
-def test_a_broken_lock_says_what_is_wrong_and_where(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_broken_lock_is_refused_with_a_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "turnlog.lock"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -121,13 +119,13 @@ def test_a_large_broken_lock_is_refused_without_a_place(tmp_path: Path) -> None:
         read_lock(path)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_lock(tmp_path: Path) -> None:
     (tmp_path / "turnlog.lock").mkdir()
     with pytest.raises(ConfigError, match="is a directory, make it readable"):
         read_lock(tmp_path / "turnlog.lock")
 
 
-def test_a_lock_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_lock(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be written"):
         write_lock(tmp_path / "absent" / "turnlog.lock", LOCK)
     (tmp_path / "turnlog.lock").mkdir()
@@ -136,7 +134,7 @@ def test_a_lock_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["turnlog.lock"]
 
 
-def test_a_lock_that_is_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_symlink_stays_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "turnlog.lock")
     write_lock(tmp_path / "link", LOCK)
     assert (tmp_path / "link").is_symlink()

@@ -1,4 +1,4 @@
-"""`packs.idle`: what a file of rules says in vain."""
+"""Rules, or parts of them, that can never have an effect."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def found(folder: Path, rule: str) -> list[str]:
         ("{retry: {on: [timeout, auth]}}", "2:28: 'auth' is never tried again"),
     ],
 )
-def test_what_can_never_count_is_told_with_its_place(
+def test_a_useless_part_of_a_rule_is_reported_with_its_place(
     tmp_path: Path, rule: str, problem: str
 ) -> None:
     (message,) = found(tmp_path, rule)
@@ -49,11 +49,11 @@ def test_what_can_never_count_is_told_with_its_place(
         "{retry: {on: [tool_error, malformed_result, connection, conflict]}}",
     ],
 )
-def test_what_may_count_is_fine(tmp_path: Path, rule: str) -> None:
+def test_useful_rules_are_not_reported(tmp_path: Path, rule: str) -> None:
     assert found(tmp_path, rule) == []
 
 
-def test_a_proxy_takes_rules_that_are_idle(tmp_path: Path) -> None:
+def test_a_proxy_accepts_useless_rules(tmp_path: Path) -> None:
     assert found(tmp_path, "{name: a}")
     (placed,) = read_rules(RuleSource(tmp_path / "mine.yaml", "mine.yaml"))
     assert placed.rule.name == "a"

@@ -83,7 +83,7 @@ def test_data_that_fits_becomes_the_type() -> None:
         ),
     ],
 )
-def test_a_misfit_names_the_value_and_what_to_write(
+def test_a_mismatch_names_the_value_and_gives_advice(
     data: Plain, steps: tuple[Step, ...], message: str
 ) -> None:
     error = _refused(data)
@@ -110,13 +110,13 @@ def test_a_wrong_key_is_named(data: Plain, steps: tuple[Step, ...], key: str, me
     assert (error.steps, error.key, error.message) == (steps, key, message)
 
 
-def test_a_key_of_a_coming_version_is_no_mistake() -> None:
+def test_a_planned_key_is_reported_as_not_supported_yet() -> None:
     error = _refused({"leaves": {"a": {"url": "x", "soon": 1}}}, frozenset({"leaves.*.soon"}))
 
     assert (error.key, error.message) == ("soon", "'soon' is not supported yet, remove it")
 
 
-def test_a_value_of_a_coming_version_is_no_mistake() -> None:
+def test_a_planned_value_is_reported_as_not_supported_yet() -> None:
     data = {"leaves": {"a": {"url": "x", "colour": "blue"}}}
 
     error = _refused(data, frozenset({"leaves.*.colour=blue"}))
@@ -124,7 +124,7 @@ def test_a_value_of_a_coming_version_is_no_mistake() -> None:
     assert error.message == "'leaves.a.colour' 'blue' is not supported yet, leave it out"
 
 
-def test_dig_ends_where_there_is_nothing() -> None:
+def test_a_path_that_leads_nowhere_has_no_value() -> None:
     data = {"a": [1, {"b": 2}]}
 
     assert value_at(data, ("a", 1, "b")) == 2

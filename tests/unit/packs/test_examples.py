@@ -6,8 +6,7 @@ import pytest
 
 from turnlog.app.trial import tried
 from turnlog.packs.examples import Report, check_both, run_examples
-from turnlog.packs.find import packs_folder, rule_packs
-from turnlog.packs.sources import RuleSource, find_rule_pack
+from turnlog.packs.sources import RuleSource, find_rule_pack, packs_folder, rule_packs
 
 RULES = """\
 rules:
@@ -43,13 +42,13 @@ def complaints(folder: Path, rules: str, examples: str) -> list[str]:
     return [str(problem) for problem in report(folder, rules, examples).problems]
 
 
-def test_examples_that_hold_are_counted(tmp_path: Path) -> None:
+def test_passing_examples_are_counted(tmp_path: Path) -> None:
     done = report(tmp_path, RULES, GOOD)
 
     assert (done.rules, done.samples, done.problems) == (2, 4, ())
 
 
-def test_a_sample_that_is_not_as_it_should_be_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_failing_sample_is_reported_with_its_place(tmp_path: Path) -> None:
     examples = """\
 examples:
   - rule: reads
@@ -80,7 +79,7 @@ examples:
     ]
 
 
-def test_a_rule_without_examples_of_both_sorts_is_told(tmp_path: Path) -> None:
+def test_a_rule_without_both_sorts_of_examples_is_reported(tmp_path: Path) -> None:
     examples = """\
 examples:
   - rule: reads
@@ -93,13 +92,13 @@ examples:
     ]
 
 
-def test_a_rule_for_every_call_needs_none_for_which_it_is_silent(tmp_path: Path) -> None:
+def test_a_rule_for_every_call_needs_no_silent_example(tmp_path: Path) -> None:
     rules = "rules:\n  - {name: all, expects: content}\n"
 
     assert complaints(tmp_path, rules, "examples: [{rule: all, fires: [{tool: x}]}]\n") == []
 
 
-def test_an_example_of_no_rule_is_told(tmp_path: Path) -> None:
+def test_an_example_of_an_unknown_rule_is_reported(tmp_path: Path) -> None:
     told = complaints(tmp_path, RULES, GOOD.replace("rule: writes", "rule: writs"))
 
     assert told[0] == (
@@ -107,7 +106,7 @@ def test_an_example_of_no_rule_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_examples_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_examples_are_reported(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RULES)
 
     (problem,) = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
@@ -174,7 +173,7 @@ def gives(folder: Path, rule: str, call: str, given: str) -> list[str]:
          "delta: []", "kind: null", "the kind is 'tool_failed', not none"),
     ],
 )  # fmt: skip
-def test_an_answer_gives_what_a_proxy_would_record(
+def test_the_answer_of_a_sample_is_judged_as_a_proxy_would(
     tmp_path: Path, rule: str, call: str, right: str, wrong: str, message: str
 ) -> None:
     assert gives(tmp_path, rule, call, right) == []

@@ -54,11 +54,11 @@ def test_yaml_is_read_as_version_1_2(tmp_path: Path) -> None:
     assert tree == Tree(leaves={"no": Leaf("1:30")})
 
 
-def test_a_byte_order_mark_and_crlf_are_fine(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
     assert _load(tmp_path, b"\xef\xbb\xbfsize: 5\r\non: true\r\n") == Tree(5, on=True)
 
 
-def test_an_alias_stands_for_its_anchor(tmp_path: Path) -> None:
+def test_an_alias_is_expanded(tmp_path: Path) -> None:
     tree = _load(tmp_path, "leaves:\n  a: &a {url: x}\n  b: *a\n")
 
     assert tree.leaves == {"a": Leaf("x"), "b": Leaf("x")}
@@ -115,13 +115,11 @@ def test_an_alias_stands_for_its_anchor(tmp_path: Path) -> None:
         ("leaves:\n", "1:1: 'leaves' must be a mapping, not nothing"),
     ],
 )
-def test_what_is_wrong_has_a_line_and_a_column(
-    tmp_path: Path, text: str | bytes, message: str
-) -> None:
+def test_a_mistake_has_a_line_and_a_column(tmp_path: Path, text: str | bytes, message: str) -> None:
     assert _refused(tmp_path, text) == message
 
 
-def test_an_object_of_python_is_not_made(tmp_path: Path) -> None:
+def test_a_python_object_is_not_constructed(tmp_path: Path) -> None:
     assert _refused(tmp_path, "on: !!python/object/apply:os.getcwd []\n") == (
         "1:5: the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd' is not allowed, remove it"
     )
@@ -143,7 +141,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert (read, type(read)) == (value, type(value))
 
 
-def test_two_escapes_that_are_one_character_are_one_and_half_of_it_is_refused(
+def test_surrogate_pairs_are_joined_and_lone_surrogates_refused(
     tmp_path: Path,
 ) -> None:
     whole, half = r'leaves: {"a": {url: "\ud83d\ude00"}}', r'leaves: {"a": {url: "\ud83d"}}'
@@ -165,7 +163,7 @@ def test_an_alias_within_its_own_anchor_is_refused(tmp_path: Path) -> None:
     assert "use fewer aliases" in _refused(tmp_path, "leaves: &a {x: *a}\n")
 
 
-def test_a_deep_nest_is_refused(tmp_path: Path) -> None:
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path, "- " * 5000 + "x") == "1:1: nested too deeply, use fewer levels"
 
 
@@ -178,14 +176,14 @@ def test_brackets_are_refused_before_their_number_costs_time(tmp_path: Path, ope
     assert _refused(tmp_path, deeper) == "1:1: nested too deeply, use fewer levels"
 
 
-def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+def test_a_huge_file_is_refused_without_parsing(tmp_path: Path) -> None:
     assert "larger than" in _refused(tmp_path, b"#" * (LARGEST_FILE + 1))
 
 
 @pytest.mark.parametrize(
     ("name", "reason"), [("absent.yaml", "no such file or directory"), (".", "is a directory")]
 )
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, name: str, reason: str) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"^{tmp_path / name}: {reason}, name a readable file"):
         load(tmp_path / name, Tree)
 
@@ -199,7 +197,7 @@ _fragments = st.sampled_from(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(_fragments, max_size=30).map("".join))
 @example("&a : &a ")
-def test_any_text_is_read_or_refused_at_a_place_within_it(tmp_path: Path, text: str) -> None:
+def test_any_text_is_read_or_refused_with_a_place_in_it(tmp_path: Path, text: str) -> None:
     try:
         _load(tmp_path, text)
     except ConfigError as caught:

@@ -12,7 +12,7 @@ from turnlog.packs.fit import (
 PACKS = built_in_packs()
 
 
-def test_the_pack_that_names_most_of_a_servers_tools_fits() -> None:
+def test_the_pack_that_names_most_tools_of_a_server_matches() -> None:
     seen = {"files": {"read_file", "write_file", "edit_file"}, "other": {"place_order"}}
     (found,) = matching_packs(seen, PACKS, names_effect)
     assert found == PackMatch(
@@ -20,18 +20,18 @@ def test_the_pack_that_names_most_of_a_servers_tools_fits() -> None:
     )
 
 
-def test_only_tools_count_of_which_its_rules_say_what_was_asked() -> None:
+def test_only_tools_with_an_accepted_rule_are_listed() -> None:
     assert matching_packs({"files": {"read_file"}}, PACKS, names_change) == []
     (found,) = matching_packs({"files": {"read_file", "write_file"}}, PACKS, names_change)
     assert found.tools == ("write_file",)
 
 
-def test_a_pack_that_knows_few_of_a_servers_tools_does_not_fit() -> None:
+def test_a_pack_that_names_few_tools_of_a_server_does_not_match() -> None:
     assert matching_packs({"shop": {"fetch", "order", "pay"}}, PACKS, names_effect) == []
     assert matching_packs({"shop": set()}, PACKS, names_effect) == []
 
 
-def test_packs_about_access_fit_no_server() -> None:
+def test_packs_about_access_match_no_server() -> None:
     assert matching_packs({"x": {"delete_all", "remove_it"}}, PACKS, names_effect) == []
 
 

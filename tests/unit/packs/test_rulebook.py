@@ -48,7 +48,7 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert list(read_each(twice)) == [last]
 
 
-def test_a_rule_without_a_name_gets_one_of_its_file_and_line(tmp_path: Path) -> None:
+def test_a_rule_without_a_name_is_named_by_file_and_line(tmp_path: Path) -> None:
     text = "rules:\n  - effect: read\n\n  - name: mine\n    effect: write\n  - expects: content\n"
 
     placed = read_rules(source(tmp_path, "mine.yaml", text))
@@ -71,7 +71,7 @@ def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_whatever_goes_wrong_with_a_file_is_an_error_of_that_file(tmp_path: Path) -> None:
+def test_any_error_in_a_file_becomes_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^no\.yaml:1:1: cannot be read \(ValueError: "):
         read_rules(RuleSource(tmp_path / "a\0b.yaml", "no.yaml"))
 

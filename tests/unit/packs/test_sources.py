@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.packs.find import find_pack, pack_names, packs_folder
+from turnlog.packs.sources import find_pack, pack_names, packs_folder
 
 
 def _folder(path: Path) -> Path:

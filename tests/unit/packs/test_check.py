@@ -22,7 +22,7 @@ def test_a_good_file_has_no_problems(tmp_path: Path) -> None:
     assert found(tmp_path, "rules:\n  - {name: one, effect: read}\n") == []
 
 
-def test_every_problem_is_told_from_top_to_bottom_each_once(tmp_path: Path) -> None:
+def test_every_problem_is_reported_once_from_top_to_bottom(tmp_path: Path) -> None:
     text = """\
 rules:
   - 5
@@ -65,19 +65,19 @@ rules:
         ("rules: 5\n", "mine.yaml:1:8: 'rules' must be a list, not a whole number"),
     ],
 )
-def test_a_file_that_is_none_has_one_problem(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_file_that_is_not_yaml_has_one_problem(tmp_path: Path, text: str, problem: str) -> None:
     (told,) = found(tmp_path, text)
 
     assert told.startswith(problem)
 
 
-def test_a_file_that_is_not_there_has_one_problem(tmp_path: Path) -> None:
+def test_a_missing_file_has_one_problem(tmp_path: Path) -> None:
     (told,) = file_problems(RuleSource(tmp_path / "absent.yaml", "absent.yaml"), RuleFile, "rule")
 
     assert str(told) == "absent.yaml: no such file or directory, name a readable file"
 
 
-def test_an_empty_file_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_an_empty_file_has_one_problem(tmp_path: Path) -> None:
     for name in ("mine.yaml", "mine.examples.yaml"):
         (tmp_path / name).write_text("# nothing\n")
     source = RuleSource(tmp_path / "mine.yaml", "mine.yaml")

@@ -29,7 +29,7 @@ def read(path: str) -> bytes:
         ("${EMPTY}", ""),
     ],
 )
-def test_variables_and_files_stand_for_what_they_hold(text: str, expected: str) -> None:
+def test_variables_and_files_are_inserted(text: str, expected: str) -> None:
     assert expand(text, {"A": "1", "EMPTY": ""}, read).text == expected
 
 
@@ -45,7 +45,7 @@ def test_variables_and_files_stand_for_what_they_hold(text: str, expected: str) 
         ("${file:/odd}", "the file '/odd' cannot be read (is no text)"),
     ],
 )
-def test_what_cannot_be_expanded_is_named(text: str, says: str) -> None:
+def test_a_missing_variable_or_file_is_named(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         expand(text, {"A": "1"}, read)
     assert says in str(caught.value)
@@ -80,7 +80,7 @@ def test_urls_and_variables_of_a_command_are_expanded_and_commands_are_not(tmp_p
         ('{command: [x], env: {A: "${file:gone}"}}', "the file 'gone' cannot be read"),
     ],
 )
-def test_mistakes_have_their_place_and_show_no_value(tmp_path: Path, text: str, says: str) -> None:
+def test_mistakes_have_a_place_and_show_no_value(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(tmp_path, text, A=SECRET)
     assert says in str(caught.value)
