@@ -1,1 +1,1 @@
-"""Secrets cut out of what is recorded or logged. Pure."""
+"""Redaction of secrets in what is recorded or logged."""

@@ -1,4 +1,4 @@
-"""Which names (of JSON members, headers, variables, query parameters) have secrets for values."""
+"""Names of JSON members, headers, variables and query parameters whose values are secret."""
 
 import re
 from collections.abc import Iterable
@@ -7,22 +7,22 @@ from typing import Final
 
 
 class Hides(IntEnum):
-    """What vanishes under a name."""
+    """Which values of a name are redacted."""
 
     NOTHING = 0
     STRINGS = 1
-    """Strings; numbers stay: `max_tokens`, `csrf_token`."""
+    """Strings but not numbers: `max_tokens`, `csrf_token`."""
     ALL = 2
-    """Whatever stands there, numbers and whole objects too."""
+    """Every value, also numbers and whole objects."""
 
 
-# Headers that the words below do not cover, or whose value may be a number.
+# Headers that the words below do not match, or whose value may be a number.
 _HEADERS: Final = (
     *("x-vault-token", "x-github-token", "private-token", "job-token", "x-functions-key"),
     *("x-goog-iap-jwt-assertion", "cf-access-jwt-assertion", "mcp-session-id"),
 )
 
-# Ends of names, written without separators. These are long enough to need no word border.
+# Ends of names without separators, long enough to need no word boundary.
 _ENDS: Final = (
     *("password", "passwords", "passwordhash", "passwd", "passphrase", "passcode"),
     *("secret", "secrets", "secretkey", "apikey", "apikeys", "accesskey"),
@@ -33,14 +33,14 @@ _ENDS: Final = (
     *("credential", "credentials", "authorization", "connectionstring", "cookie"),
     *("cookies", "sessid"),
 )
-# Last words: too short to be looked for inside a word.
+# Last words, too short to match inside a word.
 _LAST_WORDS: Final = frozenset({"pwd", "auth", "bearer", "creds", "jwt", "otp", "totp"})
 _WHOLE: Final = {
     "token": Hides.ALL,
     "pass": Hides.STRINGS,
     "xamzsignature": Hides.ALL,
     "xgoogsignature": Hides.ALL,
-    # Sealed by an MCP server for one call and its caller (2026-07-28); no one's to keep.
+    # Sealed by an MCP server for one call and its caller (2026-07-28).
     "requeststate": Hides.ALL,
 }
 HARMLESS_TOKEN: Final = re.compile(
@@ -48,7 +48,7 @@ HARMLESS_TOKEN: Final = re.compile(
     r"|pagination|paging|resume|delta|change|start|end|first|last|stop|eos|bos|pad|unk|mask|sep"
     r"|cls|special|max|min|num|total|count"
 )
-"""A token after one of these says where a list or a text goes on, or counts; it opens nothing."""
+"""A token after one of these words is a position or a count, not a secret."""
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST: Final = 128
@@ -56,18 +56,18 @@ _CACHE: Final = 4096
 
 
 class SecretNames:
-    """The built-in names and those of an operator. Case, `-`, `_`, `.` and camelCase do not matter."""
+    """The built-in secret names and those of an operator; case and separators do not matter."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._exact = frozenset(map(_joined, (*_HEADERS, *names))) - {""}
         self._known: dict[str, Hides] = {}
 
     def hides(self, name: str) -> Hides:
-        """Return what vanishes under `name`. Names come in few kinds, so answers are kept."""
+        """Return which values of `name` are redacted; cached, as few names are in use."""
         known = self._known.get(name)
         if known is not None:
             return known
-        # What counts in a name is how it ends.
+        # Only the end of a name counts.
         name = name[-_LONGEST:]
         if len(self._known) >= _CACHE:
             self._known.clear()

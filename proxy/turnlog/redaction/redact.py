@@ -1,8 +1,8 @@
-"""Cut secrets out of what is recorded or logged. What is forwarded never comes here.
+"""Redaction of secrets in what is recorded or logged; forwarded bytes are never redacted.
 
-A cheap first look tells that there is nothing to do, which is the usual case, and then the bytes
-come back as they are. Otherwise a tolerant scan walks the JSON token by token and replaces values
-in place, so that broken JSON, duplicate keys and cut texts hide nothing.
+A quick scan finds no candidates in most content, which is then returned as it is. Otherwise a tolerant
+scanner walks the JSON token by token and replaces values in place, so that broken JSON, duplicate keys
+and cut texts hide nothing.
 """
 
 import json
@@ -21,21 +21,21 @@ from .text import cut_assignments, cut_urls
 from .values import PLACEHOLDER, PRIVATE_KEY, QuickScan, cut_shapes, decode_layers
 
 _ROUNDS: Final = 6
-"""A cut may bring a secret to light that another one covered; more rounds than this hide it all."""
+"""A redaction may uncover another secret; after so many rounds the whole text is redacted."""
 _STEP: Final = 4
-"""Levels that what was decoded counts for, of those below."""
+"""Levels of depth that decoded text counts for."""
 _DEPTH: Final = 6
-"""JSON in strings in JSON: how deep it is looked into."""
+"""Deepest nesting of JSON in strings in JSON that is parsed."""
 _DEEPEST: Final = 12
-"""Where nothing is looked into any more: what might be secret there vanishes whole."""
+"""Depth from which a text with candidates is redacted as a whole."""
 MARGIN: Final = 2048
-"""Bytes beyond what is kept of a longer text that redaction wants to see."""
+"""Bytes beyond the recorded part of a longer text that redaction needs."""
 _TAIL: Final = 256
-"""Bytes left out at the end of a cut text."""
+"""Bytes dropped at the end of a cut text."""
 _TAIL_RUN: Final = 1024
-"""Bytes left out where the text is one unbroken run of characters there."""
+"""Bytes dropped if the end is one unbroken run of characters."""
 _OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
-# Three quotes begin a text of Python's.
+# Three quotes begin a string of Python's.
 _JSON_START: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])(?:[{\[]|"(?!""))')
 _UNNAMED: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
 _RUN: Final = re.compile(r"\S++")
@@ -48,16 +48,16 @@ _SHORT: Final = dict(zip("bfnrt", "\b\f\n\r\t", strict=True))
 
 
 class Redacted(Struct, frozen=True, gc=False):
-    """What is left of some content, and whether anything was cut out of it."""
+    """Redacted content, and whether anything was redacted."""
 
     data: bytes
     touched: bool
 
 
 class Redactor:
-    """Knows what is secret: the built-in names and shapes, and those of an operator.
+    """Redacts secrets by built-in names and shapes, and by those of an operator.
 
-    Raises `ValueError` for a pattern that is no RE2 expression.
+    Raises `ValueError` if a pattern is not an RE2 expression.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Redactor:
         self._look = QuickScan(names)
 
     def json(self, data: bytes, *, complete: bool = True) -> Redacted:
-        """Cut secrets out of JSON, or out of what should have been JSON.
+        """Return JSON, or text that should be JSON, without secrets.
 
-        With `complete=False` the data was cut by a cap, and its last part, up to `MARGIN` bytes, is
-        left out as well, because a secret that began there cannot be told any more; so is a value
-        that still wants the sibling that names it. That alone does not count as touched. Whoever
-        keeps `n` bytes of a longer text passes at least `n + MARGIN` of it, and cuts what comes
-        back to `n`: a placeholder may break there, a secret not.
+        With `complete=False` the data is the beginning of a longer text. Its last part, up to
+        `MARGIN` bytes, is dropped, which does not count as redacted. To record `n` bytes, pass at
+        least `n + MARGIN` and cut the result to `n`.
         """
+        # A secret that is cut at the end cannot be recognized; neither can a value whose name comes
+        # in a sibling after it.
         if not self._own and not self._look.has_candidates(data):
             if complete:
                 return Redacted(data, False)
@@ -93,12 +93,12 @@ class Redactor:
         return Redacted(cut if complete else _without_tail(cut), cut != data)
 
     def text(self, s: str) -> tuple[str, bool]:
-        """Cut secrets out of a text; tell whether there were any."""
+        """Return a text without secrets, and whether there were any."""
         cut = self._text(s, 0)
         return cut, cut != s
 
     def _wide_encoding(self, data: bytes) -> Redacted:
-        """UTF-16 or UTF-32 is no JSON on this wire: it stays as it is, or vanishes whole."""
+        """Return UTF-16 or UTF-32 as it is, or redacted as a whole: JSON is UTF-8 (RFC 8259)."""
         text = data.replace(b"\0", b"")
         if self._document(text) == text:
             return Redacted(data, False)
@@ -114,7 +114,7 @@ class Redactor:
         return data if cut_text == text else cut_text.encode("utf-8", "surrogateescape")
 
     def _walk(self, data: bytes, depth: int, *, complete: bool = True) -> tuple[bytes, bool]:
-        # An operator's pattern may match anything: then every string deserves a look.
+        # An operator's pattern may match anything: then every string is a candidate.
         hits = (
             [m.start() for m in _QUOTE.finditer(data)]
             if self._own
@@ -130,7 +130,7 @@ class Redactor:
         return walk.run(), walk.sound
 
     def _string(self, raw: str, *, depth: int) -> str:
-        """Cut secrets out of a string as it stands in JSON, one character for each byte."""
+        """Return the raw content of a JSON string without secrets; one character is one byte."""
         plain = _plain(raw)
         cut = self._text(plain, depth + 1)
         return raw if cut == plain else _escaped(cut, raw)
@@ -145,7 +145,7 @@ class Redactor:
             before = text
             text, done = self._round(text, depth)
             if text != before and not done:
-                # To the end first: what is covered is looked for once.
+                # Decoding is costly: only when nothing else is found any more.
                 continue
             cut, text = text, self._uncover(text, depth)
             if text == cut:
@@ -153,7 +153,7 @@ class Redactor:
         return PLACEHOLDER
 
     def _round(self, text: str, depth: int) -> tuple[str, bool]:
-        """Cut once; tell whether another time is sure to find nothing."""
+        """Return a text redacted once, and whether another round cannot find anything."""
         data = to_bytes(text)
         if depth < _DEPTH and _JSON_START.match(data):
             data, sound = self._walk(data, depth)
@@ -163,8 +163,8 @@ class Redactor:
         return self._flat(text, depth), False
 
     def _flat(self, text: str, depth: int) -> str:
-        """Cut secrets out of text that is no JSON, or only in part."""
-        # First, for another cut would take the line that tells what follows.
+        """Return text that is not JSON, or only in part, without secrets."""
+        # First, because another redaction would remove the line that announces the key.
         text = PRIVATE_KEY.sub(PLACEHOLDER, text)
         places, near = self._look.marks(text)
         text = cut_assignments(text, self._names, places)
@@ -177,7 +177,7 @@ class Redactor:
         return text
 
     def _uncover(self, text: str, depth: int) -> str:
-        """Hide what shows only once escapes and percent signs are decoded."""
+        """Return a text without secrets that show only when escapes are decoded."""
         if not self._is_covered(text, depth):
             return text
         text = _RUN.sub(
@@ -201,7 +201,7 @@ class Redactor:
 
 
 def _plain(raw: str) -> str:
-    """Return what a JSON string says. Broken escapes are read as far as they go."""
+    """Return the text of a raw JSON string; broken escapes are tolerated."""
     text = raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
     if "\\" not in text:
         return text
@@ -219,11 +219,9 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _escaped(text: str, raw: str) -> str:
-    """Return `text` as it stands in a JSON string, one character for each byte.
-
-    Half a surrogate pair becomes an escape, unless `raw`, that it was made of, was no UTF-8: then
-    it stands for a byte.
-    """
+    """Return `text` as the raw content of a JSON string; one character is one byte."""
+    # A lone surrogate becomes an escape. But if `raw`, which `text` comes from, is not UTF-8, it stands
+    # for a byte.
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
     half = _HALF_PAIR if _is_utf8(raw) else _NO_BYTE
     escaped = half.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
@@ -239,7 +237,7 @@ def _is_utf8(raw: str) -> bool:
 
 
 def _without_tail(data: bytes) -> bytes:
-    """Return cut data without its last part, ending where a word, a character or a cut ends."""
+    """Return cut data without its last part, up to the end of a word or placeholder."""
     end = max(0, len(data) - _TAIL)
     start = max(0, len(data) - _TAIL_RUN)
     edge = max(data.rfind(mark, start, end) for mark in (b" ", b"\n", b'"', b","))

@@ -1,7 +1,7 @@
-"""Cut out of the record what the `redact` expressions of rules select.
+"""Redaction of what the `redact` expressions of rules select in a call.
 
-What was selected is cut wherever else it stands in the same call, too: tools repeat arguments in
-their results, and servers repeat structured content as text.
+Selected texts are redacted wherever they occur in the same call: tools repeat arguments in their
+results, and servers repeat structured content as text.
 """
 
 import json
@@ -18,12 +18,12 @@ from .redact import Redacted
 from .values import PLACEHOLDER
 
 SHORTEST: Final = 4
-"""Characters of a text that is cut wherever it stands; shorter ones are everywhere."""
+"""Characters of a text that is redacted wherever it occurs; shorter texts occur everywhere."""
 SHORTEST_NUMBER: Final = 6
 MAX_TEXTS: Final = 1000
-"""Texts that are looked for; of more than that all content goes."""
+"""Number of texts that are searched for; with more all content is redacted."""
 _ROOT: Final = re.compile(r"""\$(?:\.|\[['"])(args|result|status)(?:['"]\])?(?![\w'",])""")
-"""Of an expression that selects on one side alone, and not of every such one."""
+"""Matches expressions that certainly select on one side only."""
 _ALL: Final = b'"' + PLACEHOLDER.encode() + b'"'
 _encode = msgspec.json.Encoder().encode
 
@@ -33,7 +33,7 @@ Branch = dict[int | str, Tree]
 
 
 class RuleSecrets(Struct, frozen=True):
-    """What has to go: selected places, and the texts that stood there, the longest first."""
+    """The selected places of a call, and the texts there, longest first."""
 
     expressions: tuple[str, ...] = ()
     places: tuple[ValuePath, ...] = ()
@@ -41,13 +41,13 @@ class RuleSecrets(Struct, frozen=True):
     too_many: bool = False
 
     def may_select_in(self, side: Side) -> bool:
-        """Tell whether an expression may select something there, by how it begins."""
+        """Return whether an expression may select something on a side of the call."""
         found = (_ROOT.match(text) for text in self.expressions)
         return any(match is None or match[1] == side for match in found)
 
 
 def select_secrets(expressions: Sequence[str], seen: ExpressionInput) -> RuleSecrets:
-    """Return what the expressions select in a call: everything where one cannot be applied."""
+    """Return what the expressions select in a call; if one cannot be applied, everything."""
     selected = [try_locate(text, seen) for text in expressions]
     found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
@@ -60,8 +60,11 @@ def select_secrets(expressions: Sequence[str], seen: ExpressionInput) -> RuleSec
 
 
 def cut_json(data: bytes, side: Side, value: object, what: RuleSecrets) -> Redacted:
-    """Cut out of one side of a call. `value` is what `data` says, `None` where nobody can tell:
-    then all of it goes, if an expression could be meant for it."""
+    """Return one side of a call without what was selected.
+
+    `value` is the decoded `data`, `None` if it cannot be decoded: then all of it is redacted if an
+    expression may select something in it.
+    """
     if not data or not what.expressions:
         return Redacted(data, False)
     if what.too_many or (value is None and what.may_select_in(side) and data.strip() != b"null"):
@@ -75,7 +78,7 @@ def cut_json(data: bytes, side: Side, value: object, what: RuleSecrets) -> Redac
 
 
 def cut_text(text: str, what: RuleSecrets) -> tuple[str, bool]:
-    """Cut the selected texts out of another one; tell whether there were any."""
+    """Return a text without the selected texts, and whether there were any."""
     cut = PLACEHOLDER if what.too_many and text else _replaced(text, what.texts)
     return cut, cut != text
 
@@ -100,18 +103,18 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield a text as it is, and as it stands in JSON that is itself a text."""
+    """Yield a text and its forms inside a JSON string."""
     yield text
     yield json.dumps(text)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _tree(places: Iterable[ValuePath]) -> Tree:
-    """Return places as one tree, `None` where a place ends."""
+    """Return paths as one tree, with `None` at the end of each."""
     whole: Branch = {}
-    # The short ones first: below the end of one no other matters.
+    # Short paths first: those below the end of one do not matter.
     for place in sorted(places, key=len):
-        # One more step on top, so that the root can be a place, too.
+        # One step on top, so that the root can be selected as well.
         *steps, last = (0, *place)
         node: Tree = whole
         for step in steps:
@@ -122,7 +125,7 @@ def _tree(places: Iterable[ValuePath]) -> Tree:
 
 
 def _without(value: object, tree: Tree, texts: Sequence[str]) -> object:
-    """Return a value without what is selected: the same object where nothing is."""
+    """Return a value without what is selected; the same object if nothing is."""
     if tree is None:
         return PLACEHOLDER
     match value:

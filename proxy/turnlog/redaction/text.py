@@ -1,8 +1,7 @@
-"""Cut secrets out of text: `name=value` and `name: value` in all their spellings, URLs, markup.
+"""Redaction of text: `name=value` and `name: value` in all spellings, URLs and markup.
 
-Every scan goes forward only, and what it looked at it either cuts or steps over, so that the work
-is linear in the text whatever the text is. Names are read only where the first look found something:
-source code is full of assignments that hide nothing.
+Scans only go forward and never look at a part twice, so the work is linear in any text. Names are
+read only where the quick scan found a candidate: source code is full of harmless assignments.
 """
 
 import re
@@ -46,8 +45,8 @@ _MORE: Final = re.compile(r"[ \t]*+(?P<sign>=>|:=|==?|:)?[ \t]*+")
 _BRACKETS: Final = re.compile(
     r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"?|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?|[{}\[\]()]", re.DOTALL
 )
-# What says that there is no value, what type it has, or where it comes from: source code is full
-# of `token: str` and `password=self.password`.
+# Values that are none: types and references to a value, as in `token: str` and
+# `password=self.password`, of which source code is full.
 _NOTHING: Final = re.compile(
     r"(?:null|none|nil|true|false|undefined|\[\s*\]|\{\s*\}|\(\)"
     r"|str|string|secretstr|bytes|int|number|bool|boolean|any|object|unknown|void"
@@ -82,21 +81,21 @@ _SIGNATURE: Final = re.compile(
 _URL_PARTS: Final = re.compile(r"([?&;#/])")
 _STRUCTURED: Final = re.compile(r"[{\[\"]")
 _LAYERS: Final = 4
-"""Layers of percent signs that are taken off before somebody looks at what is left."""
+"""Layers of percent-encoding that are decoded."""
 _URL_NAMES: Final = frozenset({"sig", "signature"})
 
 
 class Span(Struct, frozen=True):
-    """Where a value stands."""
+    """Start and end of a value in a text."""
 
     begin: int
     end: int
 
 
 def cut_assignments(text: str, names: SecretNames, places: Iterable[int]) -> str:
-    """Return `text` with the values of secret names replaced.
+    """Return `text` with the values of secret names redacted.
 
-    `places` is where the first look found something, in order: in a name, or in the word before.
+    `places` are the candidates of the quick scan in order, each in a name or the word before it.
     """
     text = _cut_found(text, names, _assignments_at(text, places))
     if "login" in text:
@@ -108,9 +107,9 @@ def cut_assignments(text: str, names: SecretNames, places: Iterable[int]) -> str
 
 
 def cut_urls(text: str, names: SecretNames, look: Callable[[str], bool]) -> str:
-    """Return `text` with passwords before `@`, and percent-encoded secrets, replaced.
+    """Return `text` with passwords in URLs and percent-encoded secrets redacted.
 
-    `look` tells whether a decoded text holds a secret.
+    `look` returns whether a decoded text has a secret.
     """
     if "://" in text and "@" in text:
         text = _URL.sub(_cut_userinfo, text)
@@ -120,7 +119,7 @@ def cut_urls(text: str, names: SecretNames, look: Callable[[str], bool]) -> str:
 
 
 def _cut_runs(text: str, cut: Callable[[str], str]) -> str:
-    """Return `text` with each run of characters that has a percent-encoded one in it cut."""
+    """Return `text` with `cut` applied to each run that has a percent-encoded character."""
     pieces: list[str] = []
     done = 0
     places = (match.start() for match in _ENCODED.finditer(text))
@@ -131,7 +130,7 @@ def _cut_runs(text: str, cut: Callable[[str], str]) -> str:
 
 
 def _runs(text: str, places: Iterable[int], kind: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Give the runs of `kind` that hold one of `places`, each once. Places come in order."""
+    """Yield the runs of `kind` around `places`, each once; places are in order."""
     end = 0
     for place in places:
         if place >= end:
@@ -142,7 +141,7 @@ def _runs(text: str, places: Iterable[int], kind: re.Pattern[str]) -> Iterator[t
 
 
 def _run_start(text: str, place: int, floor: int, kind: re.Pattern[str]) -> int:
-    """Return where the run that `place` stands in, or behind, begins; not before `floor`."""
+    """Return the start of the run at or right before `place`, not before `floor`."""
     size = _WINDOW
     while True:
         window = text[max(floor, place - size) : place]
@@ -154,9 +153,9 @@ def _run_start(text: str, place: int, floor: int, kind: re.Pattern[str]) -> int:
 
 
 def _assignments_at(text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
-    """Give what is assigned or passed at `places`."""
+    """Yield the assignments and options at `places`."""
     for begin, end in _runs(text, places, _NAME):
-        # Of `API key: ...` the look may have seen either word.
+        # The candidate in `API key: ...` may be either word.
         for start in (begin, end + 1) if text[end : end + 1] in {" ", "\t"} else (begin,):
             if match := _ASSIGNMENT.match(text, start) or _OPTION.match(text, start):
                 yield match
@@ -185,7 +184,7 @@ def _hides(text: str, match: re.Match[str], names: SecretNames) -> Hides:
     hides = names.hides(name)
     if hides is Hides.ALL or not _TWO_WORDS.search(name):
         return hides
-    # `API key: ...`: the word before belongs to the name.
+    # In `API key: ...` the word before belongs to the name.
     begin = match.start("name")
     before = _WORD_BEFORE.search(text, max(0, begin - 24), begin)
     return names.hides(f"{before[1]} {name}") if before else hides
@@ -204,7 +203,7 @@ def _is_worth_hiding(value: str, hides: Hides, names: SecretNames) -> bool:
 
 
 def _value(text: str, match: re.Match[str], hides: Hides) -> Span:
-    """Return where the value behind `match` stands; the span may be empty."""
+    """Return the span of the value after `match`, which may be empty."""
     at = match.end()
     if text.startswith(PLACEHOLDER, at):
         return _cut_before(text, at)
@@ -221,7 +220,7 @@ def _value(text: str, match: re.Match[str], hides: Hides) -> Span:
 
 
 def _to_line_end(text: str, at: int, sign: str) -> Span:
-    """A line of its own, as of a header or an environment file, may hold blanks in its value."""
+    """Return the rest of a line, as in headers and environment files, whose values may have blanks."""
     rest = _REST_OF_LINE.match(text, at)
     end = rest.end() if rest else at
     if sign.startswith("=") and "&" in text[at:end]:
@@ -230,10 +229,8 @@ def _to_line_end(text: str, at: int, sign: str) -> Span:
 
 
 def _bare(text: str, at: int) -> Span:
-    """Return one word; more, where it cannot be the whole value.
-
-    So with `Bearer abc`, an annotated `password: str = "abc"`, and with the name of another value.
-    """
+    """Return the span of one word, or of more if that cannot be the whole value."""
+    # As in `Bearer abc`, `password: str = "abc"`, and before the name of another value.
     end = at
     while word := _BARE.match(text, end):
         end = word.end()
@@ -250,14 +247,14 @@ def _bare(text: str, at: int) -> Span:
 
 
 def _cut_before(text: str, at: int) -> Span:
-    """Return an earlier cut, and with it what stands close behind, unless that only closes."""
+    """Return the span of a placeholder and what directly follows it, unless that only closes."""
     word = _bare(text, at)
     end = at + len(PLACEHOLDER)
     return Span(at, end) if _CLOSERS.fullmatch(text, end, word.end) else word
 
 
 def _quoted(text: str, quote: re.Match[str]) -> Span:
-    """Return what stands between quotes; to the end of the text if they are never closed."""
+    """Return the span between quotes; to the end of the text if they are never closed."""
     escape, mark = quote[1], quote[2]
     begin = quote.end()
     end = _closing_quote(text, begin, escape, mark)
@@ -272,7 +269,7 @@ def _quoted(text: str, quote: re.Match[str]) -> Span:
 
 
 def _closing_quote(text: str, begin: int, escape: str, mark: str) -> int:
-    """Return where the quotes are closed, or -1. Inside plain quotes a backslash escapes."""
+    """Return the position of the closing quote, or -1; inside plain quotes a backslash escapes."""
     if escape or len(mark) > 1:
         return text.find(escape + mark, begin)
     inside = _INSIDE[mark].match(text, begin)
@@ -281,7 +278,7 @@ def _closing_quote(text: str, begin: int, escape: str, mark: str) -> int:
 
 
 def _closing(text: str, at: int) -> int:
-    """Return where the bracket at `at` is closed; the end of the text if it is not."""
+    """Return the position after the bracket that closes the one at `at`, else the end of the text."""
     depth = 0
     for token in _BRACKETS.finditer(text, at):
         if token[0] in {"{", "[", "("}:
@@ -301,7 +298,7 @@ def _block_follows(text: str, at: int) -> bool:
 
 
 def _block(text: str, name_at: int, at: int) -> Span:
-    """Return the indented lines (YAML) under the line of the name."""
+    """Return the span of the indented lines (YAML) below the line of the name."""
     first = text.rfind("\n", max(0, name_at - 200), name_at) + 1
     if first == 0 and name_at > 200:
         return Span(at, at)
@@ -323,7 +320,7 @@ def _block(text: str, name_at: int, at: int) -> Span:
 
 
 def _is_first(text: str, at: int) -> bool:
-    """Tell whether nothing but blanks and list marks stands before `at` on its line."""
+    """Return whether only blanks and list marks come before `at` on its line."""
     begin = max(0, at - 64)
     before = text[begin:at]
     if begin and "\n" not in before and "\r" not in before:

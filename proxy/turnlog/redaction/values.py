@@ -1,4 +1,4 @@
-"""What secrets look like where no name gives them away, and a cheap first look for any of it."""
+"""Shapes of secrets that no name marks, and a quick scan for candidates of any kind."""
 
 import base64
 import binascii
@@ -19,9 +19,9 @@ _KEY_WORDS: Final = (
     *("account", "storage", "subscription", "auth", "session", "ssh", "functions"),
 )
 _AS_NAME: Final = r"[-_.0-9]*+[\]\)]?\s*+[:=>]|[\\\"'`]"
-# Each of these finds its first letters, or rare ones, as fast as memory can be read, and looks
-# around only there: each alternative has to begin with a plain character. For lower case.
-# In a group stand those that `_SHAPES` is for; the others are names.
+# Each alternative begins with a plain character, so that it is found as fast as memory is read, and
+# lookarounds are tried only there. For text in lower case. Groups mark candidates for `_SHAPES`; the
+# others are names.
 _LOOKS: Final = tuple(
     re.compile(pattern.encode())
     for pattern in (
@@ -54,8 +54,8 @@ _LOOKS: Final = tuple(
         r"a(sia[0-9a-z]{12}|tatt3)",
     )
 )
-# What any of the above needs, without looking around: all of it is looked for in one pass first,
-# with other threads running, and nearly every text ends there.
+# What each of the above needs, without lookarounds. RE2 searches for all of it in one pass, with the
+# GIL released, and nearly every text ends there.
 _NEEDLES: Final = (
     r"token|cookie|akia|slack\.com/|authoriz|aiza|eyj|jwt|request.?state|secret|cred(?:ential|s)",
     rf"(?:{'|'.join(_KEY_WORDS)}).?key",
@@ -67,20 +67,20 @@ _NEEDLES: Final = (
     r"pwd|bearer|basic[\s\v+]|connection.?string|sessid|mcp.?session",
     r"://[^\s\"'<>\\]*@",
 )
-# What any word may be covered by: escapes, percent signs, the other bytes of UTF-16 and UTF-32.
+# What may hide any word: escapes, percent-encoding, and the other bytes of UTF-16 and UTF-32.
 _COVERS: Final = r"\\u00|\\/|%|\x00"
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
 _CONTEXT: Final = 16
 _LAYERS: Final = 12
-"""How many layers of escapes and percent signs are looked through."""
+"""Layers of escapes and percent-encoding that are decoded."""
 
 
 def decode_layers(data: bytes) -> bytes | None:
-    """Return `data` without JSON's escapes of ASCII characters, and without percent-encoding.
+    """Return `data` without JSON escapes of ASCII characters and percent-encoding.
 
-    `None` stands for more layers than anybody uses who does not want to hide something.
+    `None` if there are more layers than any honest text has.
     """
     for _ in range(_LAYERS):
         plain = _ESCAPED.sub(_unescape, data) if b"\\" in data else data
@@ -98,7 +98,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 class QuickScan:
-    """Tells cheaply that nothing in a text can be secret. Wrong only in the safe direction."""
+    """A quick scan for candidates of secrets; it may find too many, never too few."""
 
     def __init__(self, names: Iterable[str]) -> None:
         own = tuple(map(_name_pattern, names))
@@ -108,14 +108,14 @@ class QuickScan:
         self._anything = _any_of((*_NEEDLES, *own, _COVERS))
 
     def has_candidates(self, data: bytes) -> bool:
-        """Tell whether `data` deserves a real look."""
+        """Return whether `data` may contain a secret."""
         if not self._anything(data):
             return False
         low = data.lower().replace(b"\0", b"")
         return self._hit(low) or self._uncovers(low)
 
     def candidate_places(self, data: bytes) -> list[int]:
-        """Return where in `data` something deserves a real look, in order."""
+        """Return the positions of candidates in `data`, in order."""
         low = data.lower()
         found = [match.start() for match in _COVERED.finditer(low)]
         found += [url.start() for url in _urls(low) if b"@" in url[0]] if b"@" in low else []
@@ -123,11 +123,11 @@ class QuickScan:
         return sorted(found)
 
     def marks(self, text: str) -> tuple[list[int], str]:
-        """Return where in `text` to look, in order, and what stands around those that are no names.
+        """Return the positions of candidates in `text`, and the text around those that are not names.
 
-        The latter in lower case: there are the needles of shapes.
+        The latter is in lower case, for the needles of shapes.
         """
-        # One byte for each character, so that places in both are the same.
+        # One byte for each character, so that positions are the same.
         low = text.encode("ascii", "replace").lower()
         places: list[int] = []
         near: list[bytes] = []
@@ -150,7 +150,7 @@ class QuickScan:
         return b"@" in low and any(b"@" in url[0] for url in _urls(low))
 
     def _uncovers(self, low: bytes) -> bool:
-        """Tell whether escapes or percent signs cover something."""
+        """Return whether decoding escapes and percent-encoding uncovers a candidate."""
         if b"%" not in low and b"\\u00" not in low and b"\\/" not in low:
             return False
         plain = decode_layers(low)
@@ -164,7 +164,7 @@ def _name_pattern(name: str) -> str:
 
 
 def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
-    """Return a search for any of `patterns`, whose time does not depend on how many there are."""
+    """Return a search for any of `patterns`; its time does not depend on their number."""
     engine = cast("Any", re2)
     options = engine.Options()
     options.encoding = options.Encoding.LATIN1
@@ -173,23 +173,23 @@ def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
     options.case_sensitive = False
     options.max_mem = 32 << 20
     options.log_errors = False
-    # A set of one: its search costs less than that of a pattern.
+    # A set of one pattern: its search is faster than that of a pattern.
     together = engine.Set.SearchSet(options)
     try:
         together.Add("|".join(patterns).encode())
         together.Compile()
     except engine.error:
-        # Thousands of names: then every long text deserves a look.
+        # Thousands of names: then every text is a candidate.
         return lambda _: True
     search: Callable[[bytes], object] = together.Match
     return search
 
 
 class SecretShape(Struct, frozen=True):
-    """One kind of secret: group `secret` of `pattern` vanishes where `holds` agrees."""
+    """One shape of secrets: group `secret` of `pattern` is redacted if `is_secret` accepts it."""
 
     needle: str
-    """What stands in lower case in every text that the pattern matches, where the look hits it."""
+    """Text in lower case that every match contains, near the candidate of the quick scan."""
     pattern: re.Pattern[str]
     is_secret: Callable[[str], bool]
 
@@ -203,7 +203,7 @@ def _has_dot(value: str) -> bool:
 
 
 def _is_userinfo(value: str) -> bool:
-    """Tell whether base64 says `user:password`."""
+    """Return whether `value` is base64 of `user:password`."""
     try:
         plain = base64.b64decode(value + "=" * (-len(value) % 4))
     except binascii.Error:
@@ -216,16 +216,14 @@ def _shape(needle: str, pattern: str, holds: Callable[[str], bool] = bool) -> Se
 
 
 def _headed(head: str, rest: str, holds: Callable[[str], bool] = bool) -> SecretShape:
-    """`head` is of fixed length; no letter and no digit stands before it.
-
-    It is looked at first, and what stands before it afterwards: plain characters are found as fast
-    as memory can be read.
-    """
+    """Return the shape of a secret that begins with `head`, not after a letter or digit."""
+    # `head` has a fixed length and comes first in the pattern, before the lookbehind: plain characters
+    # are found as fast as memory is read.
     needle = re.split(r"[\[\\]", head)[0].lower()
     return _shape(needle, rf"(?P<secret>{head}(?<![A-Za-z0-9]{head}){rest})", holds)
 
 
-# What follows the word in prose and in challenges, and is no token.
+# Words that follow `bearer` or `basic` in prose and challenges, and are not tokens.
 _PROSE: Final = (
     r"(?!(?:bearer|basic|tokens?|auth\w*|realm|error|scope|resource_metadata|scheme|format|headers?|access|"
     r"credentials?|is|was|are|and|or|in|of|for|with|must|should|not|missing|invalid)\b)"
@@ -271,7 +269,7 @@ _SHAPES: Final = (
 
 
 def cut_shapes(text: str, near: str) -> str:
-    """Return `text` with every secret of a known shape, whose needle is `near`, replaced."""
+    """Return `text` with secrets redacted whose shape has its needle in `near`."""
     for shape in _SHAPES if near else ():
         if shape.needle in near:
             text = shape.pattern.sub(partial(_cut, holds=shape.is_secret), text)

@@ -38,20 +38,20 @@ def cut(args: object, *expressions: str, result: object = None) -> tuple[object,
         (["$"], CUT),
     ],
 )  # fmt: skip
-def test_what_is_selected_is_cut(expressions: list[str], kept: object) -> None:
+def test_selected_values_are_redacted(expressions: list[str], kept: object) -> None:
     args = {"user": {"name": "Ada"}, "list": [{"pin": 1}, {"pin": 2}]}
     assert cut(args, *expressions)[0] == kept
 
 
 @pytest.mark.parametrize("expressions", [[], ["$.args.other"], ["$.result.user"]])
-def test_what_is_not_selected_stays_as_it_came(expressions: list[str]) -> None:
+def test_other_values_stay_as_they_came(expressions: list[str]) -> None:
     data = b'{ "user": ["Ada", 1.50, null] }'
     value = json.loads(data)
     what = select_secrets(expressions, ExpressionInput(args=value))
     assert cut_json(data, "args", value, what) == Redacted(data, False)
 
 
-def test_a_cut_text_goes_wherever_it_stands() -> None:
+def test_a_selected_text_is_redacted_everywhere() -> None:
     args = {"query": 'Ada "Love"\nlace', "code": 123456, "flag": True, "n": 7, "id": "abc"}
     mirror = json.dumps({"q": args["query"], "é": "é"})
     result = {"text": mirror, 'for Ada "Love"\nlace': "123456 abc 7", "n": 7, "none": None}
@@ -66,7 +66,7 @@ def test_a_cut_text_goes_wherever_it_stands() -> None:
     assert touched
 
 
-def test_texts_below_what_is_selected_go_too() -> None:
+def test_texts_below_a_selected_value_are_redacted_as_well() -> None:
     assert cut({"a": {"b": ["deep text", 1.234567]}}, "$.args.a", result="a deep text 1.234567") == (
         {"a": CUT}, f"a {CUT} {CUT}", True,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_texts_below_what_is_selected_go_too() -> None:
         ("$.args.a", "result", None),
     ],
 )
-def test_what_nobody_can_read_goes_whole_if_it_could_be_meant(
+def test_unreadable_content_is_redacted_if_an_expression_may_select_in_it(
     expression: str, side: str, kept: Redacted | None
 ) -> None:
     data = b'{"a": "cut off he'
@@ -96,12 +96,12 @@ def test_what_nobody_can_read_goes_whole_if_it_could_be_meant(
 
 
 @pytest.mark.parametrize("data", [b"", b" null "])
-def test_nothing_is_nothing_to_cut(data: bytes) -> None:
+def test_empty_content_is_not_redacted(data: bytes) -> None:
     what = select_secrets(["$..a"], ExpressionInput(args={"a": "text"}))
     assert cut_json(data, "result", None, what) == Redacted(data, False)
 
 
-def test_what_is_no_json_loses_the_texts() -> None:
+def test_selected_texts_are_redacted_in_other_text() -> None:
     what = select_secrets(["$.args.name"], ExpressionInput(args={"name": "Ada Lovelace"}))
     page = b"<p>\xff Ada Lovelace</p>"
     assert cut_json(page, "result", None, what) == Redacted(b"<p>\xff [redacted]</p>", True)
@@ -109,7 +109,7 @@ def test_what_is_no_json_loses_the_texts() -> None:
     assert cut_text("hello Ada", what) == ("hello Ada", False)
 
 
-def test_more_texts_than_are_looked_for_take_everything_along() -> None:
+def test_too_many_selected_texts_redact_everything() -> None:
     args = [f"text {n}" for n in range(MAX_TEXTS + 1)]
     assert cut(args, "$.args[*]", result={"a": 1}) == (CUT, CUT, True)
     what = select_secrets(["$.args[*]"], ExpressionInput(args=args))
@@ -117,11 +117,11 @@ def test_more_texts_than_are_looked_for_take_everything_along() -> None:
     assert cut_text("", what) == ("", False)
 
 
-def test_without_expressions_nothing_is_hidden() -> None:
+def test_without_expressions_nothing_is_redacted() -> None:
     assert select_secrets([], ExpressionInput(args={"a": "text"})) == RuleSecrets()
 
 
-def test_where_an_expression_cannot_be_applied_everything_is_cut() -> None:
+def test_an_expression_that_cannot_be_applied_redacts_everything() -> None:
     deep: object = {"pin": "1234"}
     for _ in range(200):
         deep = [deep]

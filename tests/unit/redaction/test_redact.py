@@ -50,7 +50,7 @@ UNTOUCHED = [
 
 
 @pytest.mark.parametrize("data", UNTOUCHED, ids=lambda data: data[:40])
-def test_what_is_no_secret_stays_as_it_is(data: str) -> None:
+def test_harmless_content_stays_as_it_is(data: str) -> None:
     seen = REDACTOR.json(data.encode())
     assert seen.data == data.encode()
     assert not seen.touched
@@ -168,7 +168,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("data", "expected"), CUTS, ids=lambda value: value[:44])
-def test_a_secret_is_cut_and_the_rest_stays(data: str, expected: str) -> None:
+def test_a_secret_is_redacted_and_the_rest_stays(data: str, expected: str) -> None:
     if data != expected:
         given = planted(data).encode("utf-8", "surrogateescape")
         seen = REDACTOR.json(given)
@@ -219,7 +219,7 @@ def test_redacting_again_changes_nothing(data: str, _: str) -> None:
         "sntrys_eyJpYXQiOjE2ODcz=_abcdefgh",
     ],
 )
-def test_secrets_of_known_shape_vanish_wherever_they_stand(secret: str) -> None:
+def test_secrets_of_known_shape_are_redacted_everywhere(secret: str) -> None:
     for text in (f"see {secret}, ok", f"({secret})", secret, f"x\n{secret}\n"):
         cut, touched = REDACTOR.text(text)
         assert touched
@@ -227,7 +227,7 @@ def test_secrets_of_known_shape_vanish_wherever_they_stand(secret: str) -> None:
         assert cut == text.replace(secret, CUT)
 
 
-def test_a_private_key_vanishes_from_its_first_line_to_its_last() -> None:
+def test_a_private_key_is_redacted_from_its_first_to_its_last_line() -> None:
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\nbnNz\n-----END OPENSSH PRIVATE KEY-----"
     assert REDACTOR.text(f"a {key} b") == (f"a {CUT} b", True)
     assert REDACTOR.text(f"a {key[:50]}") == (f"a {CUT}", True)
@@ -240,7 +240,7 @@ def test_a_private_key_vanishes_from_its_first_line_to_its_last() -> None:
 
 
 @pytest.mark.parametrize("depth", range(1, 9))
-def test_json_in_strings_in_json_hides_nothing(depth: int) -> None:
+def test_secrets_in_nested_json_strings_are_redacted(depth: int) -> None:
     data = json.dumps({"password": SECRET})
     for _ in range(depth):
         data = json.dumps({"text": data})
@@ -248,7 +248,7 @@ def test_json_in_strings_in_json_hides_nothing(depth: int) -> None:
 
 
 @pytest.mark.parametrize("layers", range(1, 7))
-def test_percent_signs_of_percent_signs_hide_nothing(layers: int) -> None:
+def test_secrets_in_layers_of_percent_encoding_are_redacted(layers: int) -> None:
     name = "".join(f"%{ord(c):02x}" for c in "password")
     for _ in range(layers - 1):
         name = name.replace("%", "%25")
@@ -256,7 +256,7 @@ def test_percent_signs_of_percent_signs_hide_nothing(layers: int) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be"])
-def test_another_encoding_hides_nothing(encoding: str) -> None:
+def test_secrets_in_utf_16_are_redacted(encoding: str) -> None:
     seen = REDACTOR.json(json.dumps({"password": SECRET}).encode(encoding))
     assert seen.data == b'"[redacted]"'
     assert seen.touched
@@ -288,7 +288,7 @@ def test_a_cut_text_shows_no_part_of_its_last_secret(data: str) -> None:
         assert cut.startswith('{"pad": "lorem ipsum lorem')
 
 
-def test_a_cut_text_loses_its_tail_and_counts_as_untouched() -> None:
+def test_a_cut_text_loses_its_tail_without_counting_as_redacted() -> None:
     data = json.dumps({"text": "word " * 1000}).encode()[:3000]
     seen = REDACTOR.json(data, complete=False)
     assert data.startswith(seen.data)
@@ -296,7 +296,7 @@ def test_a_cut_text_loses_its_tail_and_counts_as_untouched() -> None:
     assert not seen.touched
 
 
-def test_a_cut_web_token_vanishes_although_it_has_no_dot_yet() -> None:
+def test_a_cut_jwt_is_redacted_before_its_first_dot() -> None:
     head = "eyJ" + "a" * 3000
     cut = REDACTOR.json(f'{{"pad":"{"x " * 900}","t":"{head}'.encode(), complete=False)
     assert b"eyJ" not in cut.data
@@ -309,7 +309,7 @@ def test_a_cut_never_splits_a_placeholder() -> None:
         assert REDACTOR.json(kept).data == kept
 
 
-def test_a_cut_inside_one_long_word_splits_no_placeholder_and_no_character() -> None:
+def test_a_cut_in_a_long_word_splits_no_placeholder_and_no_character() -> None:
     for length in range(1005, 1030):
         data = f'{{"u":"{"x" * 900}?token={SECRET}&{"y" * length}'.encode()
         kept = REDACTOR.json(data, complete=False).data
@@ -320,7 +320,7 @@ def test_a_cut_inside_one_long_word_splits_no_placeholder_and_no_character() -> 
         REDACTOR.json(data, complete=False).data.decode()
 
 
-def test_a_pattern_that_eats_on_and_on_takes_all() -> None:
+def test_a_pattern_that_matches_again_and_again_redacts_everything() -> None:
     last = Redactor((), (), [r".\z"])
     assert last.text("abcdefghij") == (CUT, True)
     assert last.text(CUT) == (CUT, False)
@@ -341,14 +341,14 @@ def test_an_operator_adds_keys_headers_and_patterns() -> None:
     assert mine.text("at tok-EXAMPLE-1.") == ("at [redacted].", True)
 
 
-def test_a_pattern_that_matches_its_own_placeholder_or_nothing_ends() -> None:
+def test_a_pattern_that_matches_the_placeholder_or_nothing_terminates() -> None:
     greedy = Redactor((), (), ["[a-z]+", "x*"])
     once = greedy.json(b'{"A":"abc DEF"}')
     assert once.data == b'{"A":"[redacted] DEF"}'
     assert greedy.json(once.data).data == once.data
 
 
-def test_names_that_only_headers_have_are_secret_everywhere() -> None:
+def test_secret_header_names_are_secret_everywhere() -> None:
     names = ("PROXY-AUTHORIZATION", "X-Tenant-Token", "X-Client-Secret", "x-functions-key")
     harmless = ("X-Next-Token", "Content-Type", "Mcp-Protocol-Version")
     data = json.dumps(dict.fromkeys((*names, *harmless), SECRET))
@@ -373,13 +373,13 @@ def test_paths_and_queries_are_redacted_in_their_encoding(query: str, expected: 
     assert REDACTOR.text(query) == (expected, query != expected)
 
 
-def test_a_text_of_python_is_not_taken_for_json() -> None:
+def test_a_python_string_is_not_taken_for_json() -> None:
     source = '"""Read tokens."""\n\ntoken = next(tokens)\nname: str = "x"\n'
     said = json.dumps({"text": source + "password = 'S-12345'\n"})
     assert left(said) == said.replace("S-12345", CUT).replace("next(tokens)", CUT)
 
 
-def test_names_are_found_wherever_they_stand_in_a_long_word() -> None:
+def test_names_are_found_anywhere_in_a_long_word() -> None:
     word = "see " + "a.password." * 50
     assert REDACTOR.text(f"{word}secret=abc x") == (f"{word}secret={CUT} x", True)
     assert REDACTOR.text(f"see é{'x' * 300}_token=abc x") == (
@@ -400,13 +400,13 @@ def test_a_cut_text_shows_no_value_whose_name_may_have_been_cut_away() -> None:
         assert SECRET in left(head + '},"b":' + filler, complete=False)
 
 
-def test_the_margin_is_what_a_cut_text_may_lose() -> None:
+def test_a_cut_text_loses_at_most_the_margin() -> None:
     for filler in ("lorem ipsum ", "x"):
         data = f'{{"text":"{filler * 8000}'.encode()[: 4096 + MARGIN]
         assert len(REDACTOR.json(data, complete=False).data) >= 4096
 
 
-def test_half_surrogate_pairs_in_json_in_a_string_stay_what_they_are() -> None:
+def test_lone_surrogates_in_nested_json_stay() -> None:
     inner = '{"a":"\\udcff \\ud800 token=' + SECRET + '"}'
     once = REDACTOR.json(json.dumps({"t": inner}).encode()).data
     assert json.loads(json.loads(once)["t"])["a"] == "\udcff \ud800 token=[redacted]"
@@ -420,14 +420,14 @@ def test_half_surrogate_pairs_in_json_in_a_string_stay_what_they_are() -> None:
     assert REDACTOR.json(once).data == once
 
 
-def test_what_is_nested_beyond_reason_vanishes_whole() -> None:
+def test_content_nested_too_deeply_is_redacted_as_a_whole() -> None:
     deep = "[" * 300 + f'"{SECRET}"' + "]" * 300
     seen = REDACTOR.json(f'{{"note":"token=x","deep":{deep},"n":1}}'.encode())
     assert SECRET.encode() not in seen.data
     assert json.loads(seen.data)["n"] == 1
 
 
-def test_many_names_are_known_without_end() -> None:
+def test_the_cache_of_names_is_bounded() -> None:
     names = {f"x-{number}-password": SECRET for number in range(5000)}
     assert SECRET not in left(json.dumps(names))
 
@@ -459,7 +459,7 @@ HOSTILE = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=list(HOSTILE))
-def test_the_work_grows_no_faster_than_the_text(text: str) -> None:
+def test_the_work_is_linear_in_the_text(text: str) -> None:
     # A quadratic scan of 1 MiB takes hours: the time limit of the test is what fails.
     assert isinstance(left(text), str)
     assert isinstance(left(json.dumps({"text": text})), str)
