@@ -141,8 +141,8 @@ def _from_snapshot(
     async def use(session: AgentSession, query: Struct) -> ToolAnswer:
         def work(view: View, found: bytes) -> ToolAnswer:
             names = {"session": ids.to_text(found)}
-            asked = ApiRequest(names=names, query=query, now=session.now, saved=session.saved)
-            return _answer_of(read(view, asked))
+            request = ApiRequest(names=names, query=query, now=session.now, saved=session.saved)
+            return _answer_of(read(view, request))
 
         return await session.read(work)
 
@@ -158,21 +158,21 @@ def _answer_of(answer: Struct, blocks: Sequence[Raw] = ()) -> ToolAnswer:
     return ToolAnswer(data, list(blocks))
 
 
-def _diff(view: View, asked: ApiRequest) -> Differences:
-    query: DiffArguments = asked.query
+def _diff(view: View, request: ApiRequest) -> Differences:
+    query: DiffArguments = request.query
     wanted = DiffQuery(turns=query.turns, seq=query.seq)
-    return diff_of(view, msgspec.structs.replace(asked, query=wanted))
+    return diff_of(view, msgspec.structs.replace(request, query=wanted))
 
 
-async def _note(session: AgentSession, said: NoteArguments) -> ToolAnswer:
-    return _answer_of(await session.note(said.note, said.id or "", said.head))
+async def _note(session: AgentSession, arguments: NoteArguments) -> ToolAnswer:
+    return _answer_of(await session.note(arguments.note, arguments.id or "", arguments.head))
 
 
-async def _recall(session: AgentSession, said: RecallArguments) -> ToolAnswer:
-    found = await session.read(partial(recall, key=said.key))
-    told = _answer_of(found.recalled, found.blocks)
-    await session.note(Recall(key=said.key), "", None)
-    return told
+async def _recall(session: AgentSession, arguments: RecallArguments) -> ToolAnswer:
+    found = await session.read(partial(recall, key=arguments.key))
+    answer = _answer_of(found.recalled, found.blocks)
+    await session.note(Recall(key=arguments.key), "", None)
+    return answer
 
 
 def _reader(kind: type[Struct]) -> Callable[[bytes], Any]:
@@ -286,15 +286,15 @@ def _definition(tool: Tool, *, structured: bool) -> dict[str, Any]:
     }
     if tool.notes:
         hints |= {"destructiveHint": False, "idempotentHint": False}
-    told: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,
         "inputSchema": schema(tool.arguments),
         "annotations": hints,
     }
     if structured:
-        told |= {"title": tool.title, "outputSchema": schema(tool.answer)}
-    return told
+        definition |= {"title": tool.title, "outputSchema": schema(tool.answer)}
+    return definition
 
 
 def schema(kind: type[Struct]) -> dict[str, Any]:

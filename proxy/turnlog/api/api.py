@@ -185,8 +185,8 @@ def _pairs(text: str, known: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _bad(name: str, said: str) -> ProblemError:
-    return ProblemError(400, f"parameter {name!r}: {said}", parameter=name)
+def _bad(name: str, why: str) -> ProblemError:
+    return ProblemError(400, f"parameter {name!r}: {why}", parameter=name)
 
 
 async def _body(endpoint: WriteEndpoint, request: web.Request) -> Any:
@@ -194,10 +194,10 @@ async def _body(endpoint: WriteEndpoint, request: web.Request) -> Any:
     try:
         return endpoint.read(body)
     except UNREADABLE as error:
-        said = describe_json_error(error, body, endpoint.body, "it")
+        why = describe_json_error(error, body, endpoint.body, "it")
     except ValueError as error:
-        said = str(error)
-    raise ProblemError(400, f"the body is not as it must be: {said}")
+        why = str(error)
+    raise ProblemError(400, f"the body is not as it must be: {why}")
 
 
 @contextmanager

@@ -110,7 +110,7 @@ Endpoint = ReadEndpoint | WriteEndpoint
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A `Changed`, whose values are told apart by its field alone: no schema says that."""
+    """One difference. What its values are depends on its field, which no schema says."""
 
     before_at: CommitPoint
     after_at: CommitPoint
@@ -144,58 +144,58 @@ def method(endpoint: Endpoint) -> str:
             return "POST"
 
 
-def _sessions(view: View, asked: ApiRequest) -> SessionsPage:
-    query: ListQuery = asked.query
+def _sessions(view: View, request: ApiRequest) -> SessionsPage:
+    query: ListQuery = request.query
     return sessions_page(view, query.cursor, query.limit)
 
 
-def _session(view: View, asked: ApiRequest) -> SessionLine:
-    row = view.session(find_session(view, asked.names["session"]))
+def _session(view: View, request: ApiRequest) -> SessionLine:
+    row = view.session(find_session(view, request.names["session"]))
     if row is None:
-        raise NotFoundError(f"no session is called {asked.names['session']!r}")
+        raise NotFoundError(f"no session is called {request.names['session']!r}")
     return session_line(row)
 
 
-def log_of(view: View, asked: ApiRequest) -> LogPage:
+def log_of(view: View, request: ApiRequest) -> LogPage:
     """Return a page of a log."""
-    query: LogQuery = asked.query
-    wanted = log_query(view, _named(view, asked), query, asked.now)
+    query: LogQuery = request.query
+    wanted = log_query(view, _named(view, request), query, request.now)
     payloads = isinstance(query, FullLogQuery) and query.payloads
     if wanted.around is not None:
         return page_around(view, wanted, payloads=payloads)
     return log_page(view, wanted, query.order, query.cursor, query.limit, payloads=payloads)
 
 
-def dangling_of(view: View, asked: ApiRequest) -> DanglingPage:
+def dangling_of(view: View, request: ApiRequest) -> DanglingPage:
     """Return a page of calls without an answer."""
-    query: DanglingQuery = asked.query
+    query: DanglingQuery = request.query
     wanted = DanglingFilter(
-        session=_named(view, asked),
-        since=moment("since", query.since, asked.now),
+        session=_named(view, request),
+        since=moment("since", query.since, request.now),
         behind=query.cursor or 0,
-        now=asked.now,
+        now=request.now,
     )
     return dangling_page(view, wanted, query.limit)
 
 
-def _call(view: View, asked: ApiRequest) -> Call:
-    query: CallQuery = asked.query
-    call = find_call(view, asked.names["call"])
+def _call(view: View, request: ApiRequest) -> Call:
+    query: CallQuery = request.query
+    call = find_call(view, request.names["call"])
     found = attempts_of_call(view, call)
     shown = found if query.payloads else [without_content(attempt) for attempt in found]
     return Call(call=ids.to_text(call), attempts=shown)
 
 
-def _named(view: View, asked: ApiRequest) -> bytes | None:
+def _named(view: View, request: ApiRequest) -> bytes | None:
     """Return the session that the path names; `None` where it names none."""
-    name = asked.names.get("session")
+    name = request.names.get("session")
     return None if name is None else find_session(view, name)
 
 
-def state_of(view: View, asked: ApiRequest) -> SessionState:
+def state_of(view: View, request: ApiRequest) -> SessionState:
     """Return a session's state."""
-    query: StateQuery = asked.query
-    session = find_session(view, asked.names["session"])
+    query: StateQuery = request.query
+    session = find_session(view, request.names["session"])
     fields = tuple(StateField) if query.field is None else (query.field,)
     if query.at is not None and query.turn is not None:
         raise BadParameterError("at", "it excludes turn, give one")
@@ -203,19 +203,19 @@ def state_of(view: View, asked: ApiRequest) -> SessionState:
         at = end_of_turn(view, session, query.turn)
     else:
         at = head_of(view, session) if query.at is None else query.at
-    return read_state(view, asked.saved, session, at, fields)
+    return read_state(view, request.saved, session, at, fields)
 
 
-def diff_of(view: View, asked: ApiRequest) -> Differences:
+def diff_of(view: View, request: ApiRequest) -> Differences:
     """Return the differences between two states of a session, or between two sessions."""
-    query: DiffQuery = asked.query
-    session = find_session(view, asked.names["session"])
+    query: DiffQuery = request.query
+    session = find_session(view, request.names["session"])
     if sum(value is not None for value in (query.turns, query.seq, query.other)) > 1:
         raise BadParameterError("turns", "give only one of turns, seq and other")
     if query.other is not None:
         other = find_session(view, query.other)
         heads = head_of(view, session), head_of(view, other)
-        return _differences(session_differences(view, asked.saved, session, other, heads))
+        return _differences(session_differences(view, request.saved, session, other, heads))
     name, found = "seq", read_text("seq", partial(seq_bounds, view, session), query.seq)
     if found is None:
         turns = read_text("turns", parse_turns, query.turns) or TurnRange()
@@ -223,17 +223,17 @@ def diff_of(view: View, asked: ApiRequest) -> Differences:
     before, after = found
     if after < before:
         raise BadParameterError(name, f"commit {after} stands before {before}, exchange them")
-    return _differences(changes_between(view, asked.saved, session, before, after))
+    return _differences(changes_between(view, request.saved, session, before, after))
 
 
 def _differences(found: list[StateChange]) -> Differences:
     return Differences(items=[Difference(**structs.asdict(changed)) for changed in found])
 
 
-async def _note(context: Context, asked: ApiRequest, note: Note) -> WrittenNote:
-    query: NoteQuery = asked.query
+async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNote:
+    query: NoteQuery = request.query
     with context.store.view() as view:
-        session = session_ref(view, asked.names["session"])
+        session = session_ref(view, request.names["session"])
     noter = NoteWriter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
     # Who has the token is the operator, or a runtime that acts as one.
     return await noter.write(
@@ -241,14 +241,14 @@ async def _note(context: Context, asked: ApiRequest, note: Note) -> WrittenNote:
     )
 
 
-async def _resolve(context: Context, asked: ApiRequest, said: Resolution) -> Row:
+async def _resolve(context: Context, request: ApiRequest, resolution: Resolution) -> Row:
     claim = Claim(
-        happened=said.verdict is Verdict.HAPPENED,
-        why=context.clean(said.why),
+        happened=resolution.verdict is Verdict.HAPPENED,
+        why=context.clean(resolution.why),
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
     )
-    row = await resolve(context.store, asked.names["call"], claim, runs=context.repeats.runs)
+    row = await resolve(context.store, request.names["call"], claim, runs=context.repeats.runs)
     context.log.emit(
         CallResolved(
             session=row.session,

@@ -68,8 +68,8 @@ def parameters(kind: type[msgspec.Struct]) -> Iterator[dict[str, Any]]:
     for name, field in fields.items():
         known = _resolved(field, components)
         text = known.pop("description", None)
-        said = {"description": text} if text else {}
-        yield {"name": name, "in": "query", "schema": known, **said}
+        described = {"description": text} if text else {}
+        yield {"name": name, "in": "query", "schema": known, **described}
 
 
 def anything(kind: type) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _resolved(field: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     """Return a field's schema without the null that stands for a parameter left out."""
-    said = {key: value for key, value in field.items() if key != "anyOf"}
-    if said.get("default", "") is None:
-        del said["default"]
+    own = {key: value for key, value in field.items() if key != "anyOf"}
+    if own.get("default", "") is None:
+        del own["default"]
     (option,) = [one for one in field.get("anyOf", [{}]) if one != {"type": "null"}]
-    merged = option | said
+    merged = option | own
     known: dict[str, Any] = (
         components[merged.pop("$ref").rpartition("/")[2]] if "$ref" in merged else {}
     )

@@ -200,39 +200,39 @@ def moment(name: str, text: str | None, now: int, *, end: bool = False) -> int |
         raise BadParameterError(name, f"{text!r} is no time, {_TIME}") from None
 
 
-def log_query(view: View, session: bytes | None, asked: LogQuery, now: int) -> Query:
+def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Query:
     """Return the query of the log. Raises `BadParameterError`."""
-    since, until = moment("since", asked.since, now), moment("until", asked.until, now, end=True)
+    since, until = moment("since", query.since, now), moment("until", query.until, now, end=True)
     if since is not None and until is not None and since > until:
         raise BadParameterError("since", "it lies after until, exchange them")
     match = Filter(
-        after=asked.after,
-        before=asked.before,
-        tool=asked.tool or "",
-        server=asked.server or "",
-        error=asked.error or "",
-        kind=asked.kind or "",
-        flag=asked.flag or "",
-        input=asked.input or "",
-        trace=asked.trace or "",
+        after=query.after,
+        before=query.before,
+        tool=query.tool or "",
+        server=query.server or "",
+        error=query.error or "",
+        kind=query.kind or "",
+        flag=query.flag or "",
+        input=query.input or "",
+        trace=query.trace or "",
         since=since,
         until=until,
     )
     return Query(
-        session=_session(view, session, asked),
-        last=asked.limit,
-        around=_around(asked),
-        turns=read_text("turns", parse_turns, asked.turns) or TurnRange(),
+        session=_session(view, session, query),
+        last=query.limit,
+        around=_around(query),
+        turns=read_text("turns", parse_turns, query.turns) or TurnRange(),
         match=match,
-        field=asked.field or "",
-        path=asked.path or "",
+        field=query.field or "",
+        path=query.path or "",
     )
 
 
-def _session(view: View, session: bytes | None, asked: LogQuery) -> bytes | None:
+def _session(view: View, session: bytes | None, query: LogQuery) -> bytes | None:
     """Return the session that is meant, where a parameter needs one."""
     given = {
-        "after": asked.after, "before": asked.before, "around": asked.around, "turns": asked.turns
+        "after": query.after, "before": query.before, "around": query.around, "turns": query.turns
     }  # fmt: skip
     needy = [name for name, value in given.items() if value is not None]
     if session is not None or not needy:
@@ -243,11 +243,11 @@ def _session(view: View, session: bytes | None, asked: LogQuery) -> bytes | None
     return session
 
 
-def _around(asked: LogQuery) -> int | None:
-    others = (asked.after, asked.before, asked.cursor)
-    if asked.around is not None and any(value is not None for value in others):
+def _around(query: LogQuery) -> int | None:
+    others = (query.after, query.before, query.cursor)
+    if query.around is not None and any(value is not None for value in others):
         raise BadParameterError("around", "it stands alone, leave out after, before and cursor")
-    return asked.around
+    return query.around
 
 
 def read_text(name: str, reader: Callable[[str], T], text: str | None) -> T | None:

@@ -107,8 +107,8 @@ class AgentTools:
         # says it is, which anyone may say.
         params = members(message.params) if message.params else {}
         client = read_client(bytes(params.get("clientInfo", b"")))
-        told = base64.urlsafe_b64encode(_encode(client)).decode()
-        return f"{self._context.clock.entropy(16).hex()}.{told}"
+        encoded = base64.urlsafe_b64encode(_encode(client)).decode()
+        return f"{self._context.clock.entropy(16).hex()}.{encoded}"
 
 
 class LiveSession:
@@ -185,7 +185,7 @@ def _client_of(session_id: str) -> Client | None:
     if not session_id:
         return Client()
     try:
-        told = base64.urlsafe_b64decode(session_id[:_LONGEST_ID].partition(".")[2])
-        return _decode_client(told)
+        decoded = base64.urlsafe_b64decode(session_id[:_LONGEST_ID].partition(".")[2])
+        return _decode_client(decoded)
     except ValueError:
         return None

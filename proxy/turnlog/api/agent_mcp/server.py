@@ -151,34 +151,34 @@ class McpServer:
                 return RpcRefusal(METHOD_NOT_FOUND, "turnlog has no such method")
 
     async def _called(self, request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
-        said = mcp.read_call(request.params)
-        tool = NAMED.get(said.name)
+        call = mcp.read_call(request.params)
+        tool = NAMED.get(call.name)
         if tool is None:
             names = ", ".join(NAMED)
             return RpcRefusal(INVALID_PARAMS, f"there is no such tool, there are: {names}")
-        arguments = bytes(said.arguments)
+        arguments = bytes(call.arguments)
         if not arguments.startswith((b"{", b"null")):
             return RpcRefusal(INVALID_PARAMS, "the arguments have to be an object")
-        meta = {name: bytes(raw) for name, raw in said.meta.items()}
+        meta = {name: bytes(raw) for name, raw in call.meta.items()}
         try:
-            told = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
+            answer = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
         except (NoSessionError, StoreError) as error:
             return self._unavailable(error, stateless=mcp.is_stateless(revision))
-        return _result(told, revision) if isinstance(told, ToolAnswer) else _failure(told)
+        return _result(answer, revision) if isinstance(answer, ToolAnswer) else _failure(answer)
 
     async def _used(
         self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]
     ) -> ToolAnswer | str:
         """Return the answer of a tool, or a sentence that says why there is none."""
         try:
-            given = tool.read(arguments)
+            read = tool.read(arguments)
         except UNREADABLE as error:
-            said = describe_json_error(error, arguments, tool.arguments, "the object")
-            return f"the arguments are not as they must be: {said}"
+            why = describe_json_error(error, arguments, tool.arguments, "the object")
+            return f"the arguments are not as they must be: {why}"
         except ValueError as error:
             return f"the arguments are not as they must be: {error}"
         try:
-            return await tool.use(self._session_of(meta), given)
+            return await tool.use(self._session_of(meta), read)
         except BadParameterError as error:
             return f"{error.name}: {error}"
         except (Conflict, NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
@@ -255,10 +255,10 @@ def _listed(request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
     return {"tools": tools, **(_cacheable() if mcp.is_stateless(revision) else {})}
 
 
-def _result(told: ToolAnswer, revision: str) -> dict[str, Any]:
-    result: dict[str, Any] = {"content": told.blocks or _text(told.answer.decode())}
+def _result(answer: ToolAnswer, revision: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"content": answer.blocks or _text(answer.answer.decode())}
     if revision >= _STRUCTURED_SINCE:
-        result["structuredContent"] = Raw(told.answer)
+        result["structuredContent"] = Raw(answer.answer)
     return result | {"isError": False}
 
 

@@ -120,9 +120,9 @@ class StoredSession:
         if found is None:
             candidate = ids.uuid7(self._clock.wall(), self._clock.entropy(10))
             names = (alias(Rung.EXPLICIT, self._name, ""),)
-            told = {"why": "turnlog mcp --session", "confidence": "given"}
+            metadata = {"why": "turnlog mcp --session", "confidence": "given"}
             return SessionRef(
-                candidate=candidate, rung=Rung.EXPLICIT, aliases=names, metadata=told
+                candidate=candidate, rung=Rung.EXPLICIT, aliases=names, metadata=metadata
             ), limit
         ref = SessionRef(candidate=found, rung=Rung.IMPLICIT)
         ref.id = found
