@@ -427,7 +427,7 @@ def test_content_nested_too_deeply_is_redacted_as_a_whole() -> None:
     assert json.loads(seen.data)["n"] == 1
 
 
-def test_the_cache_of_names_is_bounded() -> None:
+def test_more_names_than_the_cache_holds_are_recognized() -> None:
     names = {f"x-{number}-password": SECRET for number in range(5000)}
     assert SECRET not in left(json.dumps(names))
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
+from .terminal import one_line
 from .units import human_size
 
 SUMMARY_BYTES = 512
@@ -21,16 +22,10 @@ EMPTY = "empty"
 _MEDIA = 256  # characters of a media type that are looked at
 _SNIFFED = 1024  # bytes that are tested for text without a media type
 
-# CSI, OSC (with its end) and the other escape sequences of terminals.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]*+[0-~]?"
-)
 _CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
 _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
 _TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
 _SEARCHED = 16 * SUMMARY_BYTES  # bytes of a broken result that are searched for its first text
-_VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))
-"""Translation of ASCII that keeps printable characters alone."""
 
 
 class _ShownResource(Struct, gc=False):
@@ -81,7 +76,7 @@ def summarize(
 
 def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
     """Return the beginning of a call's arguments in at most `limit` bytes."""
-    return _cut(_fold(_head(arguments, limit)), limit)
+    return _cut(one_line(_head(arguments, limit)), limit)
 
 
 def contains_text(content: bytes, text: str) -> bool:
@@ -107,7 +102,7 @@ def _mcp(answer: bytes, size: int, limit: int) -> str:
         return _broken(answer, size, limit)
     error = result.error or result
     if error.code is not None:
-        return _fold(f"error {error.code}: {error.message[:limit]}")
+        return one_line(f"error {error.code}: {error.message[:limit]}")
     return _result(result, answer, limit)
 
 
@@ -117,7 +112,7 @@ def _result(result: _ShownResult, answer: bytes, limit: int) -> str:
     # The tail names the other blocks; a long text must not push it out.
     tail = _others(blocks)
     if not text and result.structured:
-        text = _fold(_head(bytes(result.structured), limit))
+        text = one_line(_head(bytes(result.structured), limit))
     if not text and not tail:
         text = _without_content(result, answer, limit)
     if result.is_error:
@@ -131,14 +126,14 @@ def _result(result: _ShownResult, answer: bytes, limit: int) -> str:
 def _without_content(result: _ShownResult, answer: bytes, limit: int) -> str:
     if result.kind and result.kind != "complete":
         return result.kind
-    shown = _fold(_head(answer, limit))
+    shown = one_line(_head(answer, limit))
     return EMPTY if result.content is not None or shown in {"{}", "null"} else shown
 
 
 def _first_text(blocks: list[_ShownBlock], limit: int) -> str:
     for block in blocks:
         text = block.text or (block.resource.text if block.resource else "")
-        if text and (shown := _fold(text[: 4 * limit])):
+        if text and (shown := one_line(text[: 4 * limit])):
             return shown
     return ""
 
@@ -165,10 +160,10 @@ def _kind(block: _ShownBlock) -> str:
     payload = bytes(block.data or resource.blob)
     if payload:
         kind = block.mime_type or resource.mime_type or block.type
-        return _fold(f"{kind[:64]} {human_size(max(0, len(payload) - 2) * 3 // 4)}")
+        return one_line(f"{kind[:64]} {human_size(max(0, len(payload) - 2) * 3 // 4)}")
     if uri := block.uri or resource.uri:
-        return _fold(f"{block.type[:32].replace('_', ' ')} {uri[:120]}") or "block"
-    return _fold(block.type[:32]) or "block"
+        return one_line(f"{block.type[:32].replace('_', ' ')} {uri[:120]}") or "block"
+    return one_line(block.type[:32]) or "block"
 
 
 def _broken(answer: bytes, size: int, limit: int) -> str:
@@ -176,10 +171,10 @@ def _broken(answer: bytes, size: int, limit: int) -> str:
     text = _CUT_TEXT.search(answer, 0, _SEARCHED)
     if text:
         head = text[1][: 4 * limit].decode("utf-8", "replace")
-        return _fold(_unescape(head))
+        return one_line(_unescape(head))
     if kind := _CUT_KIND.search(answer, 0, _SEARCHED):
         return f"{kind[1].decode()} {human_size(size)}"
-    return _fold(_head(answer, limit)) or EMPTY
+    return one_line(_head(answer, limit)) or EMPTY
 
 
 def _unescape(text: str) -> str:
@@ -195,10 +190,10 @@ def _unescape(text: str) -> str:
 
 def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
     if size == 0 or not answer:
-        return EMPTY if size == 0 else f"{human_size(size)} {_fold(media_type[:64])}".rstrip()
+        return EMPTY if size == 0 else f"{human_size(size)} {one_line(media_type[:64])}".rstrip()
     if _is_text(answer, media_type):
-        return _fold(_head(answer, limit)) or EMPTY
-    return f"{human_size(size)} {_fold(media_type[:64]) or 'application/octet-stream'}"
+        return one_line(_head(answer, limit)) or EMPTY
+    return f"{human_size(size)} {one_line(media_type[:64]) or 'application/octet-stream'}"
 
 
 def _is_text(answer: bytes, media_type: str) -> bool:
@@ -221,25 +216,6 @@ def _is_textual(media_type: str) -> bool:
 def _head(data: bytes, limit: int) -> str:
     # Whitespace folds and escapes are dropped: read more than is shown.
     return data[: 4 * limit].decode("utf-8", "replace")
-
-
-def _fold(text: str) -> str:
-    """Return `text` on one line, whitespace folded, without terminal escapes."""
-    if "  " not in text and _is_printable(text):
-        return text.strip()
-    folded = " ".join(text.split())
-    if _is_printable(folded):
-        return folded
-    text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
-    return " ".join(text.split())
-
-
-def _is_printable(text: str) -> bool:
-    if not text.isascii():
-        return text.isprintable()
-    # The same answer for ASCII in a fifth of the time.
-    data = text.encode()
-    return data.translate(_VISIBLE) == data
 
 
 def _cut(text: str, limit: int) -> str:
