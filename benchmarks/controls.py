@@ -14,8 +14,8 @@ from turnlog.core.commit import Facts, Link
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
 from turnlog.store.log.index import Entry
-from turnlog.store.write.pending_append import Pending, pend
-from turnlog.store.write.submit_queue import Writer
+from turnlog.store.write.pending_append import PendingAppend, new_pending
+from turnlog.store.write.submit_queue import SubmitQueue
 
 _ANYWHERE = Entry(
     position=0,
@@ -41,7 +41,7 @@ class AppendEngine:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-    def write(self, batch: list[Pending]) -> list[Pending]:
+    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
         os.write(self._file, b"".join(map(_record, batch)))
         os.fdatasync(self._file)
         for pending in batch:
@@ -62,11 +62,11 @@ class AppendLog:
     """`submit` and `close` of a store, in front of an `AppendEngine`."""
 
     def __init__(self, path: Path) -> None:
-        self._writer = Writer(AppendEngine(path), asyncio.get_running_loop(), print)
+        self._writer = SubmitQueue(AppendEngine(path), asyncio.get_running_loop(), print)
 
-    def submit(self, draft: Draft, *, wait: bool) -> Pending:
+    def submit(self, draft: Draft, *, wait: bool) -> PendingAppend:
         """Queue a draft, as a store does."""
-        pending = pend(draft, bytes)
+        pending = new_pending(draft, bytes)
         self._writer.submit(pending, wait=wait)
         return pending
 
@@ -75,7 +75,7 @@ class AppendLog:
         await self._writer.stop()
 
 
-def _record(pending: Pending) -> bytes:
+def _record(pending: PendingAppend) -> bytes:
     sizes = len(pending.facts).to_bytes(4, "big") + len(pending.body).to_bytes(4, "big")
     return sizes + pending.facts + pending.body
 

@@ -12,7 +12,7 @@ from conformance.store.kit import intent, new_id, put, session, whole_call
 from e2e.stores import Call, fill, turnlog
 from turnlog.store.base import Flaw, FlawKind, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.log.keys import NEWEST_SEAL
+from turnlog.store.log.keys import NEWEST_DIGEST
 
 LATER = [Call(tool="later", minute=9, session="other")]
 Change = Callable[["lmdb.Transaction[bytes]", "lmdb.Cursor[bytes]"], object]
@@ -87,12 +87,12 @@ def test_records_that_are_gone_at_the_end_are_missed(
     assert turnlog("verify", data=data).returncode == 1
 
 
-def test_the_newest_seal_is_no_less_protected(data: Path) -> None:
+def test_the_newest_digest_is_no_less_protected(data: Path) -> None:
     with (
         lmdb.open(str(data / "log"), max_dbs=32, map_size=1 << 40) as env,
         env.begin(write=True) as txn,
     ):
-        assert txn.delete(NEWEST_SEAL)
+        assert txn.delete(NEWEST_DIGEST)
     assert [flaw.kind for flaw in flaws(data)] == [FlawKind.ALTERED]
 
 

@@ -20,7 +20,7 @@ from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.quota import STATES_SHARE
 from turnlog.store.saved_states import SavedStates
-from turnlog.store.write.pending_append import Pending
+from turnlog.store.write.pending_append import PendingAppend
 
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
@@ -189,7 +189,7 @@ async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     reader.close()
 
 
-def read_call(ticket: Pending) -> bytes:
+def read_call(ticket: PendingAppend) -> bytes:
     return ticket.draft.facts.call
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turnlog.store.blobs import Bucket
-from turnlog.store.quota import Room, reserve_of
+from turnlog.store.quota import Quota, reserve_of
 
 LIMIT = 8 << 20
 
@@ -18,7 +18,7 @@ def test_no_intent_slips_in_while_the_other_thread_measures(tmp_path: Path) -> N
     (tmp_path / "log").mkdir()
     log = tmp_path / "log" / "data.mdb"
     for _ in range(200):
-        room = Room(tmp_path, LIMIT)
+        room = Quota(tmp_path, LIMIT)
         log.write_bytes(b"")
         assert room.has_room()
         log.write_bytes(bytes(2 * LIMIT))

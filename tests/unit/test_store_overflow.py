@@ -12,9 +12,9 @@ from turnlog.core.kinds import Actor
 from turnlog.store.base import Blob, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.translate_errors import explained
-from turnlog.store.write.batch_writer import Kept
-from turnlog.store.write.pending_append import Pending, pend
-from turnlog.store.write.submit_queue import Writer
+from turnlog.store.write.batch_writer import OverflowBuffer
+from turnlog.store.write.pending_append import PendingAppend, new_pending
+from turnlog.store.write.submit_queue import SubmitQueue
 
 FULL = StoreFull("the disk is full")
 
@@ -24,10 +24,10 @@ class Disk:
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self.written: list[Pending] = []
-        self.damaged: list[Pending] = []
+        self.written: list[PendingAppend] = []
+        self.damaged: list[PendingAppend] = []
 
-    def write(self, batch: list[Pending]) -> list[Pending]:
+    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
         if any(pending in self.damaged for pending in batch):
             raise StoreError("a page is damaged")
         if len(batch) > self.room:
@@ -45,15 +45,17 @@ class Disk:
     def close(self) -> None: ...
 
 
-def ended(size: int = 0, begun: Pending | None = None) -> Pending:
-    return pend(outcome(session(), new_id(), begun, body=CommitBody(summary="x" * size)), bytes)
+def ended(size: int = 0, begun: PendingAppend | None = None) -> PendingAppend:
+    return new_pending(
+        outcome(session(), new_id(), begun, body=CommitBody(summary="x" * size)), bytes
+    )
 
 
-def begun(size: int = 0) -> Pending:
-    return pend(intent(session(), new_id(), body=CommitBody(summary="x" * size)), bytes)
+def begun(size: int = 0) -> PendingAppend:
+    return new_pending(intent(session(), new_id(), body=CommitBody(summary="x" * size)), bytes)
 
 
-async def refused(writer: Writer, *drafts: Pending) -> None:
+async def refused(writer: SubmitQueue, *drafts: PendingAppend) -> None:
     for draft in drafts:
         writer.submit(draft, wait=True)
         with pytest.raises(StoreFull):
@@ -62,7 +64,7 @@ async def refused(writer: Writer, *drafts: Pending) -> None:
 
 async def test_what_came_first_is_written_first() -> None:
     disk = Disk(0)
-    writer = Writer(disk, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(disk, asyncio.get_running_loop(), print)
     first, second, after = ended(), ended(), begun()
     await refused(writer, first, begun(), second)
     disk.room = 1
@@ -77,7 +79,7 @@ async def test_what_came_first_is_written_first() -> None:
 
 async def test_room_is_looked_for_again_when_nothing_else_comes() -> None:
     disk = Disk(0)
-    writer = Writer(disk, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(disk, asyncio.get_running_loop(), print)
     lost = ended()
     await refused(writer, lost)
     told = asyncio.Event()
@@ -91,7 +93,7 @@ async def test_room_is_looked_for_again_when_nothing_else_comes() -> None:
 
 async def test_what_still_finds_no_room_at_the_end_is_reported() -> None:
     reports: list[StoreError] = []
-    writer = Writer(Disk(0), asyncio.get_running_loop(), reports.append)
+    writer = SubmitQueue(Disk(0), asyncio.get_running_loop(), reports.append)
     await refused(writer, ended(), ended())
     await writer.stop()
     assert [str(report) for report in reports] == ["the disk is full (2 drafts were not written)"]
@@ -100,7 +102,7 @@ async def test_what_still_finds_no_room_at_the_end_is_reported() -> None:
 async def test_what_cannot_be_written_at_all_holds_up_nothing() -> None:
     reports: list[StoreError] = []
     disk = Disk(0)
-    writer = Writer(disk, asyncio.get_running_loop(), reports.append)
+    writer = SubmitQueue(disk, asyncio.get_running_loop(), reports.append)
     bad, good = ended(), ended()
     await refused(writer, bad, good)
     disk.damaged.append(bad)
@@ -111,7 +113,7 @@ async def test_what_cannot_be_written_at_all_holds_up_nothing() -> None:
 
 
 def test_the_memory_for_it_is_bounded() -> None:
-    kept = Kept(10_000)
+    kept = OverflowBuffer(10_000)
     assert kept.take(ended(4000))
     assert not kept.take(begun())
     assert not kept.take(ended(2000, begun(4000))), "its intent stays in memory with it"
@@ -130,10 +132,10 @@ def test_a_full_disk_is_named(tmp_path: Path, words: str) -> None:
 
 async def test_an_operators_word_that_was_refused_is_not_written_later() -> None:
     disk = Disk(0)
-    writer = Writer(disk, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(disk, asyncio.get_running_loop(), print)
     draft = outcome(session(), new_id())
     facts = structs.replace(draft.facts, actor=Actor.OPERATOR)
-    word, end = pend(structs.replace(draft, facts=facts), bytes), ended()
+    word, end = new_pending(structs.replace(draft, facts=facts), bytes), ended()
     await refused(writer, word, end)
     disk.room = 9
     await writer.stop()
@@ -144,7 +146,7 @@ async def test_an_intent_that_found_no_room_is_salted_with_its_outcome(tmp_path:
     store = LmdbStore.open(tmp_path / "data")
     ref, call = session(), new_id()
     draft = intent(ref, call, body=CommitBody(summary="x"), blob=Blob(b"content"))
-    refused = pend(draft, bytes)
+    refused = new_pending(draft, bytes)
     after = await store.submit(outcome(ref, call, refused), wait=True).done()
     assert refused.placed is not None
     assert after.link.ref == refused.placed.link.seq

@@ -12,15 +12,15 @@ from kit.proxy import until
 from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob, StoreClosed, StoreError
 from turnlog.store.write.batch_writer import MOST
-from turnlog.store.write.pending_append import Pending, chained, pend
-from turnlog.store.write.submit_queue import Stall, Writer
+from turnlog.store.write.pending_append import PendingAppend, chained, new_pending
+from turnlog.store.write.submit_queue import Stall, SubmitQueue
 
 
 class Recorder:
     """An engine that keeps what it is given; a batch can be held back, or fail."""
 
     def __init__(self) -> None:
-        self.batches: list[list[Pending]] = []
+        self.batches: list[list[PendingAppend]] = []
         self.began = threading.Event()
         self.tended = threading.Event()
         self.probed = threading.Event()
@@ -31,7 +31,7 @@ class Recorder:
         self.tending: list[Exception] = []
         self.closing: Exception | None = None
 
-    def write(self, batch: list[Pending]) -> list[Pending]:
+    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
         self.batches.append(batch)
         self.began.set()
         assert self.gate.wait(10)
@@ -55,12 +55,12 @@ class Recorder:
             raise self.closing
 
 
-def draft() -> Pending:
+def draft() -> PendingAppend:
     """Return a ticket that nobody placed."""
-    return pend(intent(session(), new_id()), bytes)
+    return new_pending(intent(session(), new_id()), bytes)
 
 
-async def until_landed(pending: Pending) -> None:
+async def until_landed(pending: PendingAppend) -> None:
     """Wait for a ticket; that its engine placed nothing does not matter here."""
     with pytest.raises(StoreError, match="not written"):
         async with asyncio.timeout(10):
@@ -69,7 +69,7 @@ async def until_landed(pending: Pending) -> None:
 
 async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.gate.clear()
     first = draft()
     writer.submit(first, wait=True)
@@ -87,7 +87,7 @@ async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
 
 async def test_a_transaction_takes_no_more_than_there_is_memory_for() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.gate.clear()
     drafts = [draft() for _ in range(2 * MOST + 2)]
     writer.submit(drafts[0], wait=True)
@@ -119,7 +119,7 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
         came.set()
 
     class Overrun(Recorder):
-        def write(self, batch: list[Pending]) -> list[Pending]:
+        def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
             if len(self.batches) < 5:
                 loop.call_soon_threadsafe(come)
                 assert came.wait(10)
@@ -127,7 +127,7 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
             return super().write(batch)
 
     engine = Overrun()
-    writer = Writer(engine, loop, print)
+    writer = SubmitQueue(engine, loop, print)
     writer.submit(draft(), wait=True)
     async with asyncio.timeout(10):
         assert await writer.run(lambda: len(engine.batches)) <= 3
@@ -136,7 +136,7 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
 
 async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     lazy, eager = draft(), draft()
     writer.submit(lazy, wait=False)
     assert engine.batches == []
@@ -148,7 +148,7 @@ async def test_a_draft_nobody_waits_for_goes_along_with_one_that_is_waited_for()
 
 async def test_a_draft_nobody_waits_for_is_written_soon() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     lazy = draft()
     writer.submit(lazy, wait=False)
     await until_landed(lazy)
@@ -165,7 +165,7 @@ async def test_a_draft_nobody_waits_for_is_written_soon() -> None:
 )
 async def test_a_batch_that_fails_fails_its_tickets_alone(error: Exception, words: str) -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.error = error
     lost = draft()
     writer.submit(lost, wait=True)
@@ -180,7 +180,7 @@ async def test_a_batch_that_fails_fails_its_tickets_alone(error: Exception, word
 
 async def test_a_job_runs_behind_what_is_queued() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     writer.submit(draft(), wait=False)
     assert await writer.run(lambda: len(engine.batches)) == 1
 
@@ -198,7 +198,7 @@ async def test_a_job_runs_behind_what_is_queued() -> None:
 
 async def test_stopping_writes_everything_first() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     drafts = [draft() for _ in range(3)]
     for one in drafts:
         writer.submit(one, wait=False)
@@ -210,8 +210,8 @@ async def test_stopping_writes_everything_first() -> None:
 def test_a_loop_that_is_gone_is_no_trouble() -> None:
     engine = Recorder()
 
-    async def leave() -> Writer:
-        writer = Writer(engine, asyncio.get_running_loop(), print)
+    async def leave() -> SubmitQueue:
+        writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
         engine.gate.clear()
         writer.submit(draft(), wait=True)
         return writer
@@ -226,7 +226,7 @@ async def test_a_bug_in_the_housekeeping_ends_nothing() -> None:
     engine = Recorder()
     engine.tending = [KeyError("a bug")]
     reports: list[StoreError] = []
-    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), reports.append)
     for _ in range(2):
         one = draft()
         writer.submit(one, wait=True)
@@ -243,7 +243,7 @@ async def test_what_is_written_is_let_go_of_before_the_housekeeping() -> None:
             assert done.wait(10)
 
     engine, done = Thorough(), threading.Event()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     pending = draft()
     writer.submit(pending, wait=True)
     await until_landed(pending)
@@ -262,7 +262,7 @@ async def test_a_report_that_fails_ends_nothing() -> None:
     def fail(error: StoreError) -> None:
         raise RuntimeError from error
 
-    writer = Writer(engine, asyncio.get_running_loop(), fail)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), fail)
     for _ in range(2):
         one = draft()
         writer.submit(one, wait=True)
@@ -274,7 +274,7 @@ async def test_a_report_that_fails_ends_nothing() -> None:
 async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
     engine = Recorder()
     reports: list[StoreError] = []
-    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), reports.append)
     engine.error = SystemExit()
     engine.gate.clear()
     taken, queued = draft(), draft()
@@ -298,7 +298,7 @@ async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
 
 async def test_what_was_not_yet_handed_over_when_the_thread_ended_is_refused() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), lambda _: None)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), lambda _: None)
     engine.error = SystemExit()
     engine.gate.clear()
     taken, gathered = draft(), draft()
@@ -317,12 +317,12 @@ async def test_what_was_not_yet_handed_over_when_the_thread_ended_is_refused() -
 async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     engine = Recorder()
     reports: list[StoreError] = []
-    writer = Writer(engine, asyncio.get_running_loop(), reports.append)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), reports.append)
 
     async def write(count: int, *, lazy: bool = True) -> None:
-        chain: Pending | None = None
+        chain: PendingAppend | None = None
         for _ in range(count):
-            chain = pend(intent(session(), new_id()), bytes, chain)
+            chain = new_pending(intent(session(), new_id()), bytes, chain)
             chain.lazy = lazy
         assert chain is not None
         writer.submit(chain, wait=False)
@@ -347,9 +347,9 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
 
 async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     content = intent(session(), new_id(), body=CommitBody(), blob=Blob(bytes(1000)))
-    chained_draft = pend(content, bytes, draft())
+    chained_draft = new_pending(content, bytes, draft())
     writer.submit(chained_draft, wait=True)
     assert 1000 < writer.submitted - writer.finished < 2000
     assert writer.submitted - writer.finished == chained_draft.size > 1000 + draft().size
@@ -363,15 +363,15 @@ async def test_the_queue_is_weighed() -> None:
 
 def test_a_chain_is_read_in_order() -> None:
     last = draft()
-    middle = pend(intent(session(), new_id()), bytes, last)
-    first = pend(intent(session(), new_id()), bytes, middle)
+    middle = new_pending(intent(session(), new_id()), bytes, last)
+    first = new_pending(intent(session(), new_id()), bytes, middle)
     alone = draft()
     assert chained([first, alone]) == [first, middle, last, alone]
 
 
 async def test_after_a_write_that_failed_it_is_tried_again_whether_writing_works() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.error = StoreError("the disk fails")
     lost = draft()
     writer.submit(lost, wait=True)
@@ -386,7 +386,7 @@ async def test_after_a_write_that_failed_it_is_tried_again_whether_writing_works
 
 async def test_a_batch_that_fails_for_a_bug_speaks_for_no_other() -> None:
     engine = Recorder()
-    writer = Writer(engine, asyncio.get_running_loop(), print)
+    writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.error = ValueError("a bug")
     lost = draft()
     writer.submit(lost, wait=True)
@@ -406,7 +406,7 @@ async def test_a_callback_that_fails_keeps_nobody_else_from_being_told() -> None
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: failures.append(context.get("exception")))
     engine = Recorder()
-    writer = Writer(engine, loop, print)
+    writer = SubmitQueue(engine, loop, print)
     for error in (None, StoreError("the disk is full")):
         engine.error = error
         told, other = draft(), draft()

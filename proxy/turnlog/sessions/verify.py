@@ -1,6 +1,6 @@
 """Check the hash chain of a session. Pure: it gets the stored records as arguments.
 
-It finds any change that does not also rewrite every later header of the session; the store's seals
+It finds any change that does not also rewrite every later header of the session; the store's digests
 cover the newest. With an anchor that was kept elsewhere it also finds those up to the anchor.
 Bodies and payloads may be missing, but not changed.
 """

@@ -1,4 +1,4 @@
-"""What the rest of turnlog asks of a store; `tests/conformance/store` holds every engine to it.
+"""The contract of a store; `tests/conformance/store` checks an engine against it.
 
 Writing: `submit` a `Draft`, keep the `Ticket`, `await ticket.done()` where the disk must be
 waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
@@ -36,13 +36,12 @@ class ProcessIdTaken(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room left: for an intent or a note, because the limit or the disk is nearly reached, or for
-    anything, because the disk is full."""
+    """No room is left: for an intent or a note because the limit or the disk is nearly reached, or for any
+    write because the disk is full."""
 
 
 class Conflict(StoreError):
-    """The writer of a note does not know what it speaks of, or that of an intent not who claimed the same
-    before it. `seq` is the commit that it has to see."""
+    """The writer of a note or a claim has not seen the newest commit that it speaks of, `seq`."""
 
     def __init__(self, message: str, seq: int) -> None:
         super().__init__(message)
@@ -78,7 +77,7 @@ def alias(rung: Rung, name: str, principal: str) -> str:
 
 
 class SessionRef:
-    """A session as its first caller sees it: maybe not on disk yet.
+    """A session that may not be on disk yet, as its first caller knows it.
 
     The store looks the aliases up inside the write transaction of the first draft, so that two
     processes that meet the same name at once end in one session: the first alias that is known
@@ -154,7 +153,7 @@ class Draft(Struct, kw_only=True, gc=False):
 
 
 class FlawKind(StrEnum):
-    """What is wrong with records of the log."""
+    """Ways in which records of the log can be damaged."""
 
     UNREADABLE = "unreadable"
     ALTERED = "altered"
@@ -172,7 +171,7 @@ class Flaw(Struct, frozen=True):
 
 
 class Ticket(Protocol):
-    """A promise that a draft will be on disk."""
+    """The result of a submitted draft, once it is on disk."""
 
     @property
     def placed(self) -> Commit | None:
@@ -213,7 +212,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the store holds and has room for, in bytes."""
+    """Sizes of a store and its limits, in bytes."""
 
     commits: int
     sessions: int
@@ -267,11 +266,11 @@ class Reader(Protocol):
         ...
 
     def replaced(self) -> bool:
-        """Tell whether by now the folder holds another store, or none."""
+        """Return whether the folder now holds another store, or none."""
         ...
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         ...
 
 
@@ -348,7 +347,7 @@ class View(Protocol):
         ...
 
     def lives(self, epoch: int) -> bool:
-        """Tell whether the writer of an epoch still runs."""
+        """Return whether the writer of an epoch still runs."""
         ...
 
     def linked(self, key: bytes) -> Commit | None:
@@ -413,7 +412,7 @@ class Store(Protocol):
     def down(self) -> str:
         """Why calls cannot be recorded at the moment; empty where they can. Looks at folder and disk.
 
-        Intents are refused then.
+        Intents are refused as long as it is not empty.
         """
         ...
 
@@ -422,12 +421,13 @@ class Store(Protocol):
     ) -> Ticket:
         """Queue a draft. Called on the event loop's thread; never blocks.
 
-        With `wait` the writer is woken at once, and what is done is on disk; without, the draft goes
-        along with the next transaction, within 50 ms, which a power cut may undo, and without its blobs when too much is queued. An outcome whose
-        n is taken by one that the store wrote itself (recovery, expiry) gets the next free n and
-        `Flag.LATE`: `Ticket.placed` tells. One that the full disk refuses fails, and is written
-        later, when there is room: its ticket is placed then.
-        `told` gets once whether the commit is on disk, on the loop, before anybody who waits.
+        With `wait` the writer is woken at once; without, the draft goes along with the next
+        transaction, within 50 ms, and without its blobs when too much is queued. `Ticket.done`
+        returns once the transaction is flushed to the disk, in both cases.
+        An outcome whose n is taken by one that the store wrote itself (recovery, expiry) gets the
+        next free n and `Flag.LATE`, see `Ticket.placed`. One that the full disk refuses fails, and
+        is written later, when there is room: its ticket is placed then.
+        `told` is called once on the loop, before any waiter: with whether the commit is on disk.
         Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,
         `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
         stored (text with a lone surrogate, an intent or outcome without a call).
@@ -455,5 +455,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Flush what is queued, give up the epoch, close. Nothing submitted is lost."""
+        """Write what is queued, release the epoch, close. Nothing submitted is lost."""
         ...

@@ -13,7 +13,7 @@ it is written. An empty folder says why a bucket is gone.
     DATA/blobs/<number of the time span>-<n>/{data.mdb, lock.mdb, written-<boot id>-<epoch>}
     DATA/blobs/<trimmed, ...>-<number of the time span>-<n>/
 
-In a bucket blobs are numbered and lie in `runs`, by the number of the last one.
+In a bucket blobs are numbered and lie in blocks (`log.blocks`), by the number of the last one.
 """
 
 import re
@@ -179,7 +179,7 @@ class BlobReader:
         return next(marked, Gone.DAMAGED if place.n >= since else Gone.TRIMMED)
 
     def close(self) -> None:
-        """Give all environments back."""
+        """Close all environments."""
         with self._lock:
             for bucket in list(self._open):
                 self._close(bucket)
@@ -266,7 +266,7 @@ def _mark(folder: Path, bucket: Bucket, why: Gone) -> Path:
 
 
 def torn(path: Path, boot: str) -> bool:
-    """Tell whether a bucket was open for writing when the machine went down."""
+    """Return whether a bucket was open for writing when the machine went down."""
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
 
@@ -365,7 +365,7 @@ class BlobWriter:
         """Handles of blobs in the present bucket, by `Packed.name`."""
 
     def write(self, blobs: Sequence[Packed], now: int) -> list[bytes]:
-        """Put blobs into the bucket of `now`; return their handles.
+        """Store blobs in the bucket of `now`; return their handles.
 
         Raises `StoreError`, `OSError`, `lmdb.Error`.
         """
@@ -380,7 +380,7 @@ class BlobWriter:
         return handles
 
     def _write(self, blobs: Sequence[Packed], now: int) -> dict[bytes, bytes]:
-        """Put what is new into the bucket of `now`; return the handles of what is in there."""
+        """Store the new ones in the bucket of `now`; return the handles of all that it remembers."""
         env, bucket = self._current(now)
         new = {blob.name: blob.value for blob in blobs if blob.name not in self._known}
         if new:

@@ -52,7 +52,7 @@ _SPARE: Final = 8 << 20
 
 
 class Converted(Struct, frozen=True):
-    """What a conversion came to."""
+    """The result of a conversion."""
 
     commits: int
     replayed: int
@@ -62,7 +62,7 @@ class Converted(Struct, frozen=True):
 
 
 class _Appended(NamedTuple):
-    """What a slot holds: the rows that one transaction put at the end of the log."""
+    """The content of a slot: the rows that one transaction put at the end of the log."""
 
     first: int
     last: int
@@ -238,7 +238,7 @@ def _replay(txn: Txn, tables: Tables, slots: Iterator[tuple[bytes, _Appended]], 
 
 
 def _swap(data: Path, draft: Path, kept: Path) -> None:
-    """Put the converted copy in the place of the log, which is kept."""
+    """Replace the log by its converted copy; the log is kept beside it."""
     (data / "log").rename(kept)
     draft.rename(data / "log")
     data_folder.sync_path(data)

@@ -108,7 +108,7 @@ def _is_ours(name: str) -> bool:
 
 
 def mark(path: Path) -> None:
-    """Say that the folder is complete: readers may open it from now on."""
+    """Write the format marker: the folder is complete, and readers may open it."""
     if not (path / "format").exists():
         with translated("write", path / "format"):
             sync_path(path / "log")
@@ -163,7 +163,7 @@ def read_format(path: Path) -> int:
 
 
 def replace_format(path: Path) -> None:
-    """Give a store the present format. Raises `OSError`."""
+    """Write the present format into the marker of a store. Raises `OSError`."""
     _draft(path / "format", _marker()).rename(path / "format")
     sync_path(path)
 
@@ -187,13 +187,13 @@ def check_log(path: Path) -> int:
 
 
 def lacks_key(path: Path) -> bool:
-    """Tell whether a store that was complete has lost its secret. Raises `StoreError`."""
+    """Return whether a store that was complete has lost its secret. Raises `StoreError`."""
     with translated("read", path):
         return (path / "format").exists() and not (path / "key").exists()
 
 
 def rekeyed(path: Path) -> str:
-    """Return what to say where a store's secret is not the one that was used last."""
+    """Return the warning for a store whose secret is not the one that was used last."""
     return (
         f"the key {str(path / 'key')!r} was gone or replaced: digests from before match nothing "
         "any more; restore the file from a backup, with turnlog stopped"

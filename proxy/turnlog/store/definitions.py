@@ -1,4 +1,4 @@
-"""What tools were defined as, by the hash of each definition, and what each server showed last.
+"""Definitions of tools, by their hashes, and what each server listed last.
 
 An environment of its own, DATA/definitions: made when the first list of tools goes by, written in
 one transaction for each list that says something new, read beside any number of writers.
@@ -56,7 +56,7 @@ class Shown(Struct, frozen=True, array_like=True):
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """What one page of a list of tools showed."""
+    """The tools on one page of a server's list."""
 
     server: str
     by: str

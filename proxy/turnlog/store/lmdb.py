@@ -46,14 +46,14 @@ from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.read.view import LmdbView
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import Pending
-from turnlog.store.write.prepare import Backlog, Intake
-from turnlog.store.write.submit_queue import Writer
+from turnlog.store.write.pending_append import PendingAppend
+from turnlog.store.write.prepare import Backlog, DraftPreparer
+from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
 from .base import Draft, StoreClosed, StoreDamaged, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, flaws
-from .quota import Room
+from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
 COMMIT_LIMIT = 1 << 20
@@ -72,9 +72,9 @@ class LmdbStore:
         tables: Tables,
         *,
         engine: LmdbEngine,
-        writer: Writer,
+        writer: SubmitQueue,
         blobs: BlobReader,
-        intake: Intake,
+        preparer: DraftPreparer,
         key: bytes,
         epoch: int,
         recovered: list[Commit],
@@ -86,7 +86,7 @@ class LmdbStore:
         self._engine = engine
         self._writer = writer
         self._blobs = blobs
-        self._intake = intake
+        self._preparer = preparer
         self._key = key
         self.epoch = epoch
         """The number of this writer among all that the store has had."""
@@ -144,14 +144,14 @@ class LmdbStore:
             sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
-            room = Room(data, limit)
+            quota = Quota(data, limit)
             engine = LmdbEngine(
                 data,
                 env,
                 tables,
                 lock=lock,
                 blobs=BlobWriter(data, span, blobs, boot, lock.epoch, report=report),
-                room=room,
+                quota=quota,
                 flush_every=flush_every,
                 sources=sources,
             )
@@ -163,10 +163,10 @@ class LmdbStore:
                 env,
                 tables,
                 engine=engine,
-                writer=Writer(engine, loop, report, keep=backlog.outcomes),
+                writer=SubmitQueue(engine, loop, report, keep=backlog.outcomes),
                 blobs=blobs,
-                intake=Intake(
-                    data, room, commit_limit=commit_limit, backlog=backlog, entropy=entropy
+                preparer=DraftPreparer(
+                    data, quota, commit_limit=commit_limit, backlog=backlog, entropy=entropy
                 ),
                 key=key,
                 epoch=lock.epoch,
@@ -211,13 +211,13 @@ class LmdbStore:
 
     def _shortage(self) -> str:
         try:
-            return self._intake.shortage()
+            return self._preparer.shortage()
         except StoreError as error:
             return str(error)
 
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
-    ) -> Pending:
+    ) -> PendingAppend:
         if os.getpid() != self._process:
             raise StoreClosed("the store was opened before a fork; open it in the child")
         writer = self._writer
@@ -228,7 +228,7 @@ class LmdbStore:
                 if isinstance(trouble, StoreFull)
                 else StoreError(str(trouble))
             )
-        pending = self._intake.take(draft, wait, writer.submitted - writer.finished)
+        pending = self._preparer.prepare(draft, wait, writer.submitted - writer.finished)
         if told is not None:
             pending.told = told
         writer.submit(pending, wait)

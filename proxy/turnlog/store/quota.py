@@ -1,4 +1,4 @@
-"""How much the store may still write: its limit, the disk, and the reserve that outcomes may use."""
+"""The store's quota: its limit, the disk, and the reserve that only outcomes may use."""
 
 import os
 import threading
@@ -49,10 +49,10 @@ def disk_free(data: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-class Room:
-    """Watches the room. `has_room` is cheap enough to ask at every intent.
+class Quota:
+    """Measures how much may still be written. `has_room` is cheap enough for every intent.
 
-    The writer measures as it writes; the loop only where no room is known of.
+    The writer measures as it writes; the loop only where none was left at the last look.
     """
 
     def __init__(self, data: Path, limit: int) -> None:
@@ -76,7 +76,7 @@ class Room:
         return reserve_of(self._limit, disk.f_blocks * disk.f_frsize)
 
     def has_room(self) -> bool:
-        """Tell whether an intent may be written. Raises `OSError`."""
+        """Return whether an intent may be written. Raises `OSError`."""
         if self.spare <= 0:
             self._measure()
         return self.spare > 0
@@ -90,18 +90,18 @@ class Room:
         return max(0, self.spare)
 
     def wrote(self, count: int) -> None:
-        """Take note of bytes that went to the disk."""
+        """Count bytes that went to the disk."""
         self._unmade += count
         self._unlooked += count
 
     def doubt(self) -> None:
-        """Look at the disk again before the next intent, because a write failed."""
+        """Have the disk measured before the next intent, because a write failed."""
         with self._measuring:
             self.spare = 0
             self._unmade = self._every
 
     def is_due(self) -> bool:
-        """Tell whether enough was written since for `make` to look again."""
+        """Return whether enough was written since for `make` to look again."""
         return self.spare <= 0 or self._unmade >= max(self._every, self.spare // _SHARE)
 
     def make(self, unlink: Callable[[Bucket], None]) -> int:

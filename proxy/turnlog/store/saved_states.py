@@ -40,7 +40,7 @@ class Saved(Struct, frozen=True):
     path: Path
 
     def fits(self, commit_hash: bytes) -> bool:
-        """Tell whether it is of a commit with this hash."""
+        """Return whether it was saved after a commit with this hash."""
         return commit_hash.startswith(self.start)
 
     def read(self) -> bytes:

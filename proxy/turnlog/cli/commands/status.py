@@ -31,7 +31,7 @@ from turnlog.sessions.overview import (
 from turnlog.sessions.rows import Row
 from turnlog.store.base import Usage, View
 from turnlog.store.log.translate_errors import translated
-from turnlog.store.quota import Room
+from turnlog.store.quota import Quota
 
 _COLUMNS = (
     Column("SINCE", whole=True, is_time=True),
@@ -57,7 +57,7 @@ def command(data: str, as_json: bool) -> None:
         folder = Path(data).expanduser()
         running, usage = store_writers(view, folder), view.usage()
         with translated("measure", folder):
-            room = Room(folder, usage.limit or _NO_LIMIT)
+            room = Quota(folder, usage.limit or _NO_LIMIT)
             left, reserve = room.look(), room.reserve
         status = StoreStatus(
             data=str(folder.absolute()),

@@ -90,8 +90,8 @@ def command(
 ) -> int:
     """Check that the log was not changed: all sessions, or SESSION.
 
-    Finds any change that does not also rewrite every later commit of the session and the seals of
-    the log; with --anchor it finds those as well. Files, indexes and stored payloads are checked
+    Finds any change that does not also rewrite every later commit of the session and the digests
+    of the log; with --anchor it finds those as well. Files, indexes and stored payloads are checked
     too. Exit code 1 when something was found.
     """
     anchors = _read_anchors(anchor)

@@ -1,9 +1,9 @@
-"""Runs: consecutive records of the log in one value. Pure functions between records and bytes.
+"""Blocks: consecutive records in one value of LMDB. Pure functions between records and bytes.
 
 Each value that LMDB is given hands the interpreter over to another thread and back, which costs
-more than putting a record. So a transaction puts its records run by run.
+more than putting a record: a transaction puts its records block by block.
 
-A run is the big-endian u32 offsets of its records and of its end, then the records. Nothing here
+A block is the big-endian u32 offsets of its records and of its end, then the records. Nothing here
 raises on damaged bytes: what cannot be read is no record, or one that no decoder takes.
 """
 
@@ -15,51 +15,51 @@ from itertools import accumulate, pairwise
 from .keys import number
 
 MOST = 64
-"""Records in a run: few enough that one of them is read as fast as if it lay alone."""
+"""Records in a block: few enough that one of them is read as fast as if it lay alone."""
 MOST_BYTES = 64 << 10
-"""Bytes of the records before the last one of a run."""
+"""Bytes of the records before the last one of a block."""
 _u32 = struct.Struct(">I")
 _pair = struct.Struct(">II")
 
 
 _tables = [struct.Struct(f">{held + 1}I").pack for held in range(MOST + 1)]
-"""Pack the offsets of so many records."""
+"""Packers for the offsets of so many records."""
 
 
 def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
-    """Return records in runs, each with how many records there are up to its end."""
+    """Return the blocks that records make, each with how many records there are up to its end."""
     found: list[tuple[int, Sequence[bytes]]] = []
     start = 0
     while start < len(records):
-        run = records[start : start + MOST]
-        if sum(map(len, run)) >= MOST_BYTES:
-            run = run[: 1 + bisect_left([*accumulate(map(len, run))], MOST_BYTES)]
-        start += len(run)
-        found.append((start, run))
+        block = records[start : start + MOST]
+        if sum(map(len, block)) >= MOST_BYTES:
+            block = block[: 1 + bisect_left([*accumulate(map(len, block))], MOST_BYTES)]
+        start += len(block)
+        found.append((start, block))
     return found
 
 
 def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
     """Return the keys and values under which records stand whose first has position `before` + 1."""
-    return [(number(before + end), pack(run)) for end, run in cut(records)]
+    return [(number(before + end), pack(block)) for end, block in cut(records)]
 
 
 def pack(records: Sequence[bytes]) -> bytes:
-    """Return the bytes of a run."""
+    """Return the bytes of a block."""
     held = len(records)
     offsets = accumulate(map(len, records), initial=4 * (held + 1))
     return _tables[held](*offsets) + b"".join(records)
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Return the records of a run."""
+    """Return the records of a block."""
     held = count(data)
     offsets = struct.unpack_from(f">{held + 1}I", data) if held else ()
     return [data[start:end] for start, end in pairwise(offsets)]
 
 
 def record(data: bytes, back: int) -> bytes | None:
-    """Return one record of a run, `back` before the last; `None` when it does not go so far."""
+    """Return one record of a block, `back` before the last; `None` when it does not go so far."""
     at = count(data) - 1 - back
     if at < 0:
         return None
@@ -68,13 +68,13 @@ def record(data: bytes, back: int) -> bytes | None:
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether the bytes of a run end where its last record does, and begin where its first does."""
+    """Return whether a block ends where its last record does, and begins where its first does."""
     held = count(data)
     return bool(held) and _u32.unpack_from(data, 4 * held)[0] == len(data)
 
 
 def count(data: bytes) -> int:
-    """Return how many records a run has; 0 for bytes that are none."""
+    """Return how many records a block has; 0 for bytes that are none."""
     table = _u32.unpack_from(data)[0] if len(data) >= 4 else 0
     held = table // 4 - 1
     return held if 1 <= held <= MOST and table <= len(data) else 0

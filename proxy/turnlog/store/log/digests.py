@@ -1,10 +1,10 @@
-"""Seals: what tells that the log is as it was written, up to its newest record.
+"""Digests of blocks: they show whether the log is as it was written, up to its newest record.
 
 A header is protected by the one behind it, which holds its hash; the newest of a session by the
-index, but only once it is indexed. So each run of headers ends in a seal: a digest over the seal
-before it, its key and its records. The newest seal stands once more, with its position, beside the
-names of the tables, in a page that each transaction writes anyway: nothing may be missing at the
-end. Nothing is secret here: who can write the store can also seal it anew.
+index, but only once it is indexed. So each block of headers ends in a digest over the digest before
+it, its key and its records. The newest digest stands once more, with its position, beside the names
+of the tables, in a page that each transaction writes anyway: nothing may be missing at the end.
+Nothing is secret here: who can write the store can also make all digests anew.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,25 +16,25 @@ from turnlog.core.commit import decode_header
 from turnlog.store.base import Flaw, FlawKind
 
 from . import blocks
-from .keys import NEWEST_SEAL, SEAL, number, unpack
+from .keys import DIGEST_BYTES, NEWEST_DIGEST, number, unpack
 from .tables import Pair, Tables, Txn
 
-NONE = bytes(SEAL)
-"""Stands before the first run."""
+NONE = bytes(DIGEST_BYTES)
+"""Stands before the first block."""
 
 
-def sealed(items: Sequence[Pair], before: bytes) -> list[Pair]:
-    """Return runs with their seals at the end; `before` is the newest seal of the log."""
+def with_digests(items: Sequence[Pair], before: bytes) -> list[Pair]:
+    """Return blocks with their digests at the end; `before` is the newest digest of the log."""
     found: list[Pair] = []
-    for key, run in items:
-        before = _seal(before, key, run)
-        found.append((key, run + before))
+    for key, block in items:
+        before = _digest(before, key, block)
+        found.append((key, block + before))
     return found
 
 
 def read_newest(txn: Txn) -> bytes:
-    """Return the newest seal of the log."""
-    return txn.get(NEWEST_SEAL, number(0) + NONE)[8:]
+    """Return the newest digest of the log."""
+    return txn.get(NEWEST_DIGEST, number(0) + NONE)[8:]
 
 
 def flaws(txn: Txn, tables: Tables) -> Iterator[Flaw]:
@@ -43,24 +43,24 @@ def flaws(txn: Txn, tables: Tables) -> Iterator[Flaw]:
     with txn.cursor(tables.log) as cursor:
         for key, value in cursor:
             yield from walk.step(key, value)
-    yield from walk.end(txn.get(NEWEST_SEAL, number(0) + NONE))
+    yield from walk.end(txn.get(NEWEST_DIGEST, number(0) + NONE))
 
 
 class _Walk:
-    """What the runs so far have shown."""
+    """What the blocks so far have shown."""
 
     def __init__(self) -> None:
         self.last = 0
         self.first = 1
-        """Of the run before."""
+        """Of the block before."""
         self.before = NONE
         self.sound = True
         """Whether `before` can be relied on."""
 
     def step(self, key: bytes, value: bytes) -> Iterator[Flaw]:
-        """Check a run against the one before."""
-        run, seal = value[:-SEAL], value[-SEAL:]
-        headers = blocks.unpack(run)
+        """Check a block against the one before."""
+        block, digest = value[:-DIGEST_BYTES], value[-DIGEST_BYTES:]
+        headers = blocks.unpack(block)
         expected, self.last = self.last + 1, unpack(key)
         self.first = self.last - len(headers) + 1
         lost = [
@@ -69,12 +69,12 @@ class _Walk:
             if position < self.first or not _readable(headers[position - self.first])
         ]
         yield from _ranges(lost)
-        as_sealed = seal == _seal(self.before, key, run)
-        if self.sound and not lost and not as_sealed:
+        as_written = digest == _digest(self.before, key, block)
+        if self.sound and not lost and not as_written:
             yield Flaw(self.first, self.last, FlawKind.ALTERED)
-        # What is behind a bad run cannot be told from it: the next one is taken as it is.
-        self.sound = as_sealed or not self.sound
-        self.before = seal
+        # Nothing behind a bad block can be checked against it: the next one is taken as it is.
+        self.sound = as_written or not self.sound
+        self.before = digest
 
     def end(self, newest: bytes) -> Iterator[Flaw]:
         """Check that nothing is missing at the end."""
@@ -85,8 +85,8 @@ class _Walk:
             yield Flaw(self.first, self.last, FlawKind.ALTERED)
 
 
-def _seal(before: bytes, key: bytes, run: bytes) -> bytes:
-    return sha256(b"".join((before, key, run))).digest()[:SEAL]
+def _digest(before: bytes, key: bytes, block: bytes) -> bytes:
+    return sha256(b"".join((before, key, block))).digest()[:DIGEST_BYTES]
 
 
 def _ranges(positions: Sequence[int]) -> Iterator[Flaw]:

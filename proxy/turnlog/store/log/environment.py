@@ -47,7 +47,7 @@ def is_id_taken(lock: Path) -> bool:
 
 
 class _Shared:
-    """An environment that is open in this process, and what keeps its write transactions apart."""
+    """An environment that is open in this process, with the lock around its write transactions."""
 
     def __init__(self, env: lmdb.Environment, path: Path, *, readonly: bool) -> None:
         """Raises `OSError`."""
@@ -56,13 +56,13 @@ class _Shared:
         self.readonly = readonly
         self.users = 1
         self._turn = threading.Lock()
-        """`flock` does not keep the threads of one process apart."""
+        """Between the threads of this process, which `flock` does not tell apart."""
         self._locked = -1 if readonly else os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
         self._stat = self.file.stat() if readonly else os.fstat(self._locked)
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Keep all other writers away, in this process and others. Raises `OSError`."""
+        """Exclude all other writers, in this process and others. Raises `OSError`."""
         with self._turn:
             fcntl.flock(self._locked, fcntl.LOCK_EX)
             try:
@@ -191,7 +191,7 @@ def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[byte
 
 @contextmanager
 def exclusive(env: lmdb.Environment) -> Generator[None]:
-    """Keep all other writers of an environment away. Raises `StoreGone`, `OSError`."""
+    """Exclude all other writers of an environment. Raises `StoreGone`, `OSError`."""
     # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
     # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
     # namespace a living holder may have it, and would lose the lock. `flock` knows no ids. As whoever waits
@@ -214,7 +214,7 @@ def _shared(env: lmdb.Environment) -> _Shared:
 
 
 def _reserve(path: Path) -> None:
-    """Take room for LMDB's lock file: the process dies where a mapped page has none.
+    """Allocate LMDB's lock file: writing a mapped page without disk space kills the process.
 
     Raises `OSError`.
     """
@@ -245,7 +245,7 @@ def inode(file: Path) -> int:
 
 
 def close_environment(env: lmdb.Environment) -> None:
-    """Give back what `open_environment` returned."""
+    """Close what `open_environment` returned, once nobody else in this process uses it."""
     with _guard:
         mine = next((item for item in _environments.items() if item[1].env is env), None)
         if mine is None:

@@ -14,13 +14,13 @@ class EpochLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the epoch up for good: its number is never used again."""
+        """Release the epoch for good: its number is never used again."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
-    """Take the lock of one's own epoch; `None` while a living process holds it. Raises `OSError`.
+    """Lock one's own epoch; `None` while a living process holds it. Raises `OSError`.
 
     A writer locks its own epoch before the transaction that counts it commits: whoever meets the
     number finds the lock taken.
@@ -39,16 +39,16 @@ def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
 
 
 def is_locked(folder: Path, epoch: int) -> bool:
-    """Tell whether a living process holds an epoch, and change nothing. Raises `OSError`.
+    """Return whether a living process holds an epoch. Raises `OSError`.
 
-    Who is dead stays dead: what is done for it afterwards needs no lock.
+    A dead writer stays dead: cleaning up after it needs no lock.
     """
     try:
         descriptor = os.open(folder / f"{epoch}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that those who ask at the same time do not take each other for the writer.
+        # A shared lock, so that two processes that ask at once do not take each other for the writer.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,4 +1,4 @@
-"""What the derived indexes say, worked out from nothing but stored headers and bodies.
+"""The derived indexes, computed from nothing but stored headers and bodies.
 
 The same folds serve a flush (tail of the log -> tables), a view (tables + tail in memory) and a
 rebuild (the whole log), so that an index made at once equals one made bit by bit.
@@ -105,13 +105,13 @@ def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallS
 
 
 def begins_call(entry: Entry) -> bool:
-    """Tell whether no commit of the same call can stand before this one."""
+    """Return whether a commit is the first of its call."""
     facts = entry.facts
     return facts.kind is _INTENT and facts.leg == 0 and facts.attempt == 1
 
 
 def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
-    """Tell whether a commit says what `facts` would say in `session`, of the same call."""
+    """Return whether a commit is of the same attempt, kind and number as `facts`, in `session`."""
     other = entry.facts
     return (
         other.kind is facts.kind
@@ -123,7 +123,7 @@ def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
 
 
 def begins(entry: Entry, session: bytes, outcome: Facts) -> bool:
-    """Tell whether a commit is the intent that an outcome in `session`, of the same call, answers."""
+    """Return whether a commit is the intent that an outcome in `session`, of the same call, answers."""
     facts = entry.facts
     return (
         facts.kind is _INTENT
@@ -135,7 +135,7 @@ def begins(entry: Entry, session: bytes, outcome: Facts) -> bool:
 
 
 class Segment:
-    """A run of the log in memory, with an index of its own; positions are gapless.
+    """A stretch of the log in memory, with an index of its own; positions are gapless.
 
     It only grows, also while other threads read it. A view that opened earlier leaves out what lies
     beyond its last position. What no writer asks for at each commit is indexed when somebody asks,
@@ -170,7 +170,7 @@ class Segment:
         return self._terms
 
     def add(self, entry: Entry) -> None:
-        """Take in the next commit of the log."""
+        """Add the next commit of the log."""
         position, call = entry.position, entry.facts.call
         self.entries.append(entry)
         if call:
@@ -182,14 +182,14 @@ class Segment:
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: CommitBody) -> None:
-        """Take in the body of the newest commit, where `is_linked` says that it matters."""
+        """Index the body of the newest commit; only where `is_linked`."""
         for key in link_keys(session, body):
             self.links[key].append(position)
         if body.delta:
             self.deltas.append((position, body.delta))
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
-        """Take in the next commit of the log as it is stored. `body` is asked for where it matters.
+        """Add the next commit of the log as it is stored. `body` is asked for where it matters.
 
         A damaged record must not stop the index: `verify` reports it by its seq.
         """
@@ -206,7 +206,7 @@ class Segment:
                 self.add_body(position, entry.link.session, decode_body(stored))
 
     def after_position(self, position: int) -> "Segment":
-        """Return what of this run stands behind `position`."""
+        """Return the part of this stretch behind `position`."""
         rest = Segment(min(position, self.last))
         if rest.after == self.last:
             return rest
@@ -221,11 +221,11 @@ class Segment:
         return rest
 
     def entry(self, position: int) -> Entry | None:
-        """Return the commit at a position of this run; `None` when it cannot be read."""
+        """Return the commit at a position of this stretch; `None` when it cannot be read."""
         return self.entries[position - self.after - 1]
 
     def settled(self, positions: Sequence[int]) -> bool:
-        """Tell the common case: a whole call of one attempt that ended, and nothing else.
+        """Return whether this is the common case: a whole call of one attempt that ended, and nothing else.
 
         It leaves nothing open, unsettled or to be delivered: no table needs to be looked at.
         """
@@ -270,7 +270,7 @@ class Segment:
 
 
 def is_linked(body: CommitBody) -> bool:
-    """Tell whether an index has to look into a body."""
+    """Return whether an index has to look into a body."""
     return bool(body.links or body.note_key or body.fact_key or body.delta)
 
 

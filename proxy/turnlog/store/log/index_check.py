@@ -4,7 +4,7 @@ The log is read in slices, and each slice is indexed in memory by the code that 
 (`index.Segment`). All that a slice says must stand in the tables; once the whole log was read, the
 tables may hold nothing else.
 
-Records that cannot be read are the log's own damage (`seals`). What stands in the tables for those
+Records that cannot be read are the log's own damage (`digests`). What stands in the tables for those
 is neither right nor wrong.
 """
 
@@ -97,7 +97,7 @@ def _watermark_flaw(txn: Txn, tables: Tables, watermark: int) -> IndexFlaw | Non
 
 
 class _Check:
-    """What the slices so far have shown."""
+    """Counts and heads collected from the slices so far."""
 
     def __init__(self, txn: Txn, tables: Tables, watermark: int) -> None:
         self._txn = txn

@@ -3,12 +3,12 @@
 Durable, written in the transaction that a caller waits for:
 
     log        position -> headers          bodies   position -> bodies
-               both by the last position of a run of commits, see `runs`
+               both by the last position of a block of commits, see `blocks`
     aliases    "n" + name -> session        meta     epoch, limit, watermark,
                                                      which key was used last, since when,
                                                      since when trims are marked
                "s" + session + digest -> alias text
-    and beside the tables' names "newest seal" -> position and seal of the newest run, see `seals`
+    and beside the tables' names "newest seal" -> position and digest of the newest block, see `digests`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
 
@@ -65,9 +65,9 @@ META: Final = frozenset(
     }
 )
 """All rows that the table `meta` has."""
-NEWEST_SEAL = b"newest seal"
-SEAL = 16
-"""Bytes of a seal."""
+NEWEST_DIGEST = b"newest seal"
+DIGEST_BYTES = 16
+"""Bytes of a block's digest."""
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _u64 = struct.Struct(">Q")

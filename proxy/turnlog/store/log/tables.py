@@ -17,7 +17,16 @@ from turnlog.store.base import StoreError
 from . import blocks
 from .environment import write_transaction
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
-from .keys import KEY_MARK, MARKED_SINCE, NEWEST_SEAL, REKEYED, SEAL, number, unpack, unpack_many
+from .keys import (
+    DIGEST_BYTES,
+    KEY_MARK,
+    MARKED_SINCE,
+    NEWEST_DIGEST,
+    REKEYED,
+    number,
+    unpack,
+    unpack_many,
+)
 
 # The classes are generic, and the second one named, in lmdb's stubs only.
 Txn: TypeAlias = "lmdb.Transaction[bytes]"
@@ -146,7 +155,7 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
             headers = blocks.unpack(run)
             first = unpack(key) - len(headers) + 1
             for position in range(segment.last + 1, end + 1):
-                # Of a damaged run, records that nobody can read are missing at its start.
+                # Of a damaged block, records that nobody can read are missing at its start.
                 header = headers[position - first] if position >= first else b""
                 segment.read(position, header, lambda at: read_record(txn, tables.bodies, at))
             if end == last:
@@ -155,7 +164,7 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
 
 
 def append(txn: Txn, tables: Tables, log: list[Pair], bodies: list[Pair]) -> None:
-    """Put runs at the end of the log. Raises `StoreError` when that is not where it was."""
+    """Append blocks to the log and the bodies. Raises `StoreError` when the log's end moved."""
     for table, items in ((tables.log, log), (tables.bodies, bodies)):
         for key, value in items:
             if not txn.put(key, value, append=True, db=table):
@@ -163,7 +172,7 @@ def append(txn: Txn, tables: Tables, log: list[Pair], bodies: list[Pair]) -> Non
     if log:
         last, run = log[-1]
         # In no table: the page of their names is written in each transaction anyway.
-        txn.put(NEWEST_SEAL, last + run[-SEAL:])
+        txn.put(NEWEST_DIGEST, last + run[-DIGEST_BYTES:])
 
 
 def read_record(txn: Txn, table: Table, position: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What LMDB, the system and damaged records raise, as a `StoreError` that says what to do."""
+"""Errors of LMDB, of the system and of damaged records, turned into a `StoreError` that says what to do."""
 
 import os
 import struct
@@ -139,7 +139,7 @@ R = TypeVar("R")
 
 
 def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Return `method` with what `translated` does around it, which takes ten times as long."""
+    """Return a method that raises `StoreError` as inside `translated`, in a tenth of the time."""
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""Find the attempts that a filter wants, by the index that narrows most."""
+"""Attempts that match a filter, found by the most selective index."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -81,7 +81,7 @@ def ended_attempts(snapshot: Snapshot, want: Filter, positions: range) -> Iterat
 
 
 def wants_intent(want: Filter, intent: Entry) -> bool:
-    """Tell whether an attempt's intent is what `want` asks for."""
+    """Return whether an attempt's intent matches the filter."""
     link, facts = intent.link, intent.facts
     return (
         (not want.sessions or link.session in want.sessions)
@@ -94,7 +94,7 @@ def wants_intent(want: Filter, intent: Entry) -> bool:
 
 
 def wants_tool(want: Filter, server: str, tool: str) -> bool:
-    """Tell whether a tool of a server is what `want` asks for."""
+    """Return whether a tool of a server matches the filter."""
     if want.server and not fnmatchcase(server, want.server):
         return False
     if not want.tool or fnmatchcase(tool, want.tool):
@@ -105,7 +105,7 @@ def wants_tool(want: Filter, server: str, tool: str) -> bool:
 
 
 def wants_outcome(want: Filter, attempt: Attempt) -> bool:
-    """Tell whether an attempt's last outcome is what `want` asks for."""
+    """Return whether an attempt's last outcome matches the filter."""
     if not (want.error or want.kind or want.flag):
         return True
     last = attempt[-1].facts

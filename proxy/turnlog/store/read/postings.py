@@ -1,4 +1,4 @@
-"""Find commits by what they say themselves: how an attempt ended, or what it changed."""
+"""Commits found by their own content: how an attempt ended, or what it changed."""
 
 import heapq
 import re

@@ -275,7 +275,7 @@ class Snapshot:
 
 
 def _is_known(written: Segment, last: int, header: bytes) -> bool:
-    """Tell whether the log up to `last`, where `header` stands, is what a writer knows of it.
+    """Return whether a writer's tail agrees with the log up to `last`, where `header` stands.
 
     Where its transaction failed and another writer's did not, another epoch stands in the header.
     """

@@ -235,7 +235,7 @@ class LmdbView:
         )
 
     def _is_fresh(self, session: bytes) -> bool:
-        """Tell whether a session of the tail is in no table yet."""
+        """Return whether a session of the tail is in no table yet."""
         head = self._snapshot.head(session)
         return head is not None and head.opened > self._snapshot.tail.after
 

@@ -1,6 +1,6 @@
-"""What becomes of a batch: it is written, kept until there is room, or lost and reported.
+"""Batches of drafts are written, kept until there is room, or reported as lost.
 
-Knows neither threads nor the event loop: `writer` has both.
+Knows neither threads nor the event loop: `submit_queue` has both.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.store.base import StoreError, StoreFull, StoreGone
 
-from .pending_append import Pending, chained
+from .pending_append import PendingAppend, chained
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """What writes. All errors it raises are `StoreError`s, but for bugs."""
+    """The part that writes. All errors it raises are `StoreError`s, but for bugs."""
 
-    def write(self, batch: list[Pending]) -> list[Pending]:
+    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
         """Write a batch in one transaction; return further drafts that went along."""
         ...
 
@@ -35,7 +35,7 @@ class Engine(Protocol):
         ...
 
     def probe(self) -> None:
-        """Write something that says nothing. Raises `StoreError`."""
+        """Make a small write, to see whether writing works. Raises `StoreError`."""
         ...
 
     def close(self) -> None:
@@ -46,11 +46,11 @@ class Engine(Protocol):
 class Listener(Protocol):
     """Gets the result of each batch, and the errors that no caller would see."""
 
-    def on_written(self, batch: list[Pending], along: list[Pending]) -> None:
+    def on_written(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
         """`batch`, and `along` with it, is on disk, maybe after it had failed before."""
         ...
 
-    def on_failed(self, batch: list[Pending], error: StoreError) -> None:
+    def on_failed(self, batch: list[PendingAppend], error: StoreError) -> None:
         """`batch` is not on disk; some of it may be tried again later."""
         ...
 
@@ -63,27 +63,27 @@ class Listener(Protocol):
         ...
 
 
-class Scribe:
+class BatchWriter:
     """Writes batches with an engine, and remembers what found no room."""
 
     def __init__(self, engine: Engine, listener: Listener, *, keep: int) -> None:
         """`keep` is how many bytes of outcomes that find no room are kept until there is some."""
         self._engine = engine
         self._listener = listener
-        self._kept = Kept(keep)
+        self._overflow = OverflowBuffer(keep)
         self._failing = False
-        """Whether the last write failed for a reason that holds for all."""
+        """Whether the last write failed, for a reason that is not one batch's own."""
         self._told = False
-        """Whether writes fail, and that was reported."""
+        """Whether the present failure was reported."""
         self._unsaid = 0
-        """Drafts nobody waited for that were lost since the failure was reported."""
+        """Drafts without a waiter that were lost since the failure was reported."""
 
     @property
     def retries(self) -> bool:
         """Whether there is something to try again: outcomes that are kept, or whether writing works."""
-        return self._failing or len(self._kept) > 0
+        return self._failing or len(self._overflow) > 0
 
-    def write(self, batch: list[Pending], before: StoreError | None) -> None:
+    def write(self, batch: list[PendingAppend], before: StoreError | None) -> None:
         """Write a batch, unless what came before it cannot be written yet: that is `before`."""
         error = before or self._put(batch)
         if error:
@@ -94,7 +94,7 @@ class Scribe:
 
     def again(self) -> StoreError | None:
         """Write the outcomes that are kept; return why that cannot be done yet."""
-        for piece in self._kept.pieces():
+        for piece in self._overflow.pieces():
             error = self._put(piece)
             if isinstance(error, _PASSING):
                 return error
@@ -104,13 +104,13 @@ class Scribe:
         return None
 
     def probe(self) -> None:
-        """Where writing failed, find out whether it works again."""
+        """Make a small write if the last one failed: it shows whether writing works again."""
         if self._failing:
             error = self.run(self._engine.probe)
             self._on_written(error if isinstance(error, StoreError) else None)
 
     def run(self, job: Callable[[], T]) -> T | StoreError:
-        """Run a job; return what it comes to, or why it failed."""
+        """Run a job; return its result, or why it failed."""
         try:
             return job()
         except StoreError as error:
@@ -125,7 +125,7 @@ class Scribe:
     def last(self) -> None:
         """Try what is kept once more: what was done last may have made room."""
         if error := self.again():
-            self._missed(len(self._kept), error)
+            self._missed(len(self._overflow), error)
 
     def close(self) -> None:
         """Close the engine."""
@@ -142,7 +142,7 @@ class Scribe:
         with suppress(Exception):
             self._listener.on_error(error)
 
-    def _put(self, batch: list[Pending]) -> StoreError | None:
+    def _put(self, batch: list[PendingAppend]) -> StoreError | None:
         """Write a batch; return why that failed."""
         try:
             along = self._engine.write(batch)
@@ -160,10 +160,10 @@ class Scribe:
             self._failing = error is not None
             self._listener.on_failing(error)
 
-    def _lost(self, batch: list[Pending], error: StoreError) -> None:
+    def _lost(self, batch: list[PendingAppend], error: StoreError) -> None:
         """Fail a batch. Outcomes are kept, to be tried again, where the reason may pass."""
         passes = isinstance(error, _PASSING)
-        kept = [pending for pending in batch if passes and self._kept.take(pending)]
+        kept = [pending for pending in batch if passes and self._overflow.take(pending)]
         self._listener.on_failed(batch, error)
         held = set(map(id, kept))
         gone = [pending for pending in batch if id(pending) not in held]
@@ -186,22 +186,26 @@ class Scribe:
             self.say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
 
 
-class Kept:
-    """Outcomes in the order in which they came. Belongs to who writes."""
+class OverflowBuffer:
+    """Outcomes that found no room on the disk, oldest first. Used by the writer's thread.
+
+    Their intents are on disk and their answers were handed on: an outcome lost here would leave a
+    call whose end nobody knows.
+    """
 
     def __init__(self, most: int) -> None:
         """`most` is how many bytes may be kept."""
         self._most = most
         self._size = 0
-        self._pending: list[Pending] = []
+        self._pending: list[PendingAppend] = []
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def take(self, pending: Pending) -> bool:
-        """Keep a draft if it is an outcome and there is memory for it."""
+    def take(self, pending: PendingAppend) -> bool:
+        """Keep a draft if it is an outcome and fits; return whether it was kept."""
         size, facts = _size(pending), pending.draft.facts
-        # An operator is told that nothing was written: so it has to be.
+        # An operator is told that nothing was written, so it must not be written later.
         if facts.kind is not CommitKind.OUTCOME or facts.actor is Actor.OPERATOR:
             return False
         if self._size + size > self._most:
@@ -210,11 +214,11 @@ class Kept:
         self._size += size
         return True
 
-    def pieces(self) -> Iterator[list[Pending]]:
-        """Yield and let go of what is kept, oldest first; a piece is let go of when it was used.
+    def pieces(self) -> Iterator[list[PendingAppend]]:
+        """Yield the drafts piece by piece, oldest first; a piece is dropped once the caller returns for the next.
 
-        Each piece is larger than the one before: little room takes the first, and a disk with
-        much room is not waited for once for each.
+        Each piece is twice as large as the one before: the first fits into little room, and a disk
+        with much room does not cost one transaction for each draft.
         """
         size = 1
         while self._pending:
@@ -225,7 +229,7 @@ class Kept:
             size *= 2
 
 
-def _size(pending: Pending) -> int:
+def _size(pending: PendingAppend) -> int:
     intent = pending.draft.intent
-    # One that was not written either is tried again with its outcome.
-    return pending.size + (intent.size if isinstance(intent, Pending) else 0)
+    # An intent that was not written either is tried again with its outcome.
+    return pending.size + (intent.size if isinstance(intent, PendingAppend) else 0)

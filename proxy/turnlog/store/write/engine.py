@@ -21,11 +21,11 @@ from turnlog.store.log.index_writer import flush
 from turnlog.store.log.keys import PROBE, number
 from turnlog.store.log.tables import Tables, Txn
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
-from turnlog.store.quota import Room
+from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .ledger import Ledger
-from .pending_append import SALT, Pending, chained, pend
+from .pending_append import SALT, PendingAppend, chained, new_pending
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark that are worth a transaction for the derived tables."""
@@ -58,7 +58,7 @@ class LmdbEngine:
         *,
         lock: EpochLock,
         blobs: BlobWriter,
-        room: Room,
+        quota: Quota,
         flush_every: int,
         sources: Sources,
     ) -> None:
@@ -67,7 +67,7 @@ class LmdbEngine:
         self._env = env
         self._tables = tables
         self._lock = lock
-        self._room = room
+        self._quota = quota
         self._blobs = blobs
         self._flush_every = flush_every
         self._sources = sources
@@ -85,7 +85,7 @@ class LmdbEngine:
         """
         return self._ledger.tail
 
-    def write(self, batch: list[Pending]) -> list[Pending]:
+    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
 
         Raises `StoreError`; then nothing of the batch is on disk.
@@ -104,7 +104,7 @@ class LmdbEngine:
         due: list[tuple[str, Callable[[], None]]] = []
         if self._ledger.behind >= self._flush_every:
             due.append(("index", self.flush))
-        if self._room.is_due():
+        if self._quota.is_due():
             due.append(("make room in", self._make_room))
         # Nothing is removed from a store at the same place; whoever writes next is told that this one is gone.
         if due and self._is_in_place():
@@ -124,7 +124,7 @@ class LmdbEngine:
             txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
 
     def _make_room(self) -> None:
-        if given_up := self._room.make(self._blobs.trim):
+        if given_up := self._quota.make(self._blobs.trim):
             self._sources.trimmed(given_up)
 
     def flush(self) -> None:
@@ -139,7 +139,7 @@ class LmdbEngine:
         """Close the open attempts of writers that died. Raises `StoreError`."""
         epochs: set[int] = set()
 
-        def left(txn: Txn) -> list[Pending]:
+        def left(txn: Txn) -> list[PendingAppend]:
             intents = abandoned(
                 txn,
                 self._tables,
@@ -181,14 +181,14 @@ class LmdbEngine:
         self._reported("give up the epoch of", self._lock.release)
         close_environment(self._env)
 
-    def _close_all(self, find: Callable[[Txn], list[Pending]]) -> list[Commit]:
+    def _close_all(self, find: Callable[[Txn], list[PendingAppend]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
         # Mostly there is nothing to do: other writers need not wait for that answer.
         if not self._peek(find):
             return []
-        found: list[Pending] = []
+        found: list[PendingAppend] = []
 
-        def fill(txn: Txn) -> Sequence[Pending]:
+        def fill(txn: Txn) -> Sequence[PendingAppend]:
             found.extend(find(txn))
             self._prepare(found)
             return found
@@ -198,7 +198,7 @@ class LmdbEngine:
             pending.land()
         return [commit for pending in found if (commit := pending.placed)]
 
-    def _peek(self, find: Callable[[Txn], list[Pending]]) -> bool:
+    def _peek(self, find: Callable[[Txn], list[PendingAppend]]) -> bool:
         try:
             with translated("read", self._data), self._env.begin() as snapshot:
                 self._ledger.begin(snapshot)
@@ -207,7 +207,7 @@ class LmdbEngine:
             self._ledger.forget()
             raise
 
-    def _commit(self, fill: Callable[[Txn], Sequence[Pending]]) -> list[Pending]:
+    def _commit(self, fill: Callable[[Txn], Sequence[PendingAppend]]) -> list[PendingAppend]:
         """Append what `fill` returns, and their chains, in one transaction; return what went along."""
         try:
             with write_transaction(self._env) as txn:
@@ -220,25 +220,27 @@ class LmdbEngine:
                 size = self._ledger.put(txn)
         except BaseException as error:
             self._ledger.forget()
-            self._room.doubt()
+            self._quota.doubt()
             if isinstance(error, FAILURES):
                 raise explained("write to", self._data, error) from error
             raise
-        self._room.wrote(size)
+        self._quota.wrote(size)
         return self._ledger.settle()
 
-    def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: CommitBody) -> Pending:
+    def _outcome(
+        self, intent: Entry, n: int, flags: tuple[Flag, ...], body: CommitBody
+    ) -> PendingAppend:
         facts = recovery.closing(
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
-        return pend(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
+        return new_pending(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int) -> bool:
         return epoch != self._lock.epoch and not is_locked(self._data / "epochs", epoch)
 
-    def _prepare(self, drafts: list[Pending]) -> None:
-        full: list[Pending] = []
+    def _prepare(self, drafts: list[PendingAppend]) -> None:
+        full: list[PendingAppend] = []
         blobs: list[Packed] = []
         for pending in drafts:
             given, answered = pending.draft.input_blob, pending.draft.output_blob
@@ -256,7 +258,7 @@ class LmdbEngine:
         handles = iter(self._stored(blobs))
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for pending, (salt,) in zip(full, salts, strict=True):
-            pending.seal(salt, handles)
+            pending.complete(salt, handles)
 
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.
@@ -275,7 +277,7 @@ class LmdbEngine:
                     else explained("write blobs to", self._data, error)
                 )
             self._blobs_fail = True
-        self._room.wrote(sum([len(blob.value) for blob in blobs]))
+        self._quota.wrote(sum([len(blob.value) for blob in blobs]))
         return handles
 
     def _reported(self, doing: str, action: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Give drafts their place at the end of the log, inside a write transaction.
+"""The end of the log: drafts are placed there, inside a write transaction.
 
 A `Ledger` remembers the heads of the sessions it met and what it appended behind the watermark.
 Other processes write to the same log: `begin` takes in what they added. Every session with commits
@@ -38,7 +38,14 @@ from turnlog.store.log.index import (
     is_same,
     next_place,
 )
-from turnlog.store.log.keys import SEAL, WATERMARK, alias_key, alias_text_key, link_key, unpack
+from turnlog.store.log.keys import (
+    DIGEST_BYTES,
+    WATERMARK,
+    alias_key,
+    alias_text_key,
+    link_key,
+    unpack,
+)
 from turnlog.store.log.tables import (
     Tables,
     Txn,
@@ -53,7 +60,7 @@ from turnlog.store.log.tables import (
 )
 
 from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
-from .pending_append import SALT, Pending
+from .pending_append import SALT, PendingAppend
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -80,9 +87,9 @@ class Ledger:
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
         self._bodies: list[bytes] = []
-        self.again: list[Pending] = []
+        self.again: list[PendingAppend] = []
         """Intents of earlier, failed transactions that are written along."""
-        self._seal = digests.NONE
+        self._newest_digest = digests.NONE
         self._loaded = False
 
     @property
@@ -96,7 +103,7 @@ class Ledger:
         return self.tail.last - self.tail.after
 
     def begin(self, txn: Txn) -> None:
-        """Take in what other processes appended since the last transaction."""
+        """Read what other processes appended since the last transaction."""
         last = last_position(txn, self._tables)
         if self._loaded and last == self.last:
             return
@@ -111,15 +118,15 @@ class Ledger:
             if entry:
                 self._take_in(txn, entry)
         self._advance(txn, watermark)
-        self._seal = digests.read_newest(txn)
+        self._newest_digest = digests.read_newest(txn)
         self._loaded = True
 
-    def append(self, txn: Txn, pending: Pending, before: Pending | None = None) -> None:
+    def append(self, txn: Txn, pending: PendingAppend, before: PendingAppend | None = None) -> None:
         """Place a draft, and the session's `open` commit before its first.
 
         `before` is the draft that this one follows in one `Draft.more` chain.
         """
-        draft, body = pending.draft, pending.sealed
+        draft, body = pending.draft, pending.completed
         session, facts, intent = draft.session.id, draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
@@ -144,7 +151,7 @@ class Ledger:
         if pending.refused is None:
             self._extend(session, pending, facts, follows, linked)
 
-    def append_more(self, txn: Txn, pending: Pending) -> None:
+    def append_more(self, txn: Txn, pending: PendingAppend) -> None:
         """Place what follows in the chain of a draft that has its place."""
         while pending.more:
             self.append(txn, pending.more, pending)
@@ -155,21 +162,21 @@ class Ledger:
         intent = draft.intent
         if len(recent) > 1 or intent is None or draft.facts.kind is not _OUTCOME:
             return None
-        if isinstance(intent, Pending):
+        if isinstance(intent, PendingAppend):
             entry = intent.entry
             return entry.link if entry is not None and entry.position == recent[0] else None
         entry = self.tail.entry(recent[0])
         return entry.link if entry and begins(entry, session, draft.facts) else None
 
     def _unwritten(
-        self, txn: Txn, session: bytes, pending: Pending, found: Entry | None
+        self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
     ) -> Facts | None:
         """Return what is to be stored of a draft; `None` where a commit says it already, as `found`
         may: that is its place then.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
-        facts, body = pending.draft.facts, pending.sealed
+        facts, body = pending.draft.facts, pending.completed
         if found is None and body and body.note_key:
             found = self._linked(txn, session + body.note_key)
         if found is None:
@@ -183,7 +190,12 @@ class Ledger:
         return None
 
     def _extend(
-        self, session: bytes, pending: Pending, facts: Facts, follows: Link | None, linked: bool
+        self,
+        session: bytes,
+        pending: PendingAppend,
+        facts: Facts,
+        follows: Link | None,
+        linked: bool,
     ) -> None:
         """Place a draft behind its session's newest commit; `facts` are what is stored of it."""
         tail, head, body = self.tail, self.heads[session], pending.body
@@ -212,8 +224,8 @@ class Ledger:
         self.heads[session] = Head(seq, chained, now, position, head.opened)
         self._bodies.append(body)
         tail.add(entry)
-        if linked and pending.sealed is not None:
-            tail.add_body(position, session, pending.sealed)
+        if linked and pending.completed is not None:
+            tail.add_body(position, session, pending.completed)
 
     def put(self, txn: Txn) -> int:
         """Write what was appended; return its bytes.
@@ -222,16 +234,16 @@ class Ledger:
         """
         tail, before = self.tail, self._first_new - 1
         headers = [entry.header for entry in tail.entries[before - tail.after :] if entry]
-        log = digests.sealed(blocks.items(before, headers), self._seal)
+        log = digests.with_digests(blocks.items(before, headers), self._newest_digest)
         bodies = blocks.items(before, self._bodies)
         self._bodies = []
         append(txn, self._tables, log, bodies)
         if log:
-            self._seal = log[-1][1][-SEAL:]
+            self._newest_digest = log[-1][1][-DIGEST_BYTES:]
         return sum([len(run) for _, run in (*log, *bodies)])
 
-    def settle(self) -> list[Pending]:
-        """Take the transaction as committed: sessions have their ids from now on.
+    def settle(self) -> list[PendingAppend]:
+        """Mark the transaction as committed: sessions have their ids from now on.
 
         Return the intents of earlier, failed transactions that were written along.
         """
@@ -253,7 +265,7 @@ class Ledger:
         self._loaded = False
 
     def trim(self, txn: Txn) -> None:
-        """Let go of what the derived tables hold by now."""
+        """Drop the part of the tail that the derived tables hold by now."""
         self._advance(txn, read_number(txn, self._tables, WATERMARK))
 
     def _advance(self, txn: Txn, watermark: int) -> None:
@@ -286,13 +298,13 @@ class Ledger:
         stored = call_entries(txn, self._tables, call)
         return next((entry for entry in stored if is_same(entry, session, facts)), None)
 
-    def _conflict(self, txn: Txn, session: bytes, pending: Pending) -> Conflict | None:
-        draft, body = pending.draft, pending.sealed
+    def _conflict(self, txn: Txn, session: bytes, pending: PendingAppend) -> Conflict | None:
+        draft, body = pending.draft, pending.completed
         if draft.claims:
             carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
             return claim_conflict(carrying, draft.seen, self._epoch)
         intent = draft.intent
-        if isinstance(intent, Pending) and intent.refused is not None:
+        if isinstance(intent, PendingAppend) and intent.refused is not None:
             return intent.refused
         if body is None or not body.fact_key:
             return None
@@ -322,14 +334,14 @@ class Ledger:
         ]
 
     def _answered(
-        self, txn: Txn, session: bytes, draft: Draft, before: Pending | None
+        self, txn: Txn, session: bytes, draft: Draft, before: PendingAppend | None
     ) -> Link | None:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind
         if kind is _OUTCOME:
             intent = before if draft.intent is None else draft.intent
-            if isinstance(intent, Pending):
+            if isinstance(intent, PendingAppend):
                 return self._followed(txn, intent)
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
@@ -346,13 +358,13 @@ class Ledger:
 
     def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return where the commit of a ticket stands; one that failed is written along."""
-        if not isinstance(ticket, Pending):
+        if not isinstance(ticket, PendingAppend):
             return ticket.placed.link if ticket.placed else None
         if ticket.entry is None:
             # Its transaction failed: an outcome without its intent would tell nothing.
-            if ticket.sealed and not ticket.sealed.salt:
-                # It did not even come to a transaction, for want of room.
-                ticket.seal(self._entropy(SALT), iter(()))
+            if ticket.completed and not ticket.completed.salt:
+                # It was refused before any transaction, because there was no room.
+                ticket.complete(self._entropy(SALT), iter(()))
             self.append(txn, ticket)
             self.again.append(ticket)
         return ticket.entry.link if ticket.entry else None
@@ -394,13 +406,13 @@ class Ledger:
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
         facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
         draft = Draft(session=ref, facts=facts)
-        pending = Pending(draft, encode_facts(facts), body, encode_body(body), None, 0)
+        pending = PendingAppend(draft, encode_facts(facts), body, encode_body(body), None, 0)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.last, self.last + 1)
         self._extend(session, pending, facts, None, False)
 
 
 def opening_facts(cause: Facts) -> Facts:
-    """Return what is said of a session that begins with the commit of `cause`."""
+    """Return the facts of the commit that opens a session, whose first commit is `cause`."""
     return Facts(
         kind=CommitKind.OPEN,
         at=cause.at,
@@ -414,7 +426,7 @@ def opening_facts(cause: Facts) -> Facts:
 
 
 def opening_body(ref: SessionRef, salt: bytes) -> CommitBody:
-    """Return how the session was named."""
+    """Return the body of the commit that opens a session: how it was named."""
     aliases = msgspec.json.encode(ref.aliases).decode()
     return CommitBody(
         salt=salt, metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases}

@@ -1,4 +1,4 @@
-"""A draft on its way to the disk, and the promise that the caller holds for it."""
+"""A draft on its way to the disk: what the writer needs of it, and the ticket of its caller."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,23 +16,23 @@ SALT: Final = 16
 _EMPTY: Final = CommitBody()
 
 
-class Pending(Struct, eq=False):
+class PendingAppend(Struct, eq=False):
     """The `Ticket` of one draft.
 
-    The fields without underscore belong to who writes until the batch is resolved on the
-    loop; what follows is the loop's alone.
+    The fields without underscore belong to the writer's thread until the batch is resolved on the
+    loop; those with one belong to the loop.
     """
 
     draft: Draft
     facts: bytes
-    sealed: CommitBody | None
+    completed: CommitBody | None
     """The draft's body; with salt and blobs once it is ready to be written."""
     body: bytes
-    more: "Pending | None"
+    more: "PendingAppend | None"
     size: int
     """Bytes that it takes while it waits, with what follows in its chain."""
     lazy: bool = False
-    """Whether nobody waits for it."""
+    """Whether it was submitted without `wait`."""
     entry: Entry | None = None
     """The commit as the log holds it, once it has its place there."""
     hash: bytes = b""
@@ -55,7 +55,7 @@ class Pending(Struct, eq=False):
                 link=entry.link,
                 facts=entry.facts,
                 hash=self.hash,
-                body=self.sealed,
+                body=self.completed,
             )
         return self.commit if self._landed else None
 
@@ -71,35 +71,35 @@ class Pending(Struct, eq=False):
         raise self._error or StoreError("the draft was not written")
 
     def land(self) -> None:
-        """Say that the commit is written, maybe after it had failed. Called on the loop."""
+        """Resolve the ticket: the commit is written, maybe after it had failed. Called on the loop."""
         if self.refused is not None:
             self.fail(self.refused)
             return
         self._landed = True
-        # Mostly nobody waits: two of these land for each call.
+        # Mostly there is no waiter: two of these land for each call.
         if self.told is not None or self._waiters:
             self._wake()
 
     def fail(self, error: StoreError) -> None:
-        """Say that the commit was not written. Called on the loop."""
+        """Reject the ticket: the commit was not written. Called on the loop."""
         self._error = error
         self._wake()
 
-    def seal(self, salt: bytes, handles: Iterator[bytes]) -> None:
-        """Give the body its salt and the handles of its blobs, as far as there are any."""
+    def complete(self, salt: bytes, handles: Iterator[bytes]) -> None:
+        """Complete the body with its salt and the handles of its blobs, as far as there are any."""
         draft, body = self.draft, self.draft.body
         if body is None:
             body = _EMPTY
-        self.sealed = sealed = structs.replace(
+        self.completed = completed = structs.replace(
             body,
             salt=salt,
             input_blob=body.input_blob if draft.input_blob is None else next(handles, b""),
             output_blob=body.output_blob if draft.output_blob is None else next(handles, b""),
         )
-        self.body = encode_body(sealed)
+        self.body = encode_body(completed)
 
     def forget(self) -> None:
-        """Undo what placing set, because the transaction failed."""
+        """Undo what the ledger set, because the transaction failed."""
         self.entry = None
         self.commit = None
         self.refused = None
@@ -116,9 +116,12 @@ class Pending(Struct, eq=False):
                     waiter.set_result(None)
 
 
-def pend(
-    draft: Draft, salt: Callable[[int], bytes], more: Pending | None = None, lazy: bool = False
-) -> Pending:
+def new_pending(
+    draft: Draft,
+    salt: Callable[[int], bytes],
+    more: PendingAppend | None = None,
+    lazy: bool = False,
+) -> PendingAppend:
     """Return the ticket of a draft; `salt` gives random bytes for its body.
 
     A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
@@ -128,11 +131,11 @@ def pend(
         facts = encode_facts(draft.facts)
     except OverflowError as error:
         raise ValueError(f"a number of an {draft.facts.kind} has more than 64 bits") from error
-    sealed = draft.body
+    completed = draft.body
     given, answered = draft.input_blob, draft.output_blob
-    if sealed is not None and given is None and answered is None:
-        sealed = structs.replace(sealed, salt=salt(SALT))
-    body = b"" if sealed is None else encode_body(sealed)
+    if completed is not None and given is None and answered is None:
+        completed = structs.replace(completed, salt=salt(SALT))
+    body = b"" if completed is None else encode_body(completed)
     size = len(facts) + len(body)
     if given is not None:
         size += len(given.data)
@@ -140,14 +143,14 @@ def pend(
         size += len(answered.data)
     if more is not None:
         size += more.size
-    return Pending(draft, facts, sealed, body, more, size, lazy)
+    return PendingAppend(draft, facts, completed, body, more, size, lazy)
 
 
-def chained(batch: Iterable[Pending]) -> list[Pending]:
+def chained(batch: Iterable[PendingAppend]) -> list[PendingAppend]:
     """Return every draft of a batch, each before what follows in its chain."""
-    found: list[Pending] = []
+    found: list[PendingAppend] = []
     for first in batch:
-        link: Pending | None = first
+        link: PendingAppend | None = first
         while link is not None:
             found.append(link)
             link = link.more

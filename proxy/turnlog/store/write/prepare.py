@@ -1,4 +1,4 @@
-"""What happens to a draft on the caller's thread: checks, salt, bytes. Cheap, and never blocks."""
+"""Drafts are checked, salted and encoded on the caller's thread. Cheap, and never blocks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +10,10 @@ from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Draft, StoreFull
 from turnlog.store.log.translate_errors import explained, translated
-from turnlog.store.quota import Room
+from turnlog.store.quota import Quota
 
 from .batch_writer import KEPT
-from .pending_append import Pending, pend, without_content
+from .pending_append import PendingAppend, new_pending, without_content
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -31,46 +31,46 @@ class Backlog(Struct, frozen=True, kw_only=True):
     on top is lost."""
 
 
-class Intake:
-    """Makes drafts ready for the writer."""
+class DraftPreparer:
+    """Turns drafts into pending appends, and refuses those without room."""
 
     def __init__(
         self,
         data: Path,
-        room: Room,
+        quota: Quota,
         *,
         commit_limit: int,
         backlog: Backlog,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._data = data
-        self._room = room
+        self._quota = quota
         self._commit_limit = commit_limit
         self._backlog = backlog
         self._entropy = Entropy(entropy)
 
-    def take(self, draft: Draft, wait: bool, queued: int) -> Pending:
+    def prepare(self, draft: Draft, wait: bool, queued: int) -> PendingAppend:
         """Return the ticket of a draft, with `queued` bytes before it.
 
         Raises `StoreFull`, `StoreError`, `ValueError`.
         """
-        more = None if draft.more is None else self.take(draft.more, wait, queued)
+        more = None if draft.more is None else self.prepare(draft.more, wait, queued)
         facts, kind = draft.facts, draft.facts.kind
         begins = kind is _INTENT
         if len(facts.call) != 16 and (begins or kind is _OUTCOME):
             raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
         is_refusable = begins or (draft.body is not None and draft.body.note)
-        if is_refusable and (queued > self._backlog.intents or self._room.spare <= 0):
+        if is_refusable and (queued > self._backlog.intents or self._quota.spare <= 0):
             self._check_room("an intent" if begins else "a note", queued)
         if queued > self._backlog.content and not wait:
             draft = without_content(draft)
-        pending = pend(draft, self._entropy.take, more, not wait)
+        pending = new_pending(draft, self._entropy.take, more, not wait)
         # The whole is no smaller than its parts.
         if pending.size > self._commit_limit:
             self._check_size(pending)
         return pending
 
-    def _check_size(self, pending: Pending) -> None:
+    def _check_size(self, pending: PendingAppend) -> None:
         size, limit = max(len(pending.facts), len(pending.body)), self._commit_limit
         if size > limit:
             raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
@@ -82,7 +82,7 @@ class Intake:
                 f"{str(self._data)!r}; wait, or use a faster disk"
             )
         try:
-            has_room = self._room.has_room()
+            has_room = self._quota.has_room()
         except OSError as error:
             raise explained("measure", self._data, error) from error
         if not has_room:
@@ -94,11 +94,11 @@ class Intake:
         Raises `StoreError`.
         """
         with translated("measure", self._data):
-            return "" if self._room.look() else self._shortage("calls")
+            return "" if self._quota.look() else self._shortage("calls")
 
     def _shortage(self, what: str) -> str:
         return (
-            f"no room for {what} in {str(self._data)!r}: less than {self._room.reserve} bytes are left, of "
+            f"no room for {what} in {str(self._data)!r}: less than {self._quota.reserve} bytes are left, of "
             "limits.store or on the disk, and those are kept for outcomes; raise limits.store, or free space "
             "on the disk"
         )

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from turnlog.store.base import StoreClosed, StoreError
 
-from .batch_writer import AGAIN, KEPT, MOST, Engine, Scribe
-from .pending_append import Pending, chained
+from .batch_writer import AGAIN, KEPT, MOST, BatchWriter, Engine
+from .pending_append import PendingAppend, chained
 
 LAZY = 0.05
 """Seconds after which a draft that nobody waits for is written."""
@@ -48,7 +48,7 @@ class Stall:
         return self._seconds
 
 
-class Writer:
+class SubmitQueue:
     """A queue of drafts with a thread behind it."""
 
     def __init__(
@@ -74,17 +74,17 @@ class Writer:
         """Why the last write failed, where that holds for every write; `None` once one works."""
         self._stall = Stall()
         self._on_loop = _OnLoop(loop, report, self._set_failing)
-        self._scribe = Scribe(engine, self._on_loop, keep=keep)
+        self._batches = BatchWriter(engine, self._on_loop, keep=keep)
         # The loop's own: what it has not handed to the thread yet.
-        self._gathered: list[Pending] = []
+        self._gathered: list[PendingAppend] = []
         self._called = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
         # Shared, under the lock. `submitted` and `finished`, each with one writer, need none.
         self._lock = threading.Lock()
-        self._queue: list[Pending] = []
+        self._queue: list[PendingAppend] = []
         self._jobs: list[_Job] = []
-        self._writing: list[Pending] = []
+        self._writing: list[PendingAppend] = []
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
         self._closing = False
@@ -95,7 +95,7 @@ class Writer:
         self._thread = threading.Thread(target=self._live, name="turnlog-store", daemon=True)
         self._thread.start()
 
-    def submit(self, pending: Pending, wait: bool) -> None:
+    def submit(self, pending: PendingAppend, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
         self._check_open()
         self._gathered.append(pending)
@@ -145,7 +145,7 @@ class Writer:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Give what was gathered to the thread, unless it has ended meanwhile."""
+        """Pass what was gathered to the thread, unless it has ended meanwhile."""
         gathered, self._gathered = self._gathered, []
         with self._lock:
             has_ended = self._closing
@@ -166,13 +166,13 @@ class Writer:
         try:
             while self._turn():
                 pass
-            self._scribe.last()
+            self._batches.last()
         except BaseException as error:  # noqa: BLE001 - nobody stands above the thread
             self.down = f"the store's writer has ended: {error!r}; restart turnlog"
-            self._scribe.say(StoreError(self.down))
+            self._batches.say(StoreError(self.down))
         finally:
             self._abandon()
-            self._scribe.close()
+            self._batches.close()
             self._on_loop.call(self._end)
 
     def _abandon(self) -> None:
@@ -186,10 +186,10 @@ class Writer:
             self._on_loop.call(self._on_loop.fail, batch, closed)
         for _, future in jobs:
             self._on_loop.call(_settle, future, closed)
-        self._scribe.tell_rest()
+        self._batches.tell_rest()
 
     def _turn(self) -> bool:
-        rested = self._sleep.acquire(timeout=AGAIN if self._scribe.retries else -1)
+        rested = self._sleep.acquire(timeout=AGAIN if self._batches.retries else -1)
         with self._lock:
             if not rested and self._awake:
                 # Woken while the time ran out: the next turn must not begin at once.
@@ -199,24 +199,24 @@ class Writer:
             self._jobs = []
             self._awake = False
             closing = self._closing
-        before = self._scribe.again()
+        before = self._batches.again()
         while self._writing:
             self._write(self._writing[:MOST], before)
         while jobs:
             self._do(*jobs[0])
             jobs.pop(0)
-        self._scribe.tend()
-        self._scribe.probe()
+        self._batches.tend()
+        self._batches.probe()
         return not closing
 
-    def _write(self, batch: list[Pending], before: StoreError | None) -> None:
-        self._scribe.write(batch, before)
+    def _write(self, batch: list[PendingAppend], before: StoreError | None) -> None:
+        self._batches.write(batch, before)
         self.finished += sum([pending.size for pending in batch])
         with self._lock:
             self._writing = self._writing[len(batch) :]
 
     def _do(self, job: Callable[[], object], future: "asyncio.Future[Any]") -> None:
-        result = self._scribe.run(job)
+        result = self._batches.run(job)
         if isinstance(result, StoreError):
             self._on_loop.call(_settle, future, result)
         else:
@@ -233,7 +233,7 @@ class Writer:
 
 
 class _OnLoop:
-    """Tells the tickets on the loop what the thread did with their drafts."""
+    """Resolves the tickets on the loop, and passes errors on."""
 
     def __init__(
         self,
@@ -251,10 +251,10 @@ class _OnLoop:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def on_written(self, batch: list[Pending], along: list[Pending]) -> None:
+    def on_written(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
         self.call(self._land, batch, along)
 
-    def on_failed(self, batch: list[Pending], error: StoreError) -> None:
+    def on_failed(self, batch: list[PendingAppend], error: StoreError) -> None:
         self.call(self.fail, batch, error)
 
     def on_error(self, error: StoreError) -> None:
@@ -263,15 +263,15 @@ class _OnLoop:
     def on_failing(self, error: StoreError | None) -> None:
         self.call(self._set_failing, error)
 
-    def fail(self, batch: Iterable[Pending], error: StoreError) -> None:
-        """Tell drafts, and their chains, that they were not written. Called on the loop."""
+    def fail(self, batch: Iterable[PendingAppend], error: StoreError) -> None:
+        """Reject drafts, and their chains: they were not written. Called on the loop."""
         for pending in chained(batch):
             try:
                 pending.fail(error)
             except Exception as failure:  # noqa: BLE001 - the others must be told as well
                 self._on_failure(failure)
 
-    def _land(self, batch: list[Pending], along: list[Pending]) -> None:
+    def _land(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
         for pending in (*chained(batch), *along):
             try:
                 pending.land()
@@ -284,7 +284,7 @@ class _OnLoop:
 
 
 def _settle(future: "asyncio.Future[Any]", error: Exception | None, result: object = None) -> None:
-    """Give a future its result, unless it was cancelled."""
+    """Set the result of a future, unless it was cancelled."""
     if future.done():
         return
     if error:
