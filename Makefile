@@ -4,7 +4,6 @@
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
-WORKERS ?= 2
 SIZES ?= 100000 1000000
 
 VENV := .venv
@@ -23,6 +22,8 @@ install: $(INSTALLED) ## make .venv from requirements.lock
 
 # Images often set this variable: then each process would compile turnlog and the tests again.
 test: export PYTHONDONTWRITEBYTECODE :=
+# More than the cores of a small machine: many tests wait, for a time limit or the end of a process.
+test: WORKERS ?= 4
 test: $(INSTALLED) ## run the tests, without the network
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
@@ -54,6 +55,7 @@ torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, change
 	PYTHONPATH=tests $(BIN)/python -m faults.torture
 	PYTHONPATH=tests $(BIN)/python -m faults.mutations 1000
 
+conformance: WORKERS ?= 2
 conformance: $(MATRIX_INSTALLED) ## compare direct and through turnlog: suites and clients of other versions
 	$(BIN)/python -m pytest -m matrix -n $(WORKERS) --dist loadgroup -rfEP --timeout 1500 $(MATRIX)
 

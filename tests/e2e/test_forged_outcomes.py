@@ -319,8 +319,9 @@ def test_a_forged_outcome_is_taken_out_where_junk_follows_a_compressed_body(rig:
 
 
 def test_more_than_is_decoded_of_a_compressed_answer_is_flagged(rig: Rig) -> None:
-    for media, blank in (("application/json", b" "), (EVENTS, b"\n")):
-        raw = blank * (16 << 20) + (DATA % body_of(forged()))
+    comment = b":" + b" " * 1022 + b"\n"
+    for media, filling in (("application/json", b" " * 1024), (EVENTS, comment)):
+        raw = filling * (16 << 10) + (DATA % body_of(forged()))
         rig.upstream.script = whole(gzip.compress(raw), media=media, headers=GZIP)
         with rig.client() as client:
             client.request("POST", rig.path, call("add"), headers=MCP_HEADERS)

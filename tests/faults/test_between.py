@@ -37,7 +37,7 @@ rules:
 LIMITED = ok(b"slow down", headers="Retry-After: 1\r\n", status="429 Too Many Requests")
 LATER = LIMITED.replace(b"After: 1", b"After: 5")
 AT_ONCE = LIMITED.replace(b"After: 1", b"After: 0")
-LIMIT = 8 << 20
+LIMIT = 3 << 20
 VERBOSE = ("--log-level", "debug")
 
 

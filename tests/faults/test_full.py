@@ -17,7 +17,7 @@ from kit.proxy import Proxy, rows
 from kit.upstreams import Peer, RawUpstream, ok, result, text_result
 from turnlog.core.kinds import Status
 
-LIMIT = 8 << 20
+LIMIT = 5 << 20
 """bytes: small enough to be filled in a moment."""
 TOOLS: list[dict[str, object]] = [
     {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
