@@ -140,8 +140,8 @@ def test_each_line_of_the_log_is_printed_once(played: Played) -> None:
 
 
 def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
-    end = played.shown[played.shown.index("All of it lies in") :]
-    assert f"All of it lies in {played.folder}." in end
+    end = played.shown[played.shown.index("All files are in") :]
+    assert f"All files are in {played.folder}." in end
     called = " ".join(TURNLOG)
     lines = [line.strip().split("#")[0] for line in end.splitlines()]
     commands = [line.removeprefix(called).split() for line in lines if line.startswith(called)]
