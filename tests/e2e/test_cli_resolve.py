@@ -114,7 +114,7 @@ def test_a_secret_in_the_reason_is_not_kept(data: Path) -> None:
         (("ffff0000", "--happened"), "no call begins with 'ffff0000'"),
         ((name(1)[:4], "--happened"), "begins 3 calls that can be resolved, name one of"),
         ((name(1), "--happened", "--did-not"), "--happened and --did-not exclude each other"),
-        ((name(1),), "say what became of it: --happened or --did-not"),
+        ((name(1),), "give --happened or --did-not"),
         ((name(1), "--happened", "--why", "x" * 2001), "2000 are kept: cut it"),
     ],
 )
