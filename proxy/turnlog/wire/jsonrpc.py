@@ -435,7 +435,7 @@ def _check(data: bytes) -> _Checked:
         seen.add(Flag.LONE_SURROGATE)
     # No number is converted (`len` stands in): digits without end would cost time without end.
     decoder = json.JSONDecoder(
-        object_pairs_hook=close,
+        object_pairs_hook=close if len(data) <= DUPLICATES_LIMIT else None,
         parse_int=len,
         parse_float=len,
         parse_constant=lambda _: seen.add(Flag.NONSTANDARD_JSON),
