@@ -276,3 +276,40 @@ def test_what_addresses_escapes_and_wide_characters_cover_is_found(
 ) -> None:
     assert LOOK.has_candidates(data)
     assert not LOOK.has_candidates(harmless)
+
+
+DULL_RUN = b",".join(
+    b'"k%d":%b' % (n, value)
+    for n in range(12)
+    for value in (b"%d" % n, b'"plain \\" text"', b" -1.5e3 ", b"null", b"true")
+)
+telling = st.sampled_from(["name", "value", "key", "content", "default", "e", "list", "sub"])
+members = st.one_of(
+    st.tuples(names, words).map(lambda m: json.dumps({m[0]: m[1]})[1:-1]),
+    st.tuples(telling, names | words | prose).map(lambda m: json.dumps({m[0]: m[1]})[1:-1]),
+    st.tuples(telling, json_values).map(lambda m: json.dumps({m[0]: m[1]})[1:-1]),
+    st.tuples(names, words).map(lambda m: json.dumps({"in": {m[0]: m[1], "d": 1}})[1:-1]),
+    st.tuples(names, words).map(lambda m: json.dumps({"in": [m[0], m[1]]})[1:-1]),
+    st.sampled_from(['"a" "b"', '"x":', "}", "]", '"password":{"a":', '"u":[', "bare:1"]),
+)
+
+
+@given(st.lists(members, max_size=4), st.lists(members, max_size=4))
+def test_members_that_do_not_matter_change_nothing_about_the_others(
+    before: list[str], after: list[str]
+) -> None:
+    def redacted(between: list[str]) -> bytes:
+        text = "{" + ",".join([*before, *between, *after]) + "}"
+        return REDACTOR.json(text.encode("utf-8", "replace")).data
+
+    run = DULL_RUN.decode()
+    mark = '"between":0'
+    # One member as long as the run is read token by token, the run is passed over.
+    assert redacted([mark, run, mark]).replace(DULL_RUN + b",", b"") == redacted([mark, mark])
+
+
+def test_a_long_run_of_members_under_a_secret_name_vanishes() -> None:
+    run = DULL_RUN.decode()
+    cut = REDACTOR.json(f'{{"tokens":{{"a":{{{run},"z":1}}}},"password":{{{run}}}}}'.encode()).data
+    assert b"plain" not in cut
+    assert cut.count(b"[redacted]") == 13

@@ -28,12 +28,20 @@ _TOKEN: Final = re.compile(
     re.DOTALL | re.ASCII,
 )
 _NUMBER: Final = re.compile(r"-?[0-9][0-9.eE+\-]*+")
+# Members that say nothing of their siblings, with a value that holds no others.
+_DULL: Final = re.compile(
+    r'(?:\s*+"(?!(?i:name|key|header|variable|env|param|parameter|val|value|content|default)")[^"\\]*+"'
+    r'\s*+:\s*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+\-]*+|true|false|null)\s*+,)++',
+    re.DOTALL | re.ASCII,
+)
 _TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
 _LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
 _NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
 _SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
 _NEEDS_NAME: Final = frozenset({"value", "val"})
 _SAYS_VALUE: Final = _NEEDS_NAME | {"content", "default"}
+# Characters up to the next hit from which on it is worth looking for a run of dull members.
+_FAR: Final = 256
 
 
 class Texts(Struct, frozen=True):
@@ -98,7 +106,7 @@ class Walk:
         """How deep inside something that vanishes whole; then only brackets count."""
         self._hidden_from = 0
         self.sound = True
-        self._takers: dict[str | None, Callable[[_Frame, re.Match[str]], None]] = {
+        self._takers: dict[str | None, Callable[[_Frame, re.Match[str]], int | None]] = {
             "end": self._string,
             "colon": self._name,
             "open": self._open,
@@ -112,11 +120,16 @@ class Walk:
     def run(self) -> bytes:
         """Return the data without secrets."""
         takers = self._takers
-        for match in _TOKEN.finditer(self._text):
-            if self._depth:
-                self._pass_by(match)
+        place = 0
+        while place >= 0:
+            for match in _TOKEN.finditer(self._text, place):
+                if self._depth:
+                    self._pass_by(match)
+                elif end := takers[match.lastgroup](self._frames[-1], match):
+                    place = end
+                    break
             else:
-                takers[match.lastgroup](self._frames[-1], match)
+                place = -1
         if self._depth:
             self._cut(self._hidden_from, len(self._text))
         for frame in self._frames:
@@ -145,7 +158,8 @@ class Walk:
         if frame.name and frame.end >= 0 and "," in self._text[frame.end : begin]:
             frame.hides, frame.name = frame.inherited, ""
 
-    def _name(self, frame: _Frame, match: re.Match[str]) -> None:
+    def _name(self, frame: _Frame, match: re.Match[str]) -> int | None:
+        """Take a name; return where to go on if all members up to there cannot matter."""
         begin, end = match.span()
         raw: str | None = match["string"]
         if raw is None:
@@ -155,7 +169,7 @@ class Walk:
             # A second colon in one member is no JSON; what was hidden stays hidden.
             self.sound = False
             self._cut(begin, self._text.rindex(":", begin, end))
-            return
+            return None
         said = match["bare"] if raw is None else raw
         frame.hides = frame.inherited
         frame.end = -1
@@ -164,7 +178,13 @@ class Walk:
             frame.hides = max(frame.inherited, hides)
             if raw is not None and cut != raw:
                 self._cuts.append((*match.span("string"), cut))
+        elif not frame.hides and frame.opener == "{" and self._hits[self._hit] - begin > _FAR:
+            run = _DULL.match(self._text, begin, self._hits[self._hit])
+            if run is not None:
+                frame.name, frame.end = "", run.end()
+                return run.end()
         frame.name = said.lower() or "?"
+        return None
 
     def _learn(self, raw: str) -> tuple[str, Hides, str]:
         """Return what a name says, what it hides and what is left of it. Names come in few kinds."""
