@@ -104,7 +104,7 @@ ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVE
         "read",
     ],
 )
-def test_what_turnlog_answers_is_read_back(said: object) -> None:
+def test_outcomes_of_turnlogs_own_answers_are_read_back(said: object) -> None:
     assert outcome_of(said) == WANTED
 
 
@@ -123,7 +123,7 @@ RESULT = CallToolResult.model_validate(made()["result"])
 @pytest.mark.parametrize(
     "name", ["metadata", "raw_output", "artifact", "additional_properties", "result"]
 )
-def test_an_outcome_is_found_in_what_a_framework_wraps_a_result_in(name: str, held: object) -> None:
+def test_an_outcome_is_found_in_the_wrappers_of_frameworks(name: str, held: object) -> None:
     assert outcome_of(Wrapped(name, held)) == WANTED
     assert outcome_of({name: held}) == WANTED
     assert outcome_of(("it broke", Wrapped(name, held))) == WANTED
@@ -152,11 +152,11 @@ def raised(*, how: str) -> BaseException:
 
 
 @pytest.mark.parametrize("how", ["cause", "context", "group"])
-def test_an_outcome_is_found_in_what_an_exception_comes_from(how: str) -> None:
+def test_an_outcome_is_found_in_the_cause_of_an_exception(how: str) -> None:
     assert outcome_of(raised(how=how)) == WANTED
 
 
-def test_an_exception_that_hides_where_it_comes_from_has_none() -> None:
+def test_an_exception_raised_from_none_has_no_outcome() -> None:
     assert outcome_of(raised(how="hidden")) is None
 
 
@@ -190,7 +190,7 @@ READ = Outcome(
     ],
     ids=["text", "within", "bytes", "raised", "dict", "blocks", "sdk", "attribute", "json"],
 )
-def test_where_only_text_arrives_the_outcome_is_read_from_its_tail(said: object) -> None:
+def test_an_outcome_is_read_from_the_tail_of_a_text(said: object) -> None:
     assert outcome_of(said) == READ
 
 
@@ -225,11 +225,11 @@ def test_text_may_say_that_a_call_ran_or_would_fail_again() -> None:
     "text",
     ["", "[turnlog]", "[turnlog ]", "turnlog response_timeout executed=maybe", "done", "null"],
 )
-def test_other_text_says_nothing(text: str) -> None:
+def test_other_text_has_no_outcome(text: str) -> None:
     assert outcome_of(text) is None
 
 
-def test_what_refers_to_itself_is_looked_at_once() -> None:
+def test_a_cyclic_object_is_searched_once() -> None:
     endless: dict[str, Any] = {"result": {}}
     endless["result"]["metadata"] = endless
     assert outcome_of(endless) is None
@@ -313,19 +313,19 @@ def test_headers_are_read_back(headers: object) -> None:
     assert outcome_of_headers(headers) == TOLD
 
 
-def test_an_answer_whose_head_left_early_tells_only_of_its_call() -> None:
+def test_headers_sent_before_the_end_name_only_the_call() -> None:
     assert outcome_of_headers(FIELDS[2:4]) == Outcome(session="s", call="c")
     assert outcome_of_headers(FIELDS[:2]) is None
 
 
 @pytest.mark.parametrize("date", ["Mon, 30 Nov 2026 10:00:00 GMT", "9" * 400, "-1", "²", ""])
-def test_a_wait_that_is_no_number_is_not_told(date: str) -> None:
+def test_a_retry_after_date_is_ignored(date: str) -> None:
     said = outcome_of_headers({"turnlog-call": "c", "retry-after": date})
     assert said is not None
     assert said.retry_after is None
 
 
-def test_words_of_a_newer_version_stay_words() -> None:
+def test_unknown_words_of_a_newer_version_stay_strings() -> None:
     newer = {**ENVELOPE, "kind": "eaten_by_a_grue", "retry": "perhaps", "more": [1]}
     said = outcome_of({"_meta": {"turnlog/outcome": newer}})
     assert said is not None
@@ -369,18 +369,18 @@ things = (
 
 
 @given(things)
-def test_nothing_foreign_is_an_error(said: object) -> None:
+def test_foreign_objects_never_raise(said: object) -> None:
     for found in (outcome_of(said), outcome_of_headers(said)):
         assert found is None or found.retry_after is None or found.retry_after >= 0
 
 
-def test_an_object_that_does_not_say_what_it_is_is_no_error() -> None:
+def test_an_object_with_failing_properties_has_no_outcome() -> None:
     assert outcome_of(Lying()) is None
     assert outcome_of({"_meta": {"turnlog/outcome": Lying()}}) is None
     assert outcome_of_headers([("turnlog-call", Lying())]) is None
 
 
-def test_it_needs_msgspec_alone() -> None:
+def test_the_client_imports_only_msgspec() -> None:
     code = (
         "import sys, msgspec\n"
         "before = set(sys.modules)\n"

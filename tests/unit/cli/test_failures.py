@@ -28,6 +28,6 @@ def test_a_failure_is_one_line_and_an_exit_code(error: Exception, message: str, 
     assert describe(error) == (message, code)
 
 
-def test_a_complaint_cannot_steer_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_error_lines_escape_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
     complain("no tool \x9b2J \u202e \x1b]0;x\x07")
     assert capfd.readouterr() == ("", "turnlog: no tool \\u009b2J \\u202e \\u001b]0;x\\u0007\n")

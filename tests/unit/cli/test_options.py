@@ -21,7 +21,7 @@ def test_turns_are_a_range_with_either_end_open(text: str, turns: TurnRange) -> 
 
 
 @pytest.mark.parametrize("text", ["", "..", "a..b", "1...2", "1.5", "1..2..3", "9" * 50])
-def test_what_is_no_range_of_turns_is_refused(text: str) -> None:
+def test_an_invalid_range_of_turns_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"write 3\.\.7"):
         TURN_RANGE.convert(text, None, None)
 

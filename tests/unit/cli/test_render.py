@@ -26,7 +26,7 @@ def _width(text: str) -> int:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
+def test_control_characters_are_escaped(text: str) -> None:
     for shown in (
         escape_unprintable(text),
         clean_lines(text),
@@ -36,24 +36,24 @@ def test_what_could_steer_a_terminal_is_escaped(text: str) -> None:
         assert all(c.isprintable() for c in shown), shown
 
 
-def test_plain_text_stays_as_it_is() -> None:
+def test_plain_text_is_unchanged() -> None:
     assert escape_unprintable("naïve 漢字 🙂 ok") == "naïve 漢字 🙂 ok"
     assert escape_unprintable("a\nb\tc") == "a\\u000ab\\u0009c"
 
 
-def test_lines_and_tabs_of_a_payload_stay() -> None:
+def test_line_ends_and_tabs_of_a_payload_are_kept() -> None:
     assert clean_lines("a\tb\r\nc\x1b\n") == "a\tb\nc\\u001b\n"
 
 
 @given(st.text())
-def test_json_for_a_terminal_says_the_same(text: str) -> None:
+def test_escaped_json_has_the_same_value(text: str) -> None:
     line = json_line({"text": text})
 
     assert json.loads(line) == {"text": text}
     assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in line)
 
 
-def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
+def test_columns_are_aligned_by_display_width() -> None:
     lines = rendered(
         [Column("A"), Column("B")],
         [[Cell("漢字"), Cell("x")], [Cell("abc"), Cell("y")]],
@@ -72,7 +72,7 @@ def test_the_last_column_is_cut_to_the_terminal() -> None:
     assert lines[1].endswith("…")
 
 
-def test_the_widest_column_that_may_be_cut_gives_way_first() -> None:
+def test_the_widest_cuttable_column_is_cut_first() -> None:
     columns = [Column("ID", whole=True), Column("A"), Column("B")]
     row = [Cell("i" * 20), Cell("a" * 30), Cell("b" * 12)]
 
@@ -80,7 +80,7 @@ def test_the_widest_column_that_may_be_cut_gives_way_first() -> None:
     assert rendered(columns, [row], width=40)[1] == f"{'i' * 20}  {'a' * 7}…  {'b' * 7}…"
 
 
-def test_a_table_that_is_too_wide_takes_narrow_texts_then_leaves_columns_out() -> None:
+def test_a_wide_table_uses_narrow_texts_then_leaves_columns_out() -> None:
     columns = [Column("ID", whole=True), Column("N", whole=True, spare=1), Column("TEXT")]
     row = [Cell("i" * 20, narrow="iiii"), Cell("12345"), Cell("t" * 30)]
 
@@ -91,7 +91,7 @@ def test_a_table_that_is_too_wide_takes_narrow_texts_then_leaves_columns_out() -
     assert rendered(columns, [row], width=10) == ["ID", "iiii"]
 
 
-def test_a_column_that_is_cut_last_is_whole_while_others_can_give_room() -> None:
+def test_a_cut_last_column_is_whole_while_others_can_be_cut() -> None:
     columns = [Column("TOOL", cut_last=True), Column("N", whole=True, spare=1), Column("TEXT")]
     row = [Cell("t" * 10), Cell("12345"), Cell("x" * 30)]
 
@@ -131,13 +131,13 @@ def _row(*texts: str) -> list[Cell]:
         (1, ["…"]),
     ],
 )
-def test_lines_that_go_on_fit_a_terminal(width: int | None, expected: list[str]) -> None:
+def test_streamed_lines_fit_the_terminal(width: int | None, expected: list[str]) -> None:
     row = _row("ok", "files/write_everything_now", "a long summary")
 
     assert aligned([row], (4, 6, 0), elastic=(1,), width=width) == expected
 
 
-def test_lines_that_go_on_stand_below_those_before() -> None:
+def test_streamed_lines_are_aligned_with_earlier_ones() -> None:
     lines = [
         *aligned([_row("A", "B", "C")], (4, 6, 0), elastic=(1,), width=40),
         *aligned([_row("ok", "漢字", "x" * 90)], (4, 6, 0), elastic=(1,), width=40),
@@ -177,7 +177,7 @@ def test_a_table_of_any_length_streams_in_blocks() -> None:
     assert sum(1 for _ in lines) == 9_999
 
 
-def test_a_table_without_rows_says_so_or_prints_its_head() -> None:
+def test_a_table_without_rows_prints_a_message_or_its_head() -> None:
     columns = [Column("A"), Column("B")]
 
     assert list(table(columns, [], width=80)) == ["A  B"]

@@ -65,7 +65,7 @@ def test_the_environment_names_a_proxy_by_scheme(
         ("[2001:db9::1]:80", "2001:db8::/32", False),
     ],
 )
-def test_no_proxy_excepts_names_domains_and_networks(
+def test_no_proxy_lists_names_domains_and_networks(
     host: str, exceptions: str, direct: bool
 ) -> None:
     found = chosen("env", f"http://{host}/", HTTP_PROXY=P, NO_PROXY=exceptions)
@@ -75,18 +75,18 @@ def test_no_proxy_excepts_names_domains_and_networks(
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "[::1]", "0.0.0.0"]
 )
-def test_this_machine_is_called_direct_unless_a_proxy_is_named_for_it(host: str) -> None:
+def test_loopback_is_called_directly_unless_a_proxy_is_configured(host: str) -> None:
     url = f"http://{host}:9000/mcp"
     assert chosen("env", url, HTTP_PROXY=P, ALL_PROXY=P) == ""
     assert chosen(Q, url, HTTP_PROXY=P) == Q
 
 
-def test_a_setting_counts_before_the_environment() -> None:
+def test_a_setting_wins_over_the_environment() -> None:
     assert chosen("none", HTTP, HTTP_PROXY=P) == ""
     assert chosen(Q, HTTP, HTTP_PROXY=P, NO_PROXY="*") == Q
 
 
-def test_credentials_become_a_field_and_are_shown_nowhere() -> None:
+def test_proxy_credentials_become_a_header_and_are_not_shown() -> None:
     found = parse_proxy("http://me:p%40ss%3A@p:1", "HTTP_PROXY")
     assert found.authorization == b"Basic bWU6cEBzczo="  # me:p@ss:
     assert found.url == P
@@ -96,7 +96,7 @@ def test_credentials_become_a_field_and_are_shown_nowhere() -> None:
 @pytest.mark.parametrize(
     "text", ["socks5://me:secret@p:1", "https://me:secret@p", "http://", "http://me:secret@p:x"]
 )
-def test_a_proxy_that_cannot_be_used_is_refused_without_its_credentials(text: str) -> None:
+def test_the_error_about_an_unusable_proxy_has_no_credentials(text: str) -> None:
     with pytest.raises(ValueError, match="write env, none, or a URL") as caught:
         parse_proxy(text, "proxy")
     assert "secret" not in str(caught.value)

@@ -74,7 +74,7 @@ def test_one_url_is_all_that_is_needed(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_may_say_everything(tmp_path: Path) -> None:
+def test_a_file_can_hold_every_setting(tmp_path: Path) -> None:
     assert _settings(tmp_path, EVERYTHING) == Settings(
         listen=Address("127.0.0.1", 7500),
         allow_hosts=("proxy.internal",),
@@ -97,7 +97,7 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
     )
 
 
-def test_the_environment_may_say_everything(tmp_path: Path) -> None:
+def test_the_environment_can_hold_every_setting(tmp_path: Path) -> None:
     environ = {
         "TURNLOG_LISTEN": "127.0.0.1:7500",
         "TURNLOG_ALLOW_HOSTS": "a.internal, b.internal",
@@ -161,7 +161,7 @@ def test_flags_win_over_the_environment_over_the_file_over_the_defaults(tmp_path
     assert settings.durability is Durability.STRICT
 
 
-def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path: Path) -> None:
+def test_an_upstream_flag_adds_an_upstream_or_replaces_a_url(tmp_path: Path) -> None:
     settings = _settings(
         tmp_path,
         EVERYTHING,
@@ -179,7 +179,7 @@ def test_an_upstream_flag_adds_to_the_file_or_changes_the_url_of_a_name(tmp_path
     }
 
 
-def test_a_relative_folder_begins_at_the_file_that_names_it(tmp_path: Path) -> None:
+def test_a_relative_folder_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "turnlog.yaml").write_text(
         f"data: kept\nupstreams: {{a: {{url: {URL}}}}}\n"
@@ -210,7 +210,7 @@ def test_rules_of_flags_come_before_those_of_variables_and_of_the_file(tmp_path:
     assert settings.sources().order("files") == (find_rule_pack("default"), *settings.rules[1:])
 
 
-def test_rules_of_a_file_begin_at_that_file_and_are_called_as_seen_from_here(
+def test_rule_paths_are_relative_to_the_file_and_shown_relative_to_the_working_directory(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "etc").mkdir()
@@ -238,7 +238,7 @@ def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
     assert _settings(tmp_path, environ={CONFIG_VARIABLE: "settings.yaml"}).listen.port == 7500
 
 
-def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
     environ = {"TURNLOG_LISTEN": "", "TURNLOG_UPSTREAMS": " ", CONFIG_VARIABLE: ""}
 
     assert _settings(tmp_path, environ=environ, flags=Flags(upstreams=(URL,))).listen.port == 7411
@@ -360,7 +360,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
     assert str(caught.value).startswith(f"{variable}: {message}")
 
 
-def test_only_a_near_miss_of_a_variable_is_warned_of() -> None:
+def test_only_a_similar_variable_name_gives_a_warning() -> None:
     environ = {"TURNLOG_LISTN": "a:1", "TURNLOG_PORT": "tcp://10.0.0.1:80", "TURNLOG_DATA": "x"}
 
     assert misspelt_variable_warnings(environ) == [
@@ -403,11 +403,11 @@ def test_a_command_names_its_server(command: str, name: str) -> None:
         (["python", "-m", "server", "-c", "config"], "server"),
     ],
 )
-def test_the_text_of_a_script_names_no_server(words: list[str], name: str) -> None:
+def test_the_text_of_a_script_does_not_name_the_server(words: list[str], name: str) -> None:
     assert name_of_command(words) == name
 
 
-def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Path) -> None:
+def test_a_wrap_uses_only_the_settings_of_its_own_upstream(tmp_path: Path) -> None:
     (tmp_path / "turnlog.yaml").write_text(EVERYTHING)
     (tmp_path / "mine.yaml").write_text(RULES)
     flags = Flags(config=str(tmp_path / "turnlog.yaml"), data=str(tmp_path / "here"))
@@ -421,7 +421,7 @@ def test_a_wrap_knows_of_upstreams_only_what_is_said_of_its_server(tmp_path: Pat
     assert bare.data == tmp_path / "turnlog-data"
 
 
-def test_certificates_are_found_beside_the_file_that_names_them(tmp_path: Path) -> None:
+def test_certificate_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "corp.pem").write_bytes(CERTIFICATE.read_bytes())
     text = "upstreams: {a: {url: https://a.example, ca: corp.pem}, b: {url: https://b.example}}"
@@ -432,7 +432,7 @@ def test_certificates_are_found_beside_the_file_that_names_them(tmp_path: Path) 
     assert (found["a"].ca, found["b"].ca) == (str(tmp_path / "conf" / "corp.pem"), "")
 
 
-def test_a_file_that_holds_no_certificates_is_named(tmp_path: Path) -> None:
+def test_a_file_without_certificates_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "corp.pem").write_text("no certificate")
     (tmp_path / "turnlog.yaml").write_text("upstreams: {a: {url: https://a.example, ca: corp.pem}}")
     with pytest.raises(ConfigError, match=r"'corp\.pem' holds no certificates that can be read"):

@@ -39,7 +39,7 @@ def test_an_address_is_host_and_port(text: str, host: str, port: int) -> None:
     ["7411", ":7411", "localhost", "localhost:", "a:65536", "a:-1", "::1:7411", "[::1]", "[a]:1",
      "http://a:1", "a b:1", "a:\uff11", 7411, None, "a:" + "9" * 5000],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_with_an_example(value: object) -> None:
+def test_an_invalid_address_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="write HOST:PORT like"):
         address(value)
 
@@ -48,7 +48,7 @@ def test_what_is_no_address_is_refused_with_an_example(value: object) -> None:
     "url",
     ["http://127.0.0.1:9000/mcp", "https://tools.example/a?b=c", "HTTP://a", "http://[::1]:1/"],
 )
-def test_a_url_is_kept_as_it_is(url: str) -> None:
+def test_a_url_is_unchanged(url: str) -> None:
     assert upstream_url(url) == url
 
 
@@ -86,7 +86,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("name", ["files", "Git-2", "a.b_c~d", "0", "mcp", "x" * 64])
-def test_a_name_is_one_path_segment(name: str) -> None:
+def test_an_upstream_name_is_one_path_segment(name: str) -> None:
     assert upstream_name(name) == name
 
 
@@ -123,11 +123,11 @@ def test_the_names_of_turnlogs_own_paths_are_reserved(name: str) -> None:
         ("127.0.0.1:0", "http://127.0.0.1:7411/", False),
     ],
 )
-def test_a_url_that_leads_back_is_a_loop(listen: str, url: str, loop: bool) -> None:
+def test_a_url_of_the_listen_address_is_a_loop(listen: str, url: str, loop: bool) -> None:
     assert is_loop(address(listen), upstream_url(url)) is loop
 
 
-def test_a_pattern_must_compile_and_cut_something() -> None:
+def test_a_pattern_must_compile_and_not_match_empty_text() -> None:
     assert secret_pattern("sk-[a-z]+") == "sk-[a-z]+"
     for wrong, reason in (
         ("(", "no RE2 pattern"),
@@ -139,26 +139,26 @@ def test_a_pattern_must_compile_and_cut_something() -> None:
             secret_pattern(wrong)
 
 
-def test_names_that_are_compared_without_case_are_lowered() -> None:
+def test_case_insensitive_names_are_lower_case() -> None:
     assert header_name("X-Api-Key") == "x-api-key"
     assert allowed_host("Proxy.Internal:7411") == "proxy.internal:7411"
     assert allowed_host("[::1]") == "[::1]"
 
 
 @pytest.mark.parametrize("reader", [header_name, allowed_host, folder, secret_pattern])
-def test_a_value_that_is_no_text_is_refused(reader: object) -> None:
+def test_a_value_that_is_not_text_is_refused(reader: object) -> None:
     assert callable(reader)
     for value in (3, None, ["a"]):
         with pytest.raises(ValueError, match=", "):
             reader(value)
 
 
-def test_a_folder_that_is_left_blank_is_told_as_such() -> None:
+def test_the_error_for_a_blank_folder_says_so() -> None:
     with pytest.raises(ValueError, match=r"^nothing stands here, write a path like"):
         folder(None)
 
 
-def test_a_folder_may_begin_with_the_home() -> None:
+def test_a_folder_can_begin_with_a_tilde() -> None:
     assert folder("~/x") == Path.home() / "x"
     assert folder("x/../y") == Path("x/../y")
     with pytest.raises(ValueError, match="no home folder"):
@@ -168,7 +168,7 @@ def test_a_folder_may_begin_with_the_home() -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_url_or_refused(text: str) -> None:
+def test_any_text_is_a_url_or_a_value_error(text: str) -> None:
     try:
         url = upstream_url("http://" + text)
     except ValueError:
