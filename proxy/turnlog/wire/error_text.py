@@ -1,7 +1,7 @@
 """Return whether a text that a tool returned as a success begins as failures usually do.
 
 The patterns were written for texts of reference servers and public issues; how many they find, and what
-they take for a failure that is none, is measured in tests/unit/test_error_text.py.
+they take for a failure that is none, is measured in tests/unit/wire/test_error_text.py.
 """
 
 import re

@@ -9,7 +9,7 @@ import pytest
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 
 TEXTS: Final[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "data" / "tool_texts.json").read_text("utf-8")
+    (Path(__file__).parents[2] / "data" / "tool_texts.json").read_text("utf-8")
 )
 # What docs/reference/outcomes.md says. Whoever changes the patterns changes these, too.
 FOUND, OF_FAILURES = 115, 117
@@ -36,7 +36,7 @@ def test_as_few_honest_results_are_taken_for_failures_as_the_docs_say() -> None:
 
 
 def test_the_docs_say_what_was_measured() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "outcomes.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "outcomes.md").read_text("utf-8")
     assert f"{FOUND} of {OF_FAILURES} texts of failures" in page
     assert f"{LATER} of {OF_LATER}" in page
     assert f"{FALSE} of {OF_HONEST} honest" in page

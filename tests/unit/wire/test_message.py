@@ -6,7 +6,7 @@ import pytest
 
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import MessageReader, is_length_header
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":false}}'
 
@@ -126,3 +126,24 @@ def test_a_text_in_many_pieces_is_read_so_far_only_now_and_then() -> None:
         reader.feed(b"{},{}")
         found += reader.so_far is not None
     assert found < 150
+
+
+@pytest.mark.parametrize(
+    "line", [b"Content-Length: 12\r\n", b"content-length:7\n", b"CONTENT-LENGTH:  0 \r\n"]
+)
+def test_the_header_of_a_message_that_is_no_line_is_recognized(line: bytes) -> None:
+    assert is_length_header(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"Content-Length:\r\n",
+        b"the Content-Length: 12\n",
+        b"Content-Length: 12 bytes\n",
+        b'{"content-length": 12}\n',
+    ],
+)
+def test_no_other_line_is_taken_for_such_a_header(line: bytes) -> None:
+    assert not is_length_header(line)
