@@ -21,7 +21,7 @@ help: ## list the targets
 install: $(INSTALLED) ## make .venv from requirements.lock
 
 # Images often set this variable: then each process would compile turnlog and the tests again.
-test: export PYTHONDONTWRITEBYTECODE :=
+test conformance: export PYTHONDONTWRITEBYTECODE :=
 # More than the cores of a small machine: many tests wait, for a time limit or the end of a process.
 test: WORKERS ?= 4
 test: $(INSTALLED) ## run the tests, without the network
