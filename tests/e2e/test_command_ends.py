@@ -29,7 +29,7 @@ META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": NEWEST,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-SLACK = 3.0
+SLACK = 5.0
 """s that a busy machine may add."""
 SOON = "rules: [{match: {server: cmd}, timeout: {startup: 300ms}}]"
 

@@ -134,7 +134,7 @@ def test_after_a_while_one_call_is_made_and_decides(tmp_path: Path) -> None:
 
 
 def test_a_rule_may_wait_for_it(tmp_path: Path) -> None:
-    with serving(tmp_path, breaker={"failures": 1, "cool_down": "300ms"}) as (rig, server):
+    with serving(tmp_path, breaker={"failures": 1, "cool_down": "2s"}) as (rig, server):
         rig.post(call("pay_once", {"n": 1}))
         server.fails = False
         assert b"done" in rig.post(call("pay_later", {"n": 2}))

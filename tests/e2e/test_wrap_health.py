@@ -60,7 +60,7 @@ def test_a_server_that_fails_in_a_row_is_left_alone_and_then_asked_once(tmp_path
 
 
 def test_a_rule_may_wait_for_it_and_a_probe_decides(tmp_path: Path) -> None:
-    with wrap_of(tmp_path, breaker={"failures": 1, "cool_down": "300ms"}) as wrap:
+    with wrap_of(tmp_path, breaker={"failures": 1, "cool_down": "2s"}) as wrap:
         timed_out(wrap, 1)
         asked = wrap.asked(call("pay_later", {"n": 2}, request_id=2))
         wrap.send(call("pay", {"n": 3}, request_id=3))
