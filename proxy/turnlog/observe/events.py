@@ -30,7 +30,56 @@ class Level(IntEnum):
     ERROR = 40
 
 
-class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", gc=False):
+_NAMES = {
+    "column": "code.column.number",
+    "file": "code.file.path",
+    "where": "code.function.name",
+    "line": "code.line.number",
+    "error": "error.type",
+    "exception": "exception.type",
+    "tool": "gen_ai.tool.name",
+    "http_method": "http.request.method",
+    "http_status": "http.response.status_code",
+    "request_id": "jsonrpc.request.id",
+    "method": "mcp.method.name",
+    "protocol": "mcp.protocol.version",
+    "http_version": "network.protocol.version",
+    "exit_code": "process.exit.code",
+    "pid": "process.pid",
+    "code": "rpc.response.status_code",
+    "address": "server.address",
+    "port": "server.port",
+    "version": "service.version",
+    "trace": "trace_id",
+    "size": "turnlog.bytes",
+    "stuck": "turnlog.cursor.stuck",
+    "disk_free": "turnlog.disk.free",
+    "bytes_in": "turnlog.input.size",
+    "input_summary": "turnlog.input.summary",
+    "bytes_out": "turnlog.output.size",
+    "output_summary": "turnlog.output.summary",
+    "value": "turnlog.refused",
+    "limit": "turnlog.store.limit",
+    "used": "turnlog.store.size",
+    "added": "turnlog.tools.added",
+    "changed": "turnlog.tools.changed",
+}
+"""Names on the line of the fields that are not called `turnlog.FIELD` there."""
+
+
+def _name_on_line(field_name: str) -> str:
+    return _NAMES.get(field_name, f"turnlog.{field_name}")
+
+
+class LogEvent(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="event",
+    gc=False,
+    rename=_name_on_line,
+):
     """Base of all log events. `level` is the usual severity of its kind."""
 
     level: ClassVar[Level] = Level.INFO
@@ -84,94 +133,94 @@ class RefusalReason(StrEnum):
 class ProxyReady(LogEvent, frozen=True, kw_only=True, tag="proxy.ready"):
     """The proxy accepts calls."""
 
-    urls: tuple[str, ...] = field(name="turnlog.urls")
+    urls: tuple[str, ...]
     """The URLs for the agent's configuration, one per upstream."""
-    version: str = field(name="service.version")
-    upstreams: tuple[str, ...] = field(name="turnlog.upstreams", default=())
-    data: str = field(name="turnlog.data", default="")
-    pid: int = field(name="process.pid", default=0)
-    proxies: tuple[str, ...] = field(name="turnlog.proxies", default=())
+    version: str
+    upstreams: tuple[str, ...] = ()
+    data: str = ""
+    pid: int = 0
+    proxies: tuple[str, ...] = ()
     """The upstreams that are reached through an HTTP proxy, each with that proxy."""
 
 
 class ProxyStopping(LogEvent, frozen=True, kw_only=True, tag="proxy.stopping"):
     """The proxy accepts no new calls."""
 
-    reason: str = field(name="turnlog.reason")
-    in_flight: int = field(name="turnlog.in_flight")
+    reason: str
+    in_flight: int
 
 
 class ProxyStopped(LogEvent, frozen=True, kw_only=True, tag="proxy.stopped"):
     """The proxy has stopped; everything is on disk."""
 
-    unfinished: int = field(name="turnlog.unfinished")
-    duration_ns: int = field(name="turnlog.duration_ns", default=0)
+    unfinished: int
+    duration_ns: int = 0
 
 
 class ProxyFaulted(LogEvent, frozen=True, kw_only=True, tag="proxy.faulted"):
     """An unexpected exception was caught: a bug in turnlog."""
 
     level: ClassVar[Level] = Level.ERROR
-    exception: str = field(name="exception.type")
-    where: str = field(name="code.function.name")
-    line: int = field(name="code.line.number", default=0)
+    exception: str
+    where: str
+    line: int = 0
 
 
 class CallStarted(LogEvent, frozen=True, kw_only=True, tag="call.started"):
     """The intent of an attempt was recorded."""
 
     level: ClassVar[Level] = Level.DEBUG
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
-    method: str = field(name="mcp.method.name", default="")
-    http_method: str = field(name="http.request.method", default="")
-    protocol: str = field(name="mcp.protocol.version", default="")
-    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
-    leg: int = field(name="turnlog.leg", default=0)
-    attempt: int = field(name="turnlog.attempt", default=1)
-    bytes_in: int = field(name="turnlog.input.size", default=0)
-    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
-    trace: str = field(name="trace_id", default="")
+    session: str
+    call: str
+    server: str
+    tool: str
+    method: str = ""
+    http_method: str = ""
+    protocol: str = ""
+    effect: Effect = Effect.UNKNOWN
+    leg: int = 0
+    attempt: int = 1
+    bytes_in: int = 0
+    flags: tuple[Flag, ...] = ()
+    trace: str = ""
 
 
 class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     """The outcome of an attempt was recorded. `method` is set for MCP, `http_method` for plain HTTP tools."""
 
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    input_summary: str = field(name="turnlog.input.summary", default="")
+    session: str
+    call: str
+    input_summary: str = ""
     """Start of the redacted input, at most 200 bytes; only at level debug and on a terminal."""
-    output_summary: str = field(name="turnlog.output.summary", default="")
+    output_summary: str = ""
     """The same of the output, at most 512 bytes."""
-    seq: int = field(name="turnlog.seq", default=0)
-    turn: int = field(name="turnlog.turn", default=0)
-    step: int = field(name="turnlog.step", default=0)
-    leg: int = field(name="turnlog.leg", default=0)
-    attempt: int = field(name="turnlog.attempt", default=1)
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
-    method: str = field(name="mcp.method.name", default="")
-    http_method: str = field(name="http.request.method", default="")
-    protocol: str = field(name="mcp.protocol.version", default="")
-    http_version: str = field(name="network.protocol.version", default="")
-    status: Status = field(name="turnlog.status")
-    error: str = field(name="error.type", default="")
-    kind: str = field(name="turnlog.kind", default="")
-    retry: str = field(name="turnlog.retry", default="")
-    reason: str = field(name="turnlog.reason", default="")
+    seq: int = 0
+    turn: int = 0
+    step: int = 0
+    leg: int = 0
+    attempt: int = 1
+    server: str
+    tool: str
+    method: str = ""
+    http_method: str = ""
+    protocol: str = ""
+    http_version: str = ""
+    status: Status
+    error: str = ""
+    kind: str = ""
+    retry: str = ""
+    reason: str = ""
     """Why there is no further attempt."""
-    executed: Executed = field(name="turnlog.executed")
-    effect: Effect = field(name="turnlog.effect")
-    phase: Phase = field(name="turnlog.phase")
-    http_status: int = field(name="http.response.status_code", default=0)
-    code: int | None = field(name="rpc.response.status_code", default=None)
-    duration_ns: int = field(name="turnlog.duration_ns")
-    bytes_in: int = field(name="turnlog.input.size", default=0)
-    bytes_out: int = field(name="turnlog.output.size", default=0)
-    flags: tuple[Flag, ...] = field(name="turnlog.flags", default=())
-    trace: str = field(name="trace_id", default="")
+    executed: Executed
+    effect: Effect
+    phase: Phase
+    http_status: int = 0
+    code: int | None = None
+    duration_ns: int
+    bytes_in: int = 0
+    bytes_out: int = 0
+    flags: tuple[Flag, ...] = ()
+    trace: str = ""
 
     @property
     def severity(self) -> Level:
@@ -183,35 +232,35 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
 class _AttemptFailed(LogEvent, frozen=True, kw_only=True):
     """Fields shared by the events of an attempt that a rule wants repeated."""
 
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    attempt: int = field(name="turnlog.attempt")
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
+    session: str
+    call: str
+    attempt: int
+    server: str
+    tool: str
 
 
 class CallRetried(_AttemptFailed, frozen=True, kw_only=True, tag="call.retried"):
     """An attempt failed; the next one follows after the delay, as a rule says."""
 
-    kind: str = field(name="turnlog.kind")
-    delay_ns: int = field(name="turnlog.delay_ns")
+    kind: str
+    delay_ns: int
 
 
 class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.abandoned"):
     """The attempt announced by `call.retried` is not made; the caller gets the previous answer."""
 
-    reason: StopReason = field(name="turnlog.reason")
+    reason: StopReason
 
 
 class _CallClosed(LogEvent, frozen=True, kw_only=True):
     """Fields shared by the events of outcomes that were not recorded by the attempt itself."""
 
-    session: str = field(name="turnlog.session")
-    call: str = field(name="turnlog.call")
-    seq: int = field(name="turnlog.seq")
-    server: str = field(name="turnlog.server", default="")
-    tool: str = field(name="gen_ai.tool.name", default="")
-    effect: Effect = field(name="turnlog.effect", default=Effect.UNKNOWN)
+    session: str
+    call: str
+    seq: int
+    server: str = ""
+    tool: str = ""
+    effect: Effect = Effect.UNKNOWN
 
 
 class CallRecovered(_CallClosed, frozen=True, kw_only=True, tag="call.recovered"):
@@ -227,21 +276,21 @@ class CallExpired(_CallClosed, frozen=True, kw_only=True, tag="call.expired"):
 class CallResolved(_CallClosed, frozen=True, kw_only=True, tag="call.resolved"):
     """An operator settled a call of unknown outcome through the API."""
 
-    executed: Executed = field(name="turnlog.executed", default=Executed.MAYBE)
+    executed: Executed = Executed.MAYBE
 
 
 class RequestRelayed(LogEvent, frozen=True, kw_only=True, tag="request.relayed"):
     """MCP traffic other than a recorded call was relayed."""
 
     level: ClassVar[Level] = Level.DEBUG
-    server: str = field(name="turnlog.server")
-    http_method: str = field(name="http.request.method")
-    method: str = field(name="mcp.method.name", default="")
-    request_id: str = field(name="jsonrpc.request.id", default="")
-    protocol: str = field(name="mcp.protocol.version", default="")
-    http_status: int = field(name="http.response.status_code", default=0)
-    duration_ns: int = field(name="turnlog.duration_ns", default=0)
-    events: int = field(name="turnlog.events", default=0)
+    server: str
+    http_method: str
+    method: str = ""
+    request_id: str = ""
+    protocol: str = ""
+    http_status: int = 0
+    duration_ns: int = 0
+    events: int = 0
     """Number of events, when the answer was a stream."""
 
 
@@ -249,10 +298,10 @@ class RequestRefused(LogEvent, frozen=True, kw_only=True, tag="request.refused")
     """turnlog answered a request itself and did not forward it."""
 
     level: ClassVar[Level] = Level.WARNING
-    reason: RefusalReason = field(name="turnlog.reason")
-    http_method: str = field(name="http.request.method", default="")
-    http_status: int = field(name="http.response.status_code", default=0)
-    value: str = field(name="turnlog.refused", default="")
+    reason: RefusalReason
+    http_method: str = ""
+    http_status: int = 0
+    value: str = ""
     """The refused value: Host, Origin, Sec-Fetch-Site or path; without secrets."""
 
 
@@ -260,36 +309,36 @@ class UpstreamFailed(LogEvent, frozen=True, kw_only=True, tag="upstream.failed")
     """A tool server could not be reached, or closed the connection midway."""
 
     level: ClassVar[Level] = Level.WARNING
-    server: str = field(name="turnlog.server")
-    address: str = field(name="server.address", default="")
-    port: int = field(name="server.port", default=0)
-    error: str = field(name="error.type", default="")
-    kind: str = field(name="turnlog.kind", default="")
-    phase: Phase = field(name="turnlog.phase", default=Phase.QUEUED)
+    server: str
+    address: str = ""
+    port: int = 0
+    error: str = ""
+    kind: str = ""
+    phase: Phase = Phase.QUEUED
 
 
 class StrayOutput(LogEvent, frozen=True, kw_only=True, tag="output.stray"):
     """A command wrote something to stdout that is not a message; `wrap` passes it on."""
 
     level: ClassVar[Level] = Level.WARNING
-    server: str = field(name="turnlog.server")
-    size: int = field(name="turnlog.bytes")
+    server: str
+    size: int
 
 
 class QuestionRefused(LogEvent, frozen=True, kw_only=True, tag="question.refused"):
     """A shared command sent a request that cannot be assigned to one of its sessions."""
 
     level: ClassVar[Level] = Level.WARNING
-    server: str = field(name="turnlog.server")
-    method: str = field(name="mcp.method.name")
+    server: str
+    method: str
 
 
 class ProcessEnded(LogEvent, frozen=True, kw_only=True, tag="process.ended"):
     """The process of a command ended."""
 
-    server: str = field(name="turnlog.server")
-    pid: int = field(name="process.pid")
-    exit_code: int = field(name="process.exit.code")
+    server: str
+    pid: int
+    exit_code: int
     """Below zero where a signal ended it."""
 
 
@@ -297,9 +346,9 @@ class ProcessFailed(LogEvent, frozen=True, kw_only=True, tag="process.failed"):
     """A command could not be started, ended before its first answer, or does not write lines of JSON."""
 
     level: ClassVar[Level] = Level.ERROR
-    server: str = field(name="turnlog.server")
-    reason: str = field(name="turnlog.reason")
-    exit_code: int | None = field(name="process.exit.code", default=None)
+    server: str
+    reason: str
+    exit_code: int | None = None
     """Below zero where a signal ended it."""
 
 
@@ -307,22 +356,22 @@ class AuthRequired(LogEvent, frozen=True, kw_only=True, tag="auth.required"):
     """A tool server on another origin wants OAuth, which cannot work through a transparent proxy."""
 
     level: ClassVar[Level] = Level.WARNING
-    server: str = field(name="turnlog.server")
-    http_status: int = field(name="http.response.status_code")
-    advice: str = field(name="turnlog.advice")
+    server: str
+    http_status: int
+    advice: str
 
 
 class _Circuit(LogEvent, frozen=True, kw_only=True):
     """Fields shared by the events of a server's circuit breaker."""
 
-    server: str = field(name="turnlog.server")
+    server: str
 
 
 class CircuitOpened(_Circuit, frozen=True, kw_only=True, tag="circuit.opened"):
     """A server failed too often; its calls are refused until the cool-down ends."""
 
     level: ClassVar[Level] = Level.WARNING
-    cool_down_ns: int = field(name="turnlog.cool_down_ns")
+    cool_down_ns: int
 
 
 class CircuitProbed(_Circuit, frozen=True, kw_only=True, tag="circuit.probed"):
@@ -336,32 +385,32 @@ class CircuitClosed(_Circuit, frozen=True, kw_only=True, tag="circuit.closed"):
 class SessionOpened(LogEvent, frozen=True, kw_only=True, tag="session.opened"):
     """A session was seen for the first time. Its name is in the store only."""
 
-    session: str = field(name="turnlog.session")
-    rung: Rung = field(name="turnlog.rung")
-    client: str = field(name="turnlog.client", default="")
-    confidence: str = field(name="turnlog.confidence", default="")
+    session: str
+    rung: Rung
+    client: str = ""
+    confidence: str = ""
 
 
 class SessionUncovered(LogEvent, frozen=True, kw_only=True, tag="session.uncovered"):
     """Repeats of a call of a named effect cannot be recognised in a session."""
 
     level: ClassVar[Level] = Level.WARNING
-    session: str = field(name="turnlog.session", default="")
+    session: str = ""
     """Empty when the event is about several sessions."""
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name", default="")
-    client: str = field(name="turnlog.client", default="")
-    reason: CoverageGap = field(name="turnlog.reason")
+    server: str
+    tool: str = ""
+    client: str = ""
+    reason: CoverageGap
 
 
 class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):
     """The store has no room for another intent."""
 
     level: ClassVar[Level] = Level.ERROR
-    used: int = field(name="turnlog.store.size")
-    limit: int = field(name="turnlog.store.limit")
-    disk_free: int = field(name="turnlog.disk.free")
-    when_full: WhenFull = field(name="turnlog.when_full")
+    used: int
+    limit: int
+    disk_free: int
+    when_full: WhenFull
 
 
 class StoreBlocked(LogEvent, frozen=True, kw_only=True, tag="store.blocked"):
@@ -369,7 +418,7 @@ class StoreBlocked(LogEvent, frozen=True, kw_only=True, tag="store.blocked"):
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
-    when_full: WhenFull = field(name="turnlog.when_full")
+    when_full: WhenFull
 
 
 class StoreUnblocked(LogEvent, frozen=True, kw_only=True, tag="store.unblocked"):
@@ -388,8 +437,8 @@ class StoreTrimmed(LogEvent, frozen=True, kw_only=True, tag="store.trimmed"):
 class StoreRecovered(LogEvent, frozen=True, kw_only=True, tag="store.recovered"):
     """Open attempts of dead processes were closed at start."""
 
-    epochs: int = field(name="turnlog.epochs")
-    calls: int = field(name="turnlog.calls")
+    epochs: int
+    calls: int
     """Attempts that were recorded as `outcome_unknown`."""
 
 
@@ -397,7 +446,7 @@ class StoreRekeyed(LogEvent, frozen=True, kw_only=True, tag="store.rekeyed"):
     """The store's key is not the one used before, which is missing or was replaced."""
 
     level: ClassVar[Level] = Level.WARNING
-    data: str = field(name="turnlog.data")
+    data: str
 
 
 class StoreFailed(LogEvent, frozen=True, kw_only=True, tag="store.failed"):
@@ -412,33 +461,33 @@ class RecorderFailed(LogEvent, frozen=True, kw_only=True, tag="recorder.failed")
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
-    flag: Flag = field(name="turnlog.flag", default=Flag.UNRECORDED)
+    flag: Flag = Flag.UNRECORDED
 
 
 class ToolsListed(LogEvent, frozen=True, kw_only=True, tag="tools.listed"):
     """A tool list of a server was relayed."""
 
-    server: str = field(name="turnlog.server")
-    tools: int = field(name="turnlog.tools")
-    added: int = field(name="turnlog.tools.added", default=0)
-    changed: int = field(name="turnlog.tools.changed", default=0)
-    complete: bool = field(name="turnlog.complete", default=True)
+    server: str
+    tools: int
+    added: int = 0
+    changed: int = 0
+    complete: bool = True
     """Whether this is the whole list rather than one page of it."""
-    stuck: bool = field(name="turnlog.cursor.stuck", default=False)
+    stuck: bool = False
     """Whether the cursor of the next page leads to this page again."""
 
 
 class RulesMissing(LogEvent, frozen=True, kw_only=True, tag="rules.missing"):
     """No rule names the effect of the tools of some upstreams; their calls are only recorded."""
 
-    upstreams: tuple[str, ...] = field(name="turnlog.upstreams")
-    advice: str = field(name="turnlog.advice")
+    upstreams: tuple[str, ...]
+    advice: str
 
 
 class RulesReloaded(LogEvent, frozen=True, kw_only=True, tag="rules.reloaded"):
     """The rules were reloaded. Running calls keep the rules they began with."""
 
-    rules: int = field(name="turnlog.rules")
+    rules: int
 
 
 class RulesRejected(LogEvent, frozen=True, kw_only=True, tag="rules.rejected"):
@@ -446,20 +495,20 @@ class RulesRejected(LogEvent, frozen=True, kw_only=True, tag="rules.rejected"):
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
-    file: str = field(name="code.file.path")
-    line: int = field(name="code.line.number", default=0)
-    column: int = field(name="code.column.number", default=0)
+    file: str
+    line: int = 0
+    column: int = 0
 
 
 class ToolChanged(LogEvent, frozen=True, kw_only=True, tag="tool.changed"):
     """A server lists another definition of a tool than before, to the same credential."""
 
     level: ClassVar[Level] = Level.WARNING
-    server: str = field(name="turnlog.server")
-    tool: str = field(name="gen_ai.tool.name")
-    parts: tuple[Part, ...] = field(name="turnlog.parts", default=())
+    server: str
+    tool: str
+    parts: tuple[Part, ...] = ()
     """Empty when the previous definition is no longer kept."""
-    provenance: Provenance = field(name="turnlog.provenance")
+    provenance: Provenance
 
 
 class DefinitionsFailed(LogEvent, frozen=True, kw_only=True, tag="definitions.failed"):
@@ -472,9 +521,9 @@ class DefinitionsFailed(LogEvent, frozen=True, kw_only=True, tag="definitions.fa
 class LockLoaded(LogEvent, frozen=True, kw_only=True, tag="lock.loaded"):
     """turnlog.lock was read, at start or after it changed."""
 
-    lock: str = field(name="turnlog.lock")
-    pinned: int = field(name="turnlog.pinned")
-    untargeted: int = field(name="turnlog.untargeted")
+    lock: str
+    pinned: int
+    untargeted: int
 
 
 class LockFailed(LogEvent, frozen=True, kw_only=True, tag="lock.failed"):
@@ -488,4 +537,4 @@ class LogDropped(LogEvent, frozen=True, kw_only=True, tag="log.dropped"):
     """Log lines were dropped because the reader of the log is slow or gone."""
 
     level: ClassVar[Level] = Level.WARNING
-    lines: int = field(name="turnlog.lines")
+    lines: int
