@@ -31,38 +31,17 @@ class Level(IntEnum):
 
 
 _NAMES = {
-    "column": "code.column.number",
-    "file": "code.file.path",
-    "where": "code.function.name",
     "line": "code.line.number",
     "error": "error.type",
-    "exception": "exception.type",
     "tool": "gen_ai.tool.name",
     "http_method": "http.request.method",
     "http_status": "http.response.status_code",
-    "request_id": "jsonrpc.request.id",
     "method": "mcp.method.name",
     "protocol": "mcp.protocol.version",
-    "http_version": "network.protocol.version",
     "exit_code": "process.exit.code",
     "pid": "process.pid",
-    "code": "rpc.response.status_code",
-    "address": "server.address",
-    "port": "server.port",
-    "version": "service.version",
     "trace": "trace_id",
-    "size": "turnlog.bytes",
-    "stuck": "turnlog.cursor.stuck",
-    "disk_free": "turnlog.disk.free",
     "bytes_in": "turnlog.input.size",
-    "input_summary": "turnlog.input.summary",
-    "bytes_out": "turnlog.output.size",
-    "output_summary": "turnlog.output.summary",
-    "value": "turnlog.refused",
-    "limit": "turnlog.store.limit",
-    "used": "turnlog.store.size",
-    "added": "turnlog.tools.added",
-    "changed": "turnlog.tools.changed",
 }
 """Names on the line of the fields that are not called `turnlog.FIELD` there."""
 
@@ -135,7 +114,7 @@ class ProxyReady(LogEvent, frozen=True, kw_only=True, tag="proxy.ready"):
 
     urls: tuple[str, ...]
     """The URLs for the agent's configuration, one per upstream."""
-    version: str
+    version: str = field(name="service.version")
     upstreams: tuple[str, ...] = ()
     data: str = ""
     pid: int = 0
@@ -161,8 +140,8 @@ class ProxyFaulted(LogEvent, frozen=True, kw_only=True, tag="proxy.faulted"):
     """An unexpected exception was caught: a bug in turnlog."""
 
     level: ClassVar[Level] = Level.ERROR
-    exception: str
-    where: str
+    exception: str = field(name="exception.type")
+    where: str = field(name="code.function.name")
     line: int = 0
 
 
@@ -190,9 +169,9 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
 
     session: str
     call: str
-    input_summary: str = ""
+    input_summary: str = field(name="turnlog.input.summary", default="")
     """Start of the redacted input, at most 200 bytes; only at level debug and on a terminal."""
-    output_summary: str = ""
+    output_summary: str = field(name="turnlog.output.summary", default="")
     """The same of the output, at most 512 bytes."""
     seq: int = 0
     turn: int = 0
@@ -204,7 +183,7 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     method: str = ""
     http_method: str = ""
     protocol: str = ""
-    http_version: str = ""
+    http_version: str = field(name="network.protocol.version", default="")
     status: Status
     error: str = ""
     kind: str = ""
@@ -215,10 +194,10 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     effect: Effect
     phase: Phase
     http_status: int = 0
-    code: int | None = None
+    code: int | None = field(name="rpc.response.status_code", default=None)
     duration_ns: int
     bytes_in: int = 0
-    bytes_out: int = 0
+    bytes_out: int = field(name="turnlog.output.size", default=0)
     flags: tuple[Flag, ...] = ()
     trace: str = ""
 
@@ -286,7 +265,7 @@ class RequestRelayed(LogEvent, frozen=True, kw_only=True, tag="request.relayed")
     server: str
     http_method: str
     method: str = ""
-    request_id: str = ""
+    request_id: str = field(name="jsonrpc.request.id", default="")
     protocol: str = ""
     http_status: int = 0
     duration_ns: int = 0
@@ -301,7 +280,7 @@ class RequestRefused(LogEvent, frozen=True, kw_only=True, tag="request.refused")
     reason: RefusalReason
     http_method: str = ""
     http_status: int = 0
-    value: str = ""
+    value: str = field(name="turnlog.refused", default="")
     """The refused value: Host, Origin, Sec-Fetch-Site or path; without secrets."""
 
 
@@ -310,8 +289,8 @@ class UpstreamFailed(LogEvent, frozen=True, kw_only=True, tag="upstream.failed")
 
     level: ClassVar[Level] = Level.WARNING
     server: str
-    address: str = ""
-    port: int = 0
+    address: str = field(name="server.address", default="")
+    port: int = field(name="server.port", default=0)
     error: str = ""
     kind: str = ""
     phase: Phase = Phase.QUEUED
@@ -322,7 +301,7 @@ class StrayOutput(LogEvent, frozen=True, kw_only=True, tag="output.stray"):
 
     level: ClassVar[Level] = Level.WARNING
     server: str
-    size: int
+    size: int = field(name="turnlog.bytes")
 
 
 class QuestionRefused(LogEvent, frozen=True, kw_only=True, tag="question.refused"):
@@ -407,9 +386,9 @@ class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):
     """The store has no room for another intent."""
 
     level: ClassVar[Level] = Level.ERROR
-    used: int
-    limit: int
-    disk_free: int
+    used: int = field(name="turnlog.store.size")
+    limit: int = field(name="turnlog.store.limit")
+    disk_free: int = field(name="turnlog.disk.free")
     when_full: WhenFull
 
 
@@ -469,11 +448,11 @@ class ToolsListed(LogEvent, frozen=True, kw_only=True, tag="tools.listed"):
 
     server: str
     tools: int
-    added: int = 0
-    changed: int = 0
+    added: int = field(name="turnlog.tools.added", default=0)
+    changed: int = field(name="turnlog.tools.changed", default=0)
     complete: bool = True
     """Whether this is the whole list rather than one page of it."""
-    stuck: bool = False
+    stuck: bool = field(name="turnlog.cursor.stuck", default=False)
     """Whether the cursor of the next page leads to this page again."""
 
 
@@ -495,9 +474,9 @@ class RulesRejected(LogEvent, frozen=True, kw_only=True, tag="rules.rejected"):
 
     level: ClassVar[Level] = Level.ERROR
     reason: str = field(name="error.message")
-    file: str
+    file: str = field(name="code.file.path")
     line: int = 0
-    column: int = 0
+    column: int = field(name="code.column.number", default=0)
 
 
 class ToolChanged(LogEvent, frozen=True, kw_only=True, tag="tool.changed"):
