@@ -1,11 +1,12 @@
 """Canonical JSON: one form for what means the same, raw bytes for what parsers disagree on."""
 
 import hmac
+import json
 from hashlib import sha256
 
 import pytest
 
-from turnlog.core.canon import canonical, input_hash, is_deep
+from turnlog.core.canon import canonical, canonical_of_decoded, input_hash, is_deep
 
 
 @pytest.mark.parametrize(
@@ -110,3 +111,8 @@ def test_what_is_wide_is_not_deep() -> None:
     assert not is_deep(b"[" + b"{}," * 1000 + b'"' + b"[" * 1000 + b'"]')
     assert is_deep(b"[{" * 257)
     assert not is_deep(b"]" * 1000)
+
+
+def test_a_decoded_value_has_the_same_form_as_its_bytes() -> None:
+    for data in (b'{"b": 1, "a": []}', '{"\U0001f600": 1, "\uffff": 2}'.encode()):
+        assert canonical_of_decoded(json.loads(data), data) == canonical(data)

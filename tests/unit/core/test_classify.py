@@ -6,17 +6,22 @@ import pytest
 
 from turnlog.core.classify import (
     MEANINGS,
+    ending_of,
     ending_of_call,
     failed,
+    is_method_preserving_redirect,
+    is_transport_status,
     kind_of_code,
     kind_of_error,
+    kind_of_redirect,
     kind_of_status,
     refused,
     retry_class,
     succeeded,
     with_attempt,
 )
-from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, Status
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Phase, Status
 
 TABLE = """
 timeout           queue_timeout          S  no
@@ -234,3 +239,45 @@ def test_a_call_came_to_what_its_attempts_came_to(
     assert (whole.status, whole.executed, whole.retry) == expected
     assert (whole.kind, whole.phase) == (last.kind, last.phase)
     assert ending_of_call(last, None) is last
+
+
+@pytest.mark.parametrize(
+    ("status", "elsewhere", "kind"),
+    [
+        (200, False, None),
+        (400, False, None),
+        (302, False, ErrorKind.MALFORMED_RESULT),
+        (304, True, ErrorKind.INVALID_REQUEST),
+        (307, False, ErrorKind.INVALID_REQUEST),
+        (308, True, ErrorKind.MALFORMED_RESULT),
+    ],
+)
+def test_a_redirect_is_an_error_by_whether_the_tool_may_have_run(
+    status: int, elsewhere: bool, kind: ErrorKind | None
+) -> None:
+    assert kind_of_redirect(status, elsewhere=elsewhere) is kind
+
+
+def test_only_307_and_308_preserve_the_method() -> None:
+    preserving = [s for s in range(300, 400) if is_method_preserving_redirect(s)]
+    assert preserving == [307, 308]
+
+
+def test_statuses_of_gateways_count_more_than_the_body() -> None:
+    assert [s for s in (200, 400, 401, 404, 429, 503) if is_transport_status(s)] == [401, 429, 503]
+
+
+def test_the_ending_of_an_outcome_is_read_from_its_facts() -> None:
+    ending = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
+    facts = Facts(
+        kind=CommitKind.OUTCOME,
+        at=0,
+        clock=0,
+        status=ending.status,
+        phase=ending.phase,
+        executed=ending.executed,
+        error=ending.error,
+        error_kind=ending.kind,
+        retry=ending.retry,
+    )
+    assert ending_of(facts) == ending

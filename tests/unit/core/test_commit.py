@@ -109,7 +109,10 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
     assert decode_header(older) == (FIRST, PLAIN)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x90", b"\x93\x01\x90\x90", b'{"json": 1}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", b"\x90", b"\x93\x01\x90\x90", b'{"json": 1}', b"\x92\x01" + b"\x91" * 9999],
+)
 def test_other_bytes_are_no_header(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_header(data)
@@ -130,3 +133,8 @@ def test_the_chain_hash_covers_every_byte_and_is_no_plain_hash() -> None:
 def test_a_commit_without_body_says_so() -> None:
     assert body_digest(b"") == b""
     assert body_digest(b"x") == sha256(b"x").digest()
+
+
+def test_text_that_is_not_utf_8_makes_no_body() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_body(b"\x95\x01\xc4\x00\xc0\xc0\xa1\xff")

@@ -378,3 +378,19 @@ def test_every_change_names_its_commit_and_the_reason() -> None:
             for key in (f"{what}_left", f"{what}_over")
         ),
     ]
+
+
+def test_a_lookup_is_no_use_of_a_tool() -> None:
+    log = Log()
+    log.begin("a", method="resources/read")
+    log.end("a")
+    assert seen(log).tools_used == {}
+    assert seen(log).usage["bytes_in"] == 10
+
+
+def test_a_rename_leaves_uncertain_changes_of_other_files() -> None:
+    log = Log()
+    log.begin("a")
+    log.timed_out("a", changed("modified", "/d/a", maybe=True))
+    log.call("b", changed("renamed", "/x", "/y"))
+    assert files(log) == {"/y": ("renamed", False), "/d/a": ("modified", True)}

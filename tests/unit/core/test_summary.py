@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.summary import preview, summarize
+from turnlog.core.text.summary import contains_text, preview, summarize
 from turnlog.core.text.units import human_size
 
 
@@ -210,3 +210,20 @@ def test_any_result_has_a_bounded_printable_summary(
         line = mcp(answer, limit=limit)
         assert line.isprintable()
         assert len(line.encode()) <= limit
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted", "found"),
+    [
+        (b"The Answer", "answer", True),
+        (b"nothing", "answer", False),
+        (rb'{"a": "caf\u00e9"}', "CAFÉ", True),
+        (rb'{"a": "x\"y"}', 'x"y', True),
+        (rb'{"a": "\u00e9"}', "z", False),
+        (rb"broken \u00e9", "é", False),
+    ],
+)
+def test_a_text_is_found_in_any_case_and_behind_json_escapes(
+    content: bytes, wanted: str, found: bool
+) -> None:
+    assert contains_text(content, wanted) is found

@@ -39,3 +39,17 @@ def test_callers_are_counted_separately() -> None:
     coverage = Coverage()
     for caller in "xyz":
         assert coverage.on_call(caller, caller, Rung.TRANSPORT) is None
+
+
+def test_memory_of_callers_and_sessions_is_bounded() -> None:
+    coverage = Coverage()
+    for number in range(1025):
+        coverage.on_call(number, "a", Rung.TRANSPORT)
+        coverage.on_call(number, "a", Rung.IMPLICIT)
+    assert coverage.on_call(0, "a", Rung.IMPLICIT) is CoverageGap.UNNAMED
+    assert coverage.on_call(1024, "a", Rung.IMPLICIT) is None
+    for session in range(65):
+        coverage.on_call("me", session, Rung.TRANSPORT)
+        coverage.on_call("me", session, Rung.TRANSPORT)
+    assert coverage.on_call("me", 0, Rung.TRANSPORT) is None
+    assert coverage.on_call("me", 64, Rung.TRANSPORT) is CoverageGap.POOLED

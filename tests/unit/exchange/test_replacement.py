@@ -35,6 +35,7 @@ def test_a_replacement_must_begin_in_time(known: Replacements) -> None:
 
 def test_a_session_that_is_used_again_is_not_lost(known: Replacements) -> None:
     known.on_broken(ME, "a", 0)
+    known.on_used("never lost")
     known.on_used("a")
     assert known.on_initialized(ME, "b", 1) is SessionStart.NEW
     known.on_broken(ME, "a", 2)
@@ -74,3 +75,20 @@ def test_a_replacement_that_fails_much_later_is_replaced_alone(
     known.on_broken(ME, "b", 10 * REPLACE_WITHIN)
     assert known.on_initialized(ME, "c", 10 * REPLACE_WITHIN + 1) is SessionStart.REPLACES
     assert known.predecessors("c") == ["b", "a"]
+
+
+def test_memory_of_callers_is_bounded(known: Replacements) -> None:
+    for caller in range(1025):
+        known.on_broken(caller, f"lost {caller}", 0)
+    assert known.on_initialized(0, "new 0", 1) is SessionStart.NEW
+    assert known.on_initialized(1024, "new 1024", 1) is SessionStart.REPLACES
+    known.on_used("lost 0")
+    assert known.predecessors("new 0") == []
+
+
+def test_memory_of_sessions_is_bounded(known: Replacements) -> None:
+    for number in range(4097):
+        known.on_broken(ME, f"lost {number}", number * 2 * REPLACE_WITHIN)
+        known.on_initialized(ME, f"new {number}", number * 2 * REPLACE_WITHIN + 1)
+    assert known.predecessors("new 0") == []
+    assert known.predecessors("new 4096") == ["lost 4096"]

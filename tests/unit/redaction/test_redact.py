@@ -6,6 +6,7 @@ import re
 import pytest
 
 from turnlog.redaction.redact import MARGIN, Redactor
+from turnlog.redaction.values import decode_layers
 
 REDACTOR = Redactor()
 SECRET = "hunter2-Zq7"
@@ -463,3 +464,25 @@ def test_the_work_is_linear_in_the_text(text: str) -> None:
     # A quadratic scan of 1 MiB takes hours: the time limit of the test is what fails.
     assert isinstance(left(text), str)
     assert isinstance(left(json.dumps({"text": text})), str)
+
+
+def test_a_cut_between_the_bytes_of_a_character_drops_it() -> None:
+    cut = Redactor().json(("€" * 1000).encode(), complete=False)
+    assert cut.data == "€".encode() * (len(cut.data) // 3)
+    assert not cut.touched
+
+
+def test_more_layers_of_encoding_than_any_text_has_are_redacted() -> None:
+    covered = "%2525252525252525252525252525252541"
+    assert decode_layers(covered.encode()) is None
+    assert Redactor().text(f"a {covered} b")[0] == "a [redacted] b"
+
+
+def test_a_url_without_userinfo_stays_beside_one_with_it() -> None:
+    text = "http://a.example/x and https://me:pw@b.example/"
+    assert Redactor().text(text)[0] == "http://a.example/x and https://me:[redacted]@b.example/"
+
+
+def test_a_secret_behind_many_layers_of_percent_encoding_is_redacted_with_its_value() -> None:
+    url = f"https://x.example/?q=%{'25' * 14}3Fpassword=hunter22"
+    assert Redactor().text(url)[0] == "https://x.example/?q=[redacted]"

@@ -2,7 +2,14 @@
 
 import pytest
 
-from turnlog.rules.expression import ExpressionInput, is_search, locate, read_expression, select
+from turnlog.rules.expression import (
+    ExpressionInput,
+    is_search,
+    locate,
+    read_expression,
+    root_member,
+    select,
+)
 
 ARGS = {"path": "/a", "mode": "append"}
 NONE: list[object] = []
@@ -71,3 +78,18 @@ def test_locate_returns_the_path_of_each_value() -> None:
 )
 def test_an_expression_for_one_place_is_no_search(text: str, searching: bool) -> None:
     assert is_search(read_expression(text)) is searching
+
+
+@pytest.mark.parametrize(
+    ("expression", "member"),
+    [
+        ("$.args.a", "args"),
+        ("$['result']", "result"),
+        ("$..args", ""),
+        ("$['args', 'result']", ""),
+        ("$[*]", ""),
+        ("$", ""),
+    ],
+)
+def test_the_member_an_expression_begins_with_is_known(expression: str, member: str) -> None:
+    assert root_member(expression) == member

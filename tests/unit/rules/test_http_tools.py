@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from turnlog.core.kinds import Effect
-from turnlog.rules.http_tools import TOOL_BYTES, http_effect, http_input, http_tool
+from turnlog.rules.http_tools import TOOL_BYTES, http_effect, http_input, http_tool, normalized_path
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,18 @@ def test_the_start_of_any_other_incomplete_body_becomes_a_digest(start: bytes) -
 def test_a_body_that_nests_too_deeply_is_replaced_by_its_digest(depth: int, kept: bool) -> None:
     body = b"[" * depth + b"]" * depth
     assert (body in http_input("/", "", body).text) == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a/./b/../c", "/a/c"),
+        ("/a//b/", "/a/b/"),
+        ("/%61/%2e%2e/b", "/b"),
+        ("/..", "/"),
+        ("/a/b/..", "/a/"),
+    ],
+)
+def test_a_path_is_compared_without_encoding_and_dot_segments(path: str, normal: str) -> None:
+    assert normalized_path(path) == normal

@@ -53,6 +53,7 @@ def test_an_error_map_has_a_kind_and_a_pattern(tmp_path: Path) -> None:
         ("retry: {on: timeout, max_attempts: 0}", 40, "0 is no number of attempts"),
         ("retry: {on: timeout, factor: 0.5}", 34, "0.5 is no factor"),
         ("retry: {on: timeout, jitter: half}", 34, "cannot be 'half', use one of: full, none"),
+        ("map_error: [{kind: conflict, text: 5}]", 40, "5 is no regular expression, quote it"),
         ("effect: reed", 13, "did you mean 'read'?"),
         ("timeout: {response: 0}", 25, "0 leaves no time at all, write a duration like 30s"),
         ("timeout: {total: 0ms}", 22, "'0ms' leaves no time at all, write a duration like 30s"),
@@ -77,3 +78,21 @@ def test_a_mistake_is_reported_with_its_place(
         read(tmp_path, rule)
     assert (caught.value.line, caught.value.column) == (3, column)
     assert says in caught.value.message
+
+
+def test_which_parts_of_a_call_are_limited_is_known() -> None:
+    none, total = Timeouts(), Timeouts(total=9)
+    assert not none.bounds_queue
+    assert not none.bounds_answer
+    assert total.bounds_queue
+    assert total.bounds_answer
+    assert Timeouts(queue=1).bounds_queue
+    assert not Timeouts(queue=1).bounds_answer
+    assert Timeouts(idle=1).bounds_answer
+
+
+def test_numbers_of_a_rule_are_read(tmp_path: Path) -> None:
+    (rule,) = read(tmp_path, "concurrency: 3\n    retry: {on: timeout, factor: 1.5}").rules
+    assert rule.concurrency == 3
+    assert rule.retry is not None
+    assert rule.retry.factor == 1.5

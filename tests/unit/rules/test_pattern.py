@@ -36,3 +36,7 @@ def test_any_text_can_be_searched_and_replaced(wanted: str, text: str) -> None:
 
 def test_a_match_on_a_part_of_a_character_is_replaced() -> None:
     assert "[redacted]" in compile_pattern(r"\C").replaced("\ud800é", "[redacted]")
+
+
+def test_a_rest_of_a_character_stands_for_its_bytes() -> None:
+    assert compile_pattern(r"a\C").replaced("aé", "x") == "x\udca9"

@@ -5,6 +5,7 @@ import pytest
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.model import (
+    Access,
     ErrorMap,
     Expects,
     KeepContent,
@@ -19,6 +20,7 @@ from turnlog.rules.policy import (
     Rulebook,
     Subject,
     decide_policy,
+    deny_unreadable,
     matches_glob,
     tool_of_path,
 )
@@ -234,3 +236,70 @@ def test_the_rules_of_a_server_that_match_paths_are_found() -> None:
         assert book.path_rules("a") == (one,)
         assert book.path_rules("b") == (packed,)
         assert book.path_rules("c") == ()
+
+
+DENY = Rule(name="no", match=Match(tool=("rm",)), access=Access.DENY, why="too dangerous")
+ALLOW = Rule(name="yes", access=Access.ALLOW)
+
+
+@pytest.mark.parametrize(
+    ("rules", "found"),
+    [
+        ((), None),
+        ((ALLOW, DENY), None),
+        ((DENY, ALLOW), DENY),
+        ((Rule(match=Match(tool=("ls",)), access=Access.ALLOW), DENY), DENY),
+        ((Rule(effect=Effect.READ),), None),
+    ],
+)
+def test_an_unreadable_call_is_denied_if_a_rule_might_deny_it(
+    rules: tuple[Rule, ...], found: Rule | None
+) -> None:
+    book = Rulebook(rules, {}, ())
+    assert book.rule_against_unreadable("files") == found
+    assert book.may_deny_tool_calls("files") is (found is not None)
+
+
+def test_a_rule_about_paths_or_http_methods_denies_no_tool_call() -> None:
+    paths = Rule(name="paths", match=Match(path=("/admin/**",)), access=Access.DENY)
+    method = Rule(match=Match(method=("POST",)), access=Access.DENY)
+    book = Rulebook((paths, method), {}, ())
+    assert not book.may_deny_tool_calls("web")
+    assert book.denies_path("web", "paths")
+    assert not book.denies_path("web", "no")
+
+
+def test_a_denied_unreadable_call_says_that_it_cannot_be_read() -> None:
+    denied = deny_unreadable(Policy(why="other"), DENY)
+    assert (denied.access, denied.decided_by) == (Access.DENY, {"access": "no"})
+    assert "cannot be read" in denied.why
+
+
+def test_an_uncertain_rule_that_denies_gives_the_reason() -> None:
+    unsure = Rule(name="no", match=Match(when=("$.args.a",)), access=Access.DENY, why="secret")
+    found = decide_policy((unsure,), subject(), lambda: UNREADABLE)
+    assert (found.access, found.why) == (Access.DENY, "secret")
+    sure = decide_policy((DENY,), subject("rm"), nothing)
+    assert (sure.access, sure.why) == (Access.DENY, "too dangerous")
+
+
+def test_a_policy_without_conditions_on_arguments_is_cached() -> None:
+    book = Rulebook((Rule(effect=Effect.READ),), {}, ())
+    assert not book.is_cached(subject())
+    first = book.policy(subject(), nothing)
+    assert book.is_cached(subject())
+    assert book.policy(subject(), nothing) is first
+
+
+def test_the_cache_of_policies_is_bounded() -> None:
+    book = Rulebook((), {}, ())
+    tools = [subject(str(number)) for number in range(10_001)]
+    for tool in tools:
+        book.policy(tool, nothing)
+    assert [book.is_cached(tool) for tool in (tools[0], tools[-1])] == [False, True]
+
+
+def test_a_path_without_a_pattern_names_no_tool() -> None:
+    rules = (Rule(match=Match(path=("/a/*", "/b/*"))), Rule(match=Match(server=("other",))))
+    assert tool_of_path(rules, "web", "GET", "/b/1") == "GET /b/*"
+    assert tool_of_path(rules, "web", "GET", "/c/1") is None

@@ -8,7 +8,13 @@ from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.rules.expression import UNREADABLE, ExpressionInput
 from turnlog.rules.model import ErrorMap, Expects, KeepContent
 from turnlog.rules.policy import Policy
-from turnlog.rules.result_rules import Judgement, ReceivedAnswer, judge_answer, judges_answers
+from turnlog.rules.result_rules import (
+    Judgement,
+    ReceivedAnswer,
+    judge_answer,
+    judges_answers,
+    without_searches,
+)
 
 NULL = (Flag.NULL_RESULT,)
 NOTHING = ExpressionInput()
@@ -194,3 +200,11 @@ def test_an_expression_that_cannot_be_applied_is_flagged() -> None:
         None, (Flag.NOT_SEARCHED,)
     )
     assert judge_answer(mapped, said(seen=ExpressionInput(result={}))).flags == ()
+
+
+def test_a_policy_can_do_without_expressions_that_search() -> None:
+    plain = Policy(null_when=("$.result.a",), map_error=(ErrorMap(kind=ErrorKind.CONFLICT),))
+    assert without_searches(plain) is plain
+    searching = ErrorMap(kind=ErrorKind.NOT_FOUND, when=("$..error",))
+    both = Policy(null_when=(*plain.null_when, "$..b"), map_error=(searching, *plain.map_error))
+    assert without_searches(both) == plain

@@ -3,10 +3,18 @@
 import pytest
 from msgspec import structs
 
-from turnlog.core.classify import failed, succeeded
+from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.rules.model import Jitter, Retry
-from turnlog.rules.retry import EndedAttempt, NoRetry, RetryIn, StopReason, backoff, decide_retry
+from turnlog.rules.retry import (
+    EndedAttempt,
+    NoRetry,
+    RetryIn,
+    StopReason,
+    backoff,
+    decide_retry,
+    may_still_run,
+)
 
 RULE = Retry(on=("timeout", "connection", "rate_limited", "conflict"), jitter=Jitter.NONE)
 
@@ -116,3 +124,21 @@ def test_the_delay_grows_by_its_factor_up_to_its_maximum() -> None:
         *(0.2, 0.4, 0.8, 1.6, 3.2),
         *(5.0, 5.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "again", "runs"),
+    [
+        (failed(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, Effect.WRITE), True, False),
+        (failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE), False, True),
+        (failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE), False, False),
+        (failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE), True, True),
+        (refused(ErrorKind.RESPONSE_TIMEOUT, Effect.WRITE), True, True),
+        (refused(ErrorKind.RESPONSE_TIMEOUT, Effect.WRITE), False, False),
+        (succeeded(), True, False),
+    ],
+)
+def test_a_server_may_still_run_an_attempt_that_was_given_up(
+    ending: Ending, again: bool, runs: bool
+) -> None:
+    assert may_still_run(ending, again=again) is runs

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from itertools import accumulate
 from typing import Final
 
 _WIDE: Final = frozenset({"W", "F"})
@@ -27,14 +28,9 @@ def fit_columns(text: str, columns: int) -> str:
         return text
     if columns < 1:
         return ""
-    kept: list[str] = []
-    used = 1
-    for character in text:
-        used += _width(character)
-        if used > columns:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
+    widths = accumulate(map(_width, text), initial=1)  # with that of the ellipsis
+    count = next(number for number, used in enumerate(widths) if used > columns)
+    return text[: count - 1] + "…"
 
 
 def escape_unprintable(text: str) -> str:

@@ -1,0 +1,49 @@
+"""Text made safe for a terminal."""
+
+import pytest
+
+from turnlog.core.text.terminal import display_width, escape_unprintable, fit_columns, one_line
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("abc", 3), ("é", 1), ("e\u0301", 1), ("日本", 4), ("ﾃ", 1)]
+)
+def test_wide_characters_take_two_columns_and_combining_ones_none(text: str, width: int) -> None:
+    assert display_width(text) == width
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "shown"),
+    [
+        ("abcd", 4, "abcd"),
+        ("abcd", 3, "ab…"),
+        ("日本語", 4, "日…"),
+        ("abcd", 0, ""),
+        ("ab", 1, "…"),
+    ],
+)
+def test_a_text_that_is_too_wide_ends_in_an_ellipsis(text: str, columns: int, shown: str) -> None:
+    assert fit_columns(text, columns) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("plain", "plain"),
+        ("\x1b[2J", "\\u001b[2J"),
+        ("a\u202eb", "a\\u202eb"),
+        ("é\n", "é\\u000a"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_is_not_printable_is_escaped(text: str, escaped: str) -> None:
+    assert escape_unprintable(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(" a ", "a"), ("a\n b", "a b"), ("\x1b[31mred\x1b[0m", "red"), ("é\u200b", "é")],
+)
+def test_text_is_folded_to_one_printable_line(text: str, line: str) -> None:
+    assert one_line(text) == line
