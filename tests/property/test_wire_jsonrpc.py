@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from turnlog.core.kinds import Flag
-from turnlog.wire.json_stream import MESSAGE, JsonPlace, Outline, OutlineReader
+from turnlog.wire.json_stream import MESSAGE, JsonPlace, Outline, OutlineReader, outline_of
 from turnlog.wire.json_text import integer_of, members, text_of
 from turnlog.wire.jsonrpc import (
     Batch,
@@ -283,3 +283,11 @@ def test_duplicate_keys_are_found_exactly_where_there_are_some(data: bytes) -> N
     found = parse(data)
     flags = read_whole(found)[1] if isinstance(found, Message) else found.flags
     assert (Flag.DUPLICATE_KEYS in flags) == repeated
+
+
+@given(messages(), mutations, st.booleans(), cuts)
+def test_a_whole_text_has_the_same_outline_as_its_pieces(
+    data: bytes, changes: list[tuple[int, int, bytes]], broken: bool, where: list[int]
+) -> None:
+    text = mutated(data, changes) if broken else data
+    assert outline_of(text) == skim(text, where)

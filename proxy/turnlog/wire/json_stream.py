@@ -232,8 +232,7 @@ class JsonStream:
     def _scalar(self, data: bytes, place: int) -> int:
         found = SCALAR.match(data, place)
         if found:
-            limit = TOKEN_LIMIT if self._place is None else self._place.limit
-            self._collect(data, place, found.end(), limit)
+            self._collect(data, place, found.end(), TOKEN_LIMIT)
             place = found.end()
             if place == len(data):
                 return place

@@ -160,13 +160,10 @@ def start_of(body: bytes) -> Message | None:
 
 def progress_token(message: Message | Outline) -> str:
     """Return the `id_key` of the token that a `notifications/progress` carries; empty for none."""
-    if isinstance(message, Outline):
-        method, raw = text_of(message.raw("method")), message.raw("params.progressToken")
-    elif message.method == "notifications/progress":
-        method, raw = message.method, bytes(members(message.params).get("progressToken", b""))
-    else:
+    if isinstance(message, Outline) or message.method != "notifications/progress":
         return ""
-    return id_key(raw) if raw and method == "notifications/progress" else ""
+    raw = bytes(members(message.params).get("progressToken", b""))
+    return id_key(raw) if raw else ""
 
 
 def wanted_progress(message: Message) -> bytes:

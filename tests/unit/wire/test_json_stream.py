@@ -2,7 +2,14 @@
 
 import pytest
 
-from turnlog.wire.json_stream import STATE_LIMIT, TOKEN_LIMIT, Outline, OutlineReader
+from turnlog.wire.json_stream import (
+    STATE_LIMIT,
+    TOKEN_LIMIT,
+    Outline,
+    OutlineReader,
+    OwnId,
+    outline_of,
+)
 from turnlog.wire.json_text import ValueShape
 
 BIG = b"x" * 300_000
@@ -157,3 +164,35 @@ def test_nesting_of_any_depth_is_passed_over() -> None:
     outline = skim(b'{"result":{"content":' + deep + b'},"id":1}')
     assert outline.complete
     assert outline.raw("id") == b"1"
+
+
+DULL = b",".join(
+    b'"k%d":%b' % (n, v) for n in range(60) for v in (b"-1.5", b'"\\"]"', b"[1]", b"{}")
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100_000])
+def test_what_is_wanted_is_found_among_many_other_members(size: int) -> None:
+    data = b'{%b,"id":1,%b,"result":{%b,"isError":true,%b},"r\\u0065sult":{%b,"status":"s"},%b}'
+    outline = skim(data % ((DULL,) * 6), size)
+    assert outline.complete
+    assert outline.tokens == {"": b"{", "id": b"1", "result": b"{", "result.status": b'"s"'}
+    assert outline_of(data % ((DULL,) * 6)) == outline
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100_000])
+def test_ids_are_found_among_many_items_of_an_array(size: int) -> None:
+    old, new = b'"turnlog-1"', b"7"
+    items = b'[%b,{"a":1},{%b},{"id":%b,%b},[{"id":%b}],5,{"b":{"id":%b}},{"id":%b}]'
+    data = items % (b",".join([b"{ }", b'{"x":1,"y":"z"}'] * 50), DULL, old, DULL, *(old,) * 3)
+    own = OwnId({"turnlog-1": new})
+    changed = b"".join(own.feed(data[at : at + size]) for at in range(0, len(data), size))
+    first, last = b'{"id":%b,"k0"', b'{"id":%b}]'
+    expected = data.replace(first % old, first % new)
+    assert changed + own.finish() == expected[: -len(last % old)] + last % new
+
+
+@pytest.mark.parametrize("data", [b"[]", b"[ ]", b"[{}]", b'[{"id":"turnlog-', b'"turnlog-1"'])
+def test_a_text_without_an_own_id_passes_as_it_is(data: bytes) -> None:
+    own = OwnId({"turnlog-1": b"7"})
+    assert own.feed(data[:3]) + own.feed(data[3:]) + own.finish() == data

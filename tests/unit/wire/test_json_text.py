@@ -14,6 +14,7 @@ from turnlog.wire.json_text import (
     items,
     load,
     members,
+    named_spans,
     read_value,
     scan_items,
     scan_members,
@@ -21,6 +22,7 @@ from turnlog.wire.json_text import (
     string_end,
     text_of,
     value_end,
+    value_of,
     without_surrogates,
 )
 
@@ -293,3 +295,36 @@ def test_what_is_no_number_is_read_as_such() -> None:
     found = read_value(b"NaN")
     assert isinstance(found, float)
     assert isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b'{"a":[1,"b"]}', {"a": [1, "b"]}),
+        (b'\xef\xbb\xbf"\\ud800 \xff"', "\ufffd \ufffd"),
+        (b'"\\ud83d\\ude00 \\\\ud800"', "\U0001f600 \\ud800"),
+        (b"9" * 5000, float("inf")),
+        (b"nothing", "no JSON"),
+        (b"[" * 1000 + b"]" * 1000, "no JSON"),
+    ],
+)
+def test_a_value_is_read_as_far_as_anybody_can(raw: bytes, value: object) -> None:
+    assert read_value(raw, "no JSON") == value
+
+
+def test_a_value_is_none_where_no_decoder_takes_it() -> None:
+    assert value_of(b"[1]") == [1]
+    assert value_of(b"NaN") is None
+
+
+def test_members_of_one_name_are_found_among_many_others() -> None:
+    others = b",".join(
+        b'"k%d":%b' % (n, value)
+        for n in range(300)
+        for value in (b"1", b'"\\"id\\":1"', b'{"id":[1]}', b"[]", b'{"a":{"id":2}}', b"null")
+    )
+    text = b'{%b,"id":3 , %b,"i\\u0064":4,"x":5}' % (others, others)
+    assert [text[begin:end] for begin, end in named_spans(text, "id")] == [b"3", b"4"]
+    assert named_spans(text, "nothing") == []
+    inner = text.index(b'{"id":[1]}')
+    assert [text[begin:end] for begin, end in named_spans(text, "id", inner)] == [b"[1]"]

@@ -8,6 +8,7 @@ from msgspec import Raw
 from turnlog.core.kinds import Flag
 from turnlog.wire.json_stream import OutlineReader
 from turnlog.wire.jsonrpc import (
+    BATCH_LIMIT,
     DUPLICATES_LIMIT,
     MEMBERS_LIMIT,
     SCAN_LIMIT,
@@ -17,6 +18,7 @@ from turnlog.wire.jsonrpc import (
     Malformed,
     Message,
     id_key,
+    messages_of,
     outline_kind,
     parse,
     read_whole,
@@ -258,3 +260,65 @@ def test_values_go_along_with_short_texts_alone(what: bytes, size: int, held: bo
     assert isinstance(message, Message)
     plain = message.plain if message.method else read_whole(message)[0]
     assert (plain is not None) == held
+
+
+def test_a_large_batch_is_read_item_by_item() -> None:
+    texts = [b'{"jsonrpc":"2.0","id":%d,"result":{}}' % n for n in range(BATCH_LIMIT + 1)]
+    batch = parse(b"[" + b",".join(texts) + b"]")
+    assert isinstance(batch, Batch)
+    assert len(batch.items) == len(texts)
+    assert [bytes(text) for text in batch.texts] == texts
+    assert [item.id for item in batch.items if isinstance(item, Message)] == [
+        b"%d" % n for n in range(BATCH_LIMIT + 1)
+    ]
+    last, (before, after) = batch.items[-1], batch.items[-2:]
+    assert isinstance(last, Message)
+    assert last.id == b"%d" % BATCH_LIMIT
+    assert after == last
+    assert before == batch.items[BATCH_LIMIT - 1]
+
+
+def test_of_a_long_batch_no_more_is_read_than_is_asked_for() -> None:
+    text = b'[{"jsonrpc":"2.0","method":"a"}, {"jsonrpc":"2.0","method":"b"}, broken'
+    batch = parse(text, most=1)
+    assert isinstance(batch, Batch)
+    assert batch.is_partial
+    assert [message.method for message in messages_of(batch)] == ["a", "tools/call"]
+    assert parse(text, most=3) == Malformed(Defect.CUT)
+
+
+def test_the_messages_of_a_text_are_none_where_one_is_of_another_version() -> None:
+    def methods(text: bytes) -> list[str]:
+        return [message.method for message in messages_of(parse(text))]
+
+    assert methods(b'{"jsonrpc":"2.0","method":"a"}') == ["a"]
+    assert methods(b'{"method":"a"}') == []
+    assert methods(b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"b"}]') == ["a", "b"]
+    assert methods(b'[{"jsonrpc":"2.0","method":"a"},{"method":"b"}]') == []
+    assert methods(b"nothing") == []
+
+
+def test_a_batch_that_no_decoder_takes_is_a_batch_all_the_same() -> None:
+    batch = parse(b'[{"id":1,"result":NaN},{"id":2,"result":1}]')
+    assert isinstance(batch, Batch)
+    assert batch.flags == (Flag.NONSTANDARD_JSON,)
+    assert [item.id for item in batch.items if isinstance(item, Message)] == [b"1", b"2"]
+    assert parse(b"[{]]") == Malformed(Defect.NOT_JSON)
+
+
+def test_a_large_text_that_is_no_utf8_is_flagged() -> None:
+    text = b'{"method":"m","params":{"a":"%b\xff"}}' % (b"x" * DUPLICATES_LIMIT)
+    assert message(text).flags == (Flag.INVALID_UTF8,)
+
+
+@pytest.mark.parametrize(
+    ("text", "repeats"),
+    [
+        (b'{"method": "m", "params": {"a": "\\u00e4", "b": 1e5}}', False),
+        (b'{"method": "m", "params": {"a": "\\u00e4", "b": 1e5, "\\u0061": 2}}', True),
+        (b'{"method": "m", "params": {"a": "\\\\", "b": 1e5}}', False),
+        (b'{"method": "m", "params": {"b": "\\"x\\\\", "c": 1.50, "b": {}}}', True),
+    ],
+)
+def test_equal_keys_are_found_however_a_text_is_written(text: bytes, repeats: bool) -> None:
+    assert message(text).flags == ((Flag.DUPLICATE_KEYS,) if repeats else ())

@@ -9,8 +9,11 @@ from turnlog.core.kinds import Status
 from turnlog.wire.json_stream import Outline, OutlineReader
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.mcp import (
+    SUBSCRIPTION_KEY,
     agreed_revision,
+    cancellation,
     cancelled_id,
+    dated,
     is_request,
     is_stateless,
     progress_token,
@@ -18,6 +21,7 @@ from turnlog.wire.mcp import (
     read_lookup,
     requested_revision,
     start_of,
+    subscription,
     wanted_progress,
 )
 from turnlog.wire.tool_result import (
@@ -539,3 +543,32 @@ def test_the_result_of_a_lookup_is_not_judged_as_a_tools_result(
     found = message(b'{"jsonrpc":"2.0","id":1,"result":%b}' % result)
     said = read_lookup_answer(found, revision="2026-07-28")
     assert (said.status, said.void, said.null_shape, said.is_error) == (status, *[False] * 3)
+
+
+def test_a_revision_is_recorded_only_if_it_is_a_date() -> None:
+    assert [dated(text) for text in ("2025-11-25", "2025-1-1", "draft", "")] == [
+        "2025-11-25",
+        "",
+        "",
+        "",
+    ]
+
+
+def test_a_cancellation_names_the_request_and_says_why() -> None:
+    assert cancelled_id(message(cancellation(b'"a"'))) == '"a'
+    assert b'"reason":"gone"' in cancellation(b"1", "gone")
+
+
+def test_a_notification_may_belong_to_a_subscription() -> None:
+    meta = b'{"method":"n","params":{"_meta":{"%b":7}}}' % SUBSCRIPTION_KEY.encode()
+    assert subscription(message(meta)) == "7"
+    assert subscription(message(b'{"method":"n","params":{"_meta":{}}}')) == ""
+    assert subscription(message(b'{"method":"n","params":{}}')) == ""
+    assert subscription(message(b'{"method":"n"}')) == ""
+
+
+def test_a_large_message_may_be_an_answer() -> None:
+    found = start_of(b'{"jsonrpc":"2.0","id":5,"result":{"content":[')
+    assert found is not None
+    assert (found.kind, found.id) == (Kind.RESPONSE, b"5")
+    assert start_of(b'{"some":"thing"') is None

@@ -6,7 +6,7 @@ import pytest
 
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message
-from turnlog.wire.message import MessageReader, is_length_header
+from turnlog.wire.message import LinePiece, LineReader, MessageReader, is_length_header
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":false}}'
 
@@ -147,3 +147,43 @@ def test_the_header_of_a_message_that_is_no_line_is_recognized(line: bytes) -> N
 )
 def test_no_other_line_is_taken_for_such_a_header(line: bytes) -> None:
     assert not is_length_header(line)
+
+
+LARGE = b'{"jsonrpc":"2.0","result":{"x":"%b"},"id":1}' % (b"x" * (2 << 20))
+
+
+@pytest.mark.parametrize("limit", [10, 1 << 20, 5 << 20])
+@pytest.mark.parametrize("size", [100_000, 5 << 20])
+def test_a_text_too_long_to_be_read_at_once_is_read_in_pieces(limit: int, size: int) -> None:
+    reader = MessageReader(limit)
+    for place in range(0, len(LARGE), size):
+        assert reader.so_far is None
+        reader.feed(LARGE[place : place + size])
+    found = reader.so_far
+    assert isinstance(found, Message | Outline)
+    assert reader.finish() == LARGE[:limit]
+    assert reader.digest == sha256(LARGE).digest()
+    content = reader.content
+    assert isinstance(content, Message if limit > len(LARGE) else Outline)
+    assert (content.id if isinstance(content, Message) else content.raw("id")) == b"1"
+
+
+def test_lines_come_whole_and_longer_ones_in_pieces() -> None:
+    reader = LineReader(8)
+    assert reader.feed(b"one\ntw") == [LinePiece(b"one\n", True, True)]
+    assert reader.feed(b"o\n\nlonger than") == [
+        LinePiece(b"two\n", True, True),
+        LinePiece(b"\n", True, True),
+        LinePiece(b"longer than", True, False),
+    ]
+    assert reader.feed(b" eight") == [LinePiece(b" eight", False, False)]
+    assert reader.feed(b"") == []
+    assert reader.feed(b"\nlast") == [LinePiece(b"\n", False, True)]
+    assert reader.finish() == [LinePiece(b"last", True, True)]
+    assert LineReader(8).finish() == []
+
+
+def test_a_long_line_may_end_with_the_stream() -> None:
+    reader = LineReader(2)
+    assert reader.feed(b"abc") == [LinePiece(b"abc", True, False)]
+    assert reader.finish() == [LinePiece(b"", False, True)]
