@@ -2,8 +2,16 @@
 
 import pytest
 
-from turnlog.wire.doubt import has_twins, hides_call, is_doubtful, is_unreadable, may_hold_call
-from turnlog.wire.jsonrpc import parse
+from turnlog.core.kinds import Flag
+from turnlog.wire.doubt import (
+    as_call,
+    has_twins,
+    hides_call,
+    is_doubtful,
+    is_unreadable,
+    may_hold_call,
+)
+from turnlog.wire.jsonrpc import Kind, parse
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"drop"}}'
 
@@ -72,3 +80,43 @@ def test_blank_lines_and_json_are_readable() -> None:
     for text in (b"\n", b" ", b"1", CALL, b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"):
         assert not is_unreadable(text)
     assert is_unreadable(b"Content-Length: 3\r\n")
+
+
+def test_a_batch_is_doubtful_where_one_of_its_messages_is() -> None:
+    other = CALL.replace(b'"jsonrpc":"2.0",', b"")
+    for text, doubtful in (
+        (b"[%b,%b]" % (CALL, CALL), False),
+        (b"[%b,%b]" % (CALL, other), True),
+        (b"[%b,1]" % CALL, True),
+    ):
+        assert is_doubtful(parse(text), text) is doubtful
+
+
+def test_arrays_are_looked_into_to_a_depth() -> None:
+    assert may_hold_call(b"[" * 4 + CALL + b"]" * 4)
+    assert not may_hold_call(b"[" * 5 + CALL + b"]" * 5)
+
+
+def test_what_no_decoder_takes_is_broken_only_if_no_reader_takes_it() -> None:
+    assert not is_unreadable(b'[{"a":NaN}]')
+    assert is_unreadable(b"[NaN,")
+    assert is_unreadable(b"[%b]" % b",".join([b'{"a":NaN}'] * 300))
+
+
+def test_what_nobody_can_read_stands_in_the_record_as_a_call() -> None:
+    read = as_call(parse(CALL.replace(b'"id":1', b'"id":7')))
+    assert (read.kind, read.id, read.method, read.flags) == (
+        Kind.REQUEST,
+        b"7",
+        "tools/call",
+        (Flag.MALFORMED,),
+    )
+    unread = as_call(parse(b"{call}"), kind=Kind.NOTIFICATION)
+    assert (unread.kind, unread.id, unread.flags) == (Kind.NOTIFICATION, b"", (Flag.NOT_JSON,))
+
+
+def test_a_call_of_another_version_is_doubtful() -> None:
+    other = CALL.replace(b'"2.0"', b'"1.0"')
+    assert is_doubtful(parse(other), other)
+    assert not is_doubtful(parse(CALL), CALL)
+    assert not is_doubtful(parse(b"text"), b"text")

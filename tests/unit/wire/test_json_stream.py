@@ -183,7 +183,7 @@ def test_what_is_wanted_is_found_among_many_other_members(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 64, 100_000])
 def test_ids_are_found_among_many_items_of_an_array(size: int) -> None:
     old, new = b'"turnlog-1"', b"7"
-    items = b'[%b,{"a":1},{%b},{"id":%b,%b},[{"id":%b}],5,{"b":{"id":%b}},{"id":%b}]'
+    items = b'[ %b,{"a":1},{"id":5},{%b},{"id":%b,%b},[{"id":%b}],5,{"b":{"id":%b}},{"id":%b}]'
     data = items % (b",".join([b"{ }", b'{"x":1,"y":"z"}'] * 50), DULL, old, DULL, *(old,) * 3)
     own = OwnId({"turnlog-1": new})
     changed = b"".join(own.feed(data[at : at + size]) for at in range(0, len(data), size))

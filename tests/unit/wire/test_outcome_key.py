@@ -4,7 +4,16 @@ import gzip
 
 import pytest
 
-from turnlog.wire.outcome_key import OtherReadings, OutcomeMask, holds_json
+from turnlog.wire.outcome_key import (
+    MASK,
+    OtherReadings,
+    OutcomeMask,
+    holds_json,
+    is_wide,
+    mask_for,
+    without_mask,
+    without_outcome,
+)
 
 MEMBER = '{"turnlog/outcome": 1}'
 
@@ -89,3 +98,54 @@ def test_of_another_media_type_only_json_is_searched() -> None:
         readings = OtherReadings(charsets, is_coded=True, in_events=False, looks=True)
         readings.feed(raw, raw)
         assert not readings.found
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ('{"a":1, "turnlog/outcome": {"b":[1]}, "c":2}', '{"a":1, "c":2}'),
+        ('{"turnlog/outcome":1 , "c":2}', '{ "c":2}'),
+        ('{"turnlog/outcome":1}', "{}"),
+        ('{"\\u0074urnlog\\/outcome":"x","c":2}', '{"c":2}'),
+        ('{"a":1,"turnlog/outcome":{"cut', '{"a":1'),
+        ('{"a":"turnlog/outcome"}', None),
+        ('{"a":1}', None),
+    ],
+)
+def test_the_member_is_taken_out_of_a_whole_text(text: str, clean: str | None) -> None:
+    found = without_outcome(text.encode())
+    assert (found.decode() if found is not None else None) == clean
+
+
+def test_a_member_whose_name_was_overwritten_is_taken_out_later() -> None:
+    mask = OutcomeMask()
+    left = mask.feed(b'{"a":1,"turnlog/') + mask.feed(b'outcome":2}') + mask.finish()
+    assert left == b'{"a":1,%b :2}' % MASK
+    assert without_mask(left) == b'{"a":1}'
+    assert without_mask(b"{}") is None
+
+
+def test_a_name_cut_by_the_end_of_a_text_is_passed_on() -> None:
+    mask = OutcomeMask()
+    assert mask.feed(b'{"turnlog/out') == b'{"'
+    assert mask.finish() == b"turnlog/out"
+    escaped = OutcomeMask()
+    assert escaped.feed(b'{"\\u0074urnlog\\/') == b'{"'
+    assert escaped.feed(b'outcome" :1}') == MASK[1:].ljust(22) + b" :1}"
+    assert escaped.found
+
+
+def test_a_body_that_may_be_events_is_searched_both_ways() -> None:
+    for body in (MEMBER.encode(), b"data: " + MEMBER.encode() + b"\n\n"):
+        mask = mask_for(in_events=True, looks=False)
+        left = mask.feed(body) + mask.finish()
+        assert mask.found
+        assert not mask.passes
+        assert len(left) == len(body)
+        assert b"turnlog/outcome" not in left
+
+
+def test_text_in_wide_characters_is_told_from_others() -> None:
+    assert is_wide("{".encode("utf-16"))
+    assert is_wide("{".encode("utf-32-be"))
+    assert not is_wide(b"{}")

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.wire.json_text import scan_items
-from turnlog.wire.splice import Respelling, with_cancelled_ids, with_data, with_id, with_meta
+from turnlog.wire.splice import (
+    Respelling,
+    as_event,
+    with_cancelled_ids,
+    with_data,
+    with_id,
+    with_member,
+    with_meta,
+)
 
 OLD = b'"turnlog-019ac0de"'
 SPELLINGS = {OLD: b"7"}
@@ -233,3 +241,24 @@ def test_nothing_is_held_back_but_the_start_of_an_id() -> None:
     assert respelling.feed(b'","id":"turnlog-019') == b'","id":'
     assert respelling.feed(b'acuity"}') == b'"turnlog-019acuity"}'
     assert respelling.feed(b'\n\ndata: {"id":"' + 600 * b"x") == (b'\n\ndata: {"id":"' + 600 * b"x")
+
+
+@pytest.mark.parametrize(
+    ("message", "changed"),
+    [
+        (b'{"params":{"_meta":{"t":1}}}', b'{"params":{"_meta":{"t":"n"}}}'),
+        (b'{"params":{"_meta":{"t":1,"t":2}}}', None),
+        (b'{"params":{"_meta":{}}}', None),
+        (b'{"params":{"_meta":[]}}', None),
+        (b'{"params":{"_meta":{"t":1}},"params":{}}', None),
+        (b"{}", None),
+    ],
+)
+def test_a_member_deep_in_a_message_gets_another_value(
+    message: bytes, changed: bytes | None
+) -> None:
+    assert with_member(message, ("params", "_meta", "t"), b'"n"') == changed
+
+
+def test_a_message_becomes_an_event_without_an_id() -> None:
+    assert as_event(b"{}") == b"event: message\ndata: {}\n\n"

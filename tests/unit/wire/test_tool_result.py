@@ -8,6 +8,7 @@ from turnlog.wire.tool_result import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,
+    is_spoken,
     is_structured,
     only_text,
     start_of_result,
@@ -124,3 +125,11 @@ def test_the_start_of_a_result_is_that_of_its_first_text(result: bytes, start: s
 )
 def test_a_member_called_error_says_something(body: bytes, has_one: bool) -> None:
     assert has_error_member(body) is has_one
+
+
+def test_a_result_of_other_values_than_texts_is_not_known_to_say_something() -> None:
+    for content in ("x", [1], [{"type": "image"}], [{"type": "text"}], []):
+        assert not is_spoken({"content": content})
+    assert not is_spoken("x")
+    assert not is_spoken({"content": [{"type": "text", "text": "a"}], "isError": True})
+    assert is_spoken({"content": [{"type": "text", "text": "a"}]})
