@@ -51,9 +51,10 @@ bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="1000
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
 
-torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, change files of a store 1,000 times
+torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, change files of a store 1,000 times, try new examples of properties
 	PYTHONPATH=tests $(BIN)/python -m faults.torture
 	PYTHONPATH=tests $(BIN)/python -m faults.mutations 1000
+	$(BIN)/python -m pytest -q --hypothesis-profile=new tests/property
 
 conformance: WORKERS ?= 2
 conformance: $(MATRIX_INSTALLED) ## compare direct and through turnlog: suites and clients of other versions
