@@ -11,6 +11,11 @@ import click
 from turnlog.cli.failures import complain
 from turnlog.cli.options import config_option, settings_data_option
 from turnlog.packs.errors import SettingError
+from turnlog.settings.http_proxies import proxy_warnings
+from turnlog.settings.layers import Flags, config_file, misspelt_variable_warnings, read_settings
+from turnlog.store.data_folder import reach
+from turnlog.store.default_folder import default_place
+from turnlog.store.startup_check import StoreLook
 
 _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
 
@@ -45,32 +50,18 @@ def command(**given: Any) -> int:
     Settings come from defaults, then --config, then the environment (TURNLOG_LISTEN, ...), then
     these options; the later wins.
     """
-    from turnlog.settings.layers import (
-        Flags,
-        config_file,
-        misspelt_variable_warnings,
-        read_settings,
-    )
-
     for warning in misspelt_variable_warnings(os.environ):
         complain(warning)
     flags = Flags(**given)
     settings = read_settings(flags)
-    from turnlog.settings.http_proxies import proxy_warnings
-    from turnlog.store.default_folder import default_place
-
     place = default_place(os.environ, Path.cwd())
     if place.hint and settings.data == place.path:
         complain(place.hint)
     ways = {name: (up.proxy, up.url.text) for name, up in settings.upstreams.items() if up.url}
     for warning in proxy_warnings(ways, os.environ):
         complain(warning)
-    from turnlog.store.data_folder import reach
-
     # Check the folder first: errors about it would look like errors of the lock in it.
     reach(settings.data)
-    from turnlog.store.startup_check import StoreLook
-
     look = StoreLook(settings.data)
     # The modules load while the store is checked.
     from turnlog.app.serve import run

@@ -1,17 +1,24 @@
 """`turnlog wrap`: a recording proxy between a client and a stdio server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from turnlog.cli.failures import complain
-from turnlog.cli.options import config_option, settings_data_option
+from turnlog.cli.options import Parsed, config_option, settings_data_option
+from turnlog.engine.command.child import Child, exit_as, exit_code, start
+from turnlog.engine.tools.pin_set import Pins
+from turnlog.packs.lock import lock_file
+from turnlog.settings.layers import Flags, config_file, read_wrap_settings
+from turnlog.settings.model import Settings
+from turnlog.settings.values import name_of_command, session_name, upstream_name
+from turnlog.store.data_folder import reach
 
-if TYPE_CHECKING:
-    from turnlog.engine.command.child import Child
-    from turnlog.engine.tools.pin_set import Pins
-    from turnlog.settings.model import Settings
+
+def _read_session(text: str) -> str:
+    session_name(text)
+    return text
 
 
 @click.command(
@@ -26,8 +33,18 @@ if TYPE_CHECKING:
     help="Rules for this server; may be repeated. They come before those of --config.",
 )
 @settings_data_option
-@click.option("--session", metavar="NAME", help="The session that all calls belong to.")
-@click.option("--name", metavar="NAME", help="Name of the server.  [default: from the command]")
+@click.option(
+    "--session",
+    metavar="NAME",
+    type=Parsed("session", _read_session),
+    help="The session that all calls belong to.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    type=Parsed("name", upstream_name),
+    help="Name of the server.  [default: from the command]",
+)
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 def command(
     command: tuple[str, ...], *, session: str | None, name: str | None, **given: Any
@@ -37,10 +54,10 @@ def command(
     Put it before the command in the client's configuration. Messages pass unchanged. Once the
     command runs, turnlog writes nothing to stdout or stderr: its log is DATA/logs/wrap.jsonl.
     """
-    server, settings, pins = _prepared(command, name=name, **given)
-    _check_session(session)
-    from turnlog.engine.command.child import exit_as, start
-
+    server, flags = name or name_of_command(command), Flags(**given)
+    settings = read_wrap_settings(flags, server)
+    reach(settings.data)
+    pins = Pins(lock_file(config_file(flags), settings.data))
     # The command starts while the rest of turnlog loads.
     child, error = None, None
     try:
@@ -55,26 +72,11 @@ def command(
     return exit_as(code)
 
 
-def _prepared(
-    command: tuple[str, ...], *, name: str | None, **given: Any
-) -> "tuple[str, Settings, Pins]":
-    """Return the server's name, the settings and the pins; fails before the command is started."""
-    from turnlog.engine.tools.pin_set import Pins
-    from turnlog.packs.lock import lock_file
-    from turnlog.settings.layers import Flags, config_file, read_wrap_settings
-    from turnlog.store.data_folder import reach
-
-    server, flags = _server(command, name), Flags(**given)
-    settings = read_wrap_settings(flags, server)
-    reach(settings.data)
-    return server, settings, Pins(lock_file(config_file(flags), settings.data))
-
-
 def _carried(
-    child: "Child | None",
+    child: Child | None,
     failed: OSError | None,
-    settings: "Settings",
-    pins: "Pins",
+    settings: Settings,
+    pins: Pins,
     command: tuple[str, ...],
     *,
     server: str,
@@ -87,7 +89,6 @@ def _carried(
     # The modules load while the store is checked.
     import asyncio
 
-    from turnlog.engine.command.child import exit_code
     from turnlog.engine.stdio.wrapped import logging_to, run
     from turnlog.observe.events import ProcessFailed
     from turnlog.transport.routes import place_of_command
@@ -114,26 +115,3 @@ def _not_started(program: str, failed: OSError) -> str:
     else:
         advice = "install it, or give its whole path: PATH may be another one here"
     return f"cannot start {program!r} ({reason}), {advice}"
-
-
-def _check_session(name: str | None) -> None:
-    from turnlog.packs.errors import SettingError
-    from turnlog.settings.values import session_name
-
-    try:
-        if name is not None:
-            session_name(name)
-    except ValueError as error:
-        raise SettingError("--session", str(error)) from None
-
-
-def _server(command: tuple[str, ...], name: str | None) -> str:
-    from turnlog.packs.errors import SettingError
-    from turnlog.settings.values import name_of_command, upstream_name
-
-    if name is None:
-        return name_of_command(command)
-    try:
-        return upstream_name(name)
-    except ValueError as error:
-        raise SettingError("--name", str(error)) from None
