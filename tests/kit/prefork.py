@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -63,7 +64,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended a moment ago
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -222,6 +224,7 @@ def _become(request: Mapping[str, Any]) -> int:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    time.tzset()
     sys.argv[1:] = request["arguments"]
     sys.orig_argv[:] = [sys.executable, "-m", "turnlog", *request["arguments"]]
     main: Any = import_module("turnlog.cli.main").main
