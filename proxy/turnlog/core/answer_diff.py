@@ -19,6 +19,7 @@ SHOWN_CHARS: Final = 80  # of a value
 _MAX_DEPTH: Final = 64
 _NAMES: Final = ("id", "key", "name", "path", "uri")
 """Members that identify an item of an array."""
+_ABSENT: Final = object()
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
@@ -195,14 +196,7 @@ def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_St
         case str(), str():
             yield _Step(said=_lines(path, before, after))
         case _:
-            yield _changed(path, before, after)
-
-
-def _changed(path: str, before: object, after: object) -> _Step:
-    said = AnswerDifference(
-        path=path, change=DifferenceKind.CHANGED, before=_shown(before), after=_shown(after)
-    )
-    return _Step(said=said, shape=_type(before) != _type(after))
+            yield _step(path, before, after, shape=_type(before) != _type(after))
 
 
 def _members(
@@ -210,12 +204,11 @@ def _members(
 ) -> Iterator[_Step]:
     for name in {**before, **after}:
         place = f"{path}/{_token(name)}"
-        if name not in after:
-            yield _removed(place, before[name], shape=True)
-        elif name not in before:
-            yield _added(place, after[name], shape=True)
-        else:
+        if name in before and name in after:
             yield from _steps(place, before[name], after[name], depth + 1)
+        else:
+            old, new = before.get(name, _ABSENT), after.get(name, _ABSENT)
+            yield _step(place, old, new, shape=True)
 
 
 def _items(path: str, before: list[object], after: list[object], depth: int) -> Iterator[_Step]:
@@ -230,12 +223,12 @@ def _items(path: str, before: list[object], after: list[object], depth: int) -> 
     if all(a is not None and b is not None and left[a] == right[b] for a, b in pairs):
         yield _Step(said=AnswerDifference(path=path, change=DifferenceKind.MOVED))
     for a, b in pairs:
-        if b is None:
-            yield _removed(f"{path}/{a}", old[cast("int", a)], shape=False)
-        elif a is None:
-            yield _added(f"{path}/{b}", new[b], shape=False)
-        else:
+        if a is not None and b is not None:
             yield from _steps(f"{path}/{b}", old[a], new[b], depth + 1)
+        elif b is None:
+            yield _step(f"{path}/{a}", old[cast("int", a)], _ABSENT, shape=False)
+        else:
+            yield _step(f"{path}/{b}", _ABSENT, new[b], shape=False)
 
 
 _Pairs = list[tuple[int | None, int | None]]
@@ -301,20 +294,17 @@ def _lines(path: str, before: str, after: str) -> AnswerDifference:
     )
 
 
-def _added(path: str, value: object, *, shape: bool) -> _Step:
-    return _Step(
-        said=AnswerDifference(path=path, change=DifferenceKind.ADDED, after=_shown(value)),
-        shape=shape,
-    )
-
-
-def _removed(path: str, value: object, *, shape: bool) -> _Step:
-    said = AnswerDifference(path=path, change=DifferenceKind.REMOVED, before=_shown(value))
+def _step(path: str, before: object, after: object, *, shape: bool) -> _Step:
+    """Return the difference between two values, one of which may be `_ABSENT`."""
+    change = DifferenceKind.CHANGED
+    if before is _ABSENT or after is _ABSENT:
+        change = DifferenceKind.ADDED if before is _ABSENT else DifferenceKind.REMOVED
+    said = AnswerDifference(path=path, change=change, before=_shown(before), after=_shown(after))
     return _Step(said=said, shape=shape)
 
 
 def _shown(value: object) -> str:
-    text = _encode(value).decode()
+    text = "" if value is _ABSENT else _encode(value).decode()
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
 
 

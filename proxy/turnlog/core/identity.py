@@ -4,7 +4,7 @@ The caller gathers `CallerEvidence` and passes the vendor table of `rules/identi
 comes from outside: a value that cannot be a name is skipped, not an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, cast
@@ -130,22 +130,18 @@ def identify(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIden
 
 def vendor_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names, in lower case, of the headers for `CallerEvidence.headers`."""
-    return frozenset(
-        keys[0].lower()
-        for vendor in table
-        if vendor.where is KeyLocation.HEADER
-        for keys in (*vendor.session, *vendor.turn, *vendor.call)
-    )
+    return frozenset(name.lower() for name in _first_keys(table, KeyLocation.HEADER))
 
 
 def vendor_variables(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names of the variables for `CallerEvidence.environment`."""
-    return frozenset(
-        keys[0]
-        for vendor in table
-        if vendor.where is KeyLocation.ENVIRONMENT
-        for keys in (*vendor.session, *vendor.turn, *vendor.call)
-    )
+    return frozenset(_first_keys(table, KeyLocation.ENVIRONMENT))
+
+
+def _first_keys(table: tuple[Vendor, ...], where: KeyLocation) -> Iterator[str]:
+    for vendor in table:
+        if vendor.where is where:
+            yield from (keys[0] for keys in (*vendor.session, *vendor.turn, *vendor.call))
 
 
 def _session(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> _Found:
@@ -159,13 +155,13 @@ def _session(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> _Found:
 
 
 def _explicit(evidence: CallerEvidence) -> _Found | None:
-    if name := _name(evidence.path_session):
-        return _Found(Rung.EXPLICIT, name, "path", Confidence.GIVEN)
-    if name := _name(evidence.header_session):
-        return _Found(Rung.EXPLICIT, name, "header Turnlog-Session", Confidence.GIVEN)
-    if name := _meta_name(evidence.meta, ("turnlog/session",)):
-        return _Found(Rung.EXPLICIT, name, "_meta turnlog/session", Confidence.GIVEN)
-    return None
+    given = (
+        (_name(evidence.path_session), "path"),
+        (_name(evidence.header_session), "header Turnlog-Session"),
+        (_meta_name(evidence.meta, ("turnlog/session",)), "_meta turnlog/session"),
+    )
+    named = (_Found(Rung.EXPLICIT, name, why, Confidence.GIVEN) for name, why in given if name)
+    return next(named, None)
 
 
 def _vendor(evidence: CallerEvidence, table: tuple[Vendor, ...], rung: Rung) -> _Found | None:

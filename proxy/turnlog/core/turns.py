@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .kinds import TurnSource
 
@@ -71,14 +71,13 @@ def new_turn(place: TurnPosition, at: int, label: str) -> TurnPosition:
     is_new = place.step > 0 or place.label != ""
     if label and label == place.label:
         is_new = False
-    return TurnPosition(
-        turn=place.turn + 1 if is_new else place.turn,
+    return structs.replace(
+        place,
+        turn=place.turn + is_new,
         step=0 if is_new else place.step,
         label=label,
         source=TurnSource.EXPLICIT,
-        started_at=place.started_at,
         active_at=max(place.active_at, at),
-        in_flight=place.in_flight,
     )
 
 
@@ -87,15 +86,8 @@ def after_commit(place: TurnPosition, at: int, *, ended: int) -> TurnPosition:
 
     `ended` is the number of attempts that ended with it; negative if attempts are open again.
     """
-    return TurnPosition(
-        turn=place.turn,
-        step=place.step,
-        label=place.label,
-        source=place.source,
-        started_at=place.started_at,
-        active_at=max(place.active_at, at),
-        in_flight=max(place.in_flight - ended, 0),
-    )
+    active_at, in_flight = max(place.active_at, at), max(place.in_flight - ended, 0)
+    return structs.replace(place, active_at=active_at, in_flight=in_flight)
 
 
 class _Failure(Struct):

@@ -80,10 +80,7 @@ class PrincipalNames:
 
     def _parameters(self, query: str) -> list[tuple[bytes, bytes]]:
         named = (part.partition("=") for part in query.split("&") if self._is_parameter(part))
-        return [
-            (b"?" + name.lower().encode("utf-8", "surrogateescape"), _raw(value))
-            for name, _, value in named
-        ]
+        return [(b"?" + _raw(name.lower()), _raw(value)) for name, _, value in named]
 
     def _is_parameter(self, part: str) -> bool:
         name, equals, _ = part.partition("=")

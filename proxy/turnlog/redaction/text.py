@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from .names import Hides, SecretNames
-from .values import PLACEHOLDER
+from .values import PLACEHOLDER, cut_group
 
 _ASSIGNMENT: Final = re.compile(
     r"(?<![\w.\-])(?P<name>[\w.\-]++)\\*+[\"'`]?+[\])]?+[ \t]*+(?P<sign>=>|:=|==?|:)[ \t]*+"
@@ -333,8 +333,7 @@ def _cut_group(match: re.Match[str], names: SecretNames) -> str:
     hides = names.hides(match["name"].rpartition(":")[2])
     if hides is Hides.NOTHING or not _is_worth_hiding(value, hides, names):
         return match[0]
-    begin, end = match.span("value")
-    return match[0][: begin - match.start()] + PLACEHOLDER + match[0][end - match.start() :]
+    return cut_group(match, "value")
 
 
 def _cut_userinfo(match: re.Match[str]) -> str:

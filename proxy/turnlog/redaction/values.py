@@ -277,8 +277,10 @@ def cut_shapes(text: str, near: str) -> str:
 
 
 def _cut(match: re.Match[str], *, holds: Callable[[str], bool]) -> str:
-    whole, secret = match[0], match["secret"]
-    if not holds(secret):
-        return whole
-    begin, end = match.span("secret")
-    return whole[: begin - match.start()] + PLACEHOLDER + whole[end - match.start() :]
+    return cut_group(match, "secret") if holds(match["secret"]) else match[0]
+
+
+def cut_group(match: re.Match[str], group: str) -> str:
+    """Return what a pattern matched with one of its groups redacted."""
+    begin, end = (place - match.start() for place in match.span(group))
+    return match[0][:begin] + PLACEHOLDER + match[0][end:]

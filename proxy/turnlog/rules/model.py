@@ -17,8 +17,6 @@ from .expression import PATTERN, Expression, read_expression
 from .pattern import compile_pattern
 
 _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
-_MOST_ATTEMPTS: Final = 100
-_MOST_UNDER_WAY: Final = 10_000
 
 
 class Expects(StrEnum):
@@ -133,20 +131,23 @@ def read_causes(value: object) -> list[str]:
     return found
 
 
-def read_attempts(value: object) -> int:
-    """Return the largest number of attempts."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_ATTEMPTS:
-        raise ValueError(f"{value!r} is no number of attempts, write one from 1 to 100")
-    return value
+def number_reader(most: int, mistake: str, *, whole: bool = True) -> Reader:
+    """Return a reader of a number from 1 to `most`; `mistake` is for its error message."""
+
+    def read_number(value: object) -> int | float:
+        kinds = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 1 <= value <= most:
+            raise ValueError(f"{value!r} is no {mistake}")
+        return value
+
+    return read_number
 
 
-def read_concurrency(value: object) -> int:
-    """Return the largest number of calls in flight."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_UNDER_WAY:
-        raise ValueError(
-            f"{value!r} is no number of calls, write one from 1 to 10000, or nothing for no limit"
-        )
-    return value
+read_attempts: Final = number_reader(100, "number of attempts, write one from 1 to 100")
+read_concurrency: Final = number_reader(
+    10_000, "number of calls, write one from 1 to 10000, or nothing for no limit"
+)
+read_factor: Final = number_reader(100, "factor, write a number from 1 to 100", whole=False)
 
 
 def read_limit(value: object) -> float:
@@ -157,13 +158,6 @@ def read_limit(value: object) -> float:
             f"{value!r} leaves no time at all, write a duration like 30s, or nothing for no limit"
         )
     return limit
-
-
-def read_factor(value: object) -> float:
-    """Return the factor between the delays of two attempts."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 100:
-        raise ValueError(f"{value!r} is no factor, write a number from 1 to 100")
-    return float(value)
 
 
 def read_pattern(value: object) -> str:
@@ -190,7 +184,7 @@ Expressions = Annotated[
 ]
 Limit = Annotated[float, reads(read_limit, {"type": ["number", "string"], "exclusiveMinimum": 0})]
 """Seconds; infinite for no limit."""
-Concurrency = Annotated[int, reads(read_concurrency, {"minimum": 1, "maximum": _MOST_UNDER_WAY})]
+Concurrency = Annotated[int, reads(read_concurrency, {"minimum": 1, "maximum": 10_000})]
 
 
 def _listed(value: object) -> list[object]:
@@ -247,9 +241,7 @@ class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         reads(read_causes, {**_ONE_OR_MORE, "items": {"enum": sorted(_CAUSES)}}),
     ]
     """Error families and kinds."""
-    max_attempts: Annotated[
-        int, reads(read_attempts, {"minimum": 1, "maximum": _MOST_ATTEMPTS})
-    ] = 3
+    max_attempts: Annotated[int, reads(read_attempts, {"minimum": 1, "maximum": 100})] = 3
     """Number of attempts, with the first one."""
     base_interval: Duration = 0.2
     factor: Annotated[float, reads(read_factor, {"minimum": 1, "maximum": 100})] = 2.0
