@@ -20,7 +20,7 @@ GENESIS = bytes(32)
 
 
 class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What a commit records, without content and hashes of content.
+    """The facts that a commit records, without content and hashes of content.
 
     New fields go to the end; readers ignore those that they do not know.
     """

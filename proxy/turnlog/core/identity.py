@@ -59,7 +59,7 @@ class Confidence(StrEnum):
 
 
 class CallerEvidence(Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of the caller of a call; everything but the connection may be absent."""
+    """Signs of the caller of a call; everything but the connection may be absent."""
 
     path_session: str = ""
     """`NAME` of `/s/NAME/...`, or of `wrap --session`."""

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class CommitKind(StrEnum):
-    """What a commit records."""
+    """The kind of a commit."""
 
     OPEN = "open"
     INTENT = "intent"
@@ -153,7 +153,7 @@ class RetryClass(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a tool does to the world outside."""
+    """The effect of a tool on the world outside."""
 
     READ = "read"
     IDEMPOTENT_WRITE = "idempotent_write"
@@ -163,7 +163,7 @@ class Effect(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who caused a commit."""
+    """The cause of a commit."""
 
     AGENT = "agent"
     TURNLOG = "turnlog"
@@ -179,7 +179,7 @@ class Durability(StrEnum):
 
 
 class WhenFull(StrEnum):
-    """What happens to a call whose intent the store has no room for."""
+    """The treatment of a call whose intent does not fit into the store."""
 
     REFUSE_WRITES = "refuse_writes"
     FORWARD_UNRECORDED = "forward_unrecorded"

@@ -67,14 +67,14 @@ class Fact(Struct, frozen=True, kw_only=True, tag=NoteKind.FACT.value, tag_field
 
 
 class Evict(Struct, frozen=True, kw_only=True, tag=NoteKind.EVICT.value, tag_field="kind"):
-    """What left the model's context. A key is a call's id, or a name of the runtime's."""
+    """Keys that left the model's context. A key is a call's id, or a name of the runtime's."""
 
     keys: Names
     reason: EvictReason
 
 
 class Recall(Struct, frozen=True, kw_only=True, tag=NoteKind.RECALL.value, tag_field="kind"):
-    """What is in the model's context again."""
+    """A key that is in the model's context again."""
 
     key: Name
 

@@ -1,4 +1,4 @@
-"""What the agent gets after an answer that broke off before its end (decision 50)."""
+"""The end of an answer that broke off, as the agent gets it (decision 50)."""
 
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ class BrokenAnswer(Struct, frozen=True, kw_only=True):
 
 
 class AfterBreak(StrEnum):
-    """What the agent gets after an answer that broke off."""
+    """The end of an answer that broke off, as the agent gets it."""
 
     RESUMPTION = "resumption"
     """A closed connection: the agent resumes the stream, and the call stays open."""

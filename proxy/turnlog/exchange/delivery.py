@@ -1,4 +1,4 @@
-"""What the commits of a call say about its answer: delivered, about to be noted, still awaited."""
+"""The delivery of a call's answer by its commits: delivered, about to be noted, still awaited."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

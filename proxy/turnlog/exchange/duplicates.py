@@ -1,7 +1,6 @@
-"""What to do with a duplicate of an earlier call, so that its effect does not happen twice by accident
-(semantics, section 5).
+"""Decisions about duplicates of earlier calls, whose effect must not happen twice by accident.
 
-`engine.duplicates` finds the earlier call.
+`engine.duplicates` finds the earlier call (semantics, section 5).
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +35,7 @@ class NeverTwice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DuplicateAction(StrEnum):
-    """What to do with a call after an earlier one."""
+    """The treatment of a call that may duplicate an earlier one."""
 
     FORWARD = "forward"
     AGAIN = "again"

@@ -40,7 +40,7 @@ class ExpectedChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExpectedOutcome(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rules should decide for a sample; fields that are left out are not compared."""
+    """The expected decisions for a sample; fields that are left out are not compared."""
 
     effect: Effect | None = None
     kind: ErrorKind | UnsetType | None = UNSET

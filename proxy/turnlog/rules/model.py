@@ -20,7 +20,7 @@ _CAUSES: Final = frozenset({*ErrorFamily, *ErrorKind})
 
 
 class Expects(StrEnum):
-    """What a result must contain."""
+    """The content that a result must have."""
 
     CONTENT = "content"
     """A value that is not null."""

@@ -56,7 +56,7 @@ _UNREADABLE_WHY: Final = (
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the rules decide for one call."""
+    """The decisions of the rules for one call."""
 
     effect: Effect | None = None
     """`None` if no rule names it."""
@@ -96,7 +96,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What rules match of a call, but for its arguments."""
+    """The parts of a call that rules match, but for its arguments."""
 
     server: str
     tool: str

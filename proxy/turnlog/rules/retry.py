@@ -54,7 +54,7 @@ class StopReason(StrEnum):
 
 
 class EndedAttempt(Struct, frozen=True, kw_only=True):
-    """What a retry rule needs to know of an attempt that ended."""
+    """An attempt that ended, as input of a retry rule."""
 
     ending: Ending
     effect: Effect
@@ -166,7 +166,7 @@ class RetryBucket:
         self._fill(now, self._settings.ratio)
 
     def take(self, now: float) -> bool:
-        """Take one retry out; false if there is none."""
+        """Use up one retry; false if there is none left."""
         self._fill(now, 0.0)
         if self._left < 1:
             return False
