@@ -13,8 +13,8 @@ from kit.clients import BOUND, MCP_HEADERS, Client, call, message
 from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.http.agent_connection import AgentConnection
-from turnlog.engine.http.course import Course
 from turnlog.engine.http.runner import Runner
 from turnlog.transport.server_connection import Connection
 
@@ -322,7 +322,7 @@ async def test_of_an_exchange_whose_call_may_be_resumed_only_the_call_stays(
         async with here(tmp_path, upstream.url, settings=settings) as serving:
             await asyncio.to_thread(ask, serving.url)
             await until(lambda: True if not runners() else None, "the end of all exchanges", BOUND)
-            assert count(Course) == 0
+            assert count(CallDriver) == 0
 
 
 def runners() -> int:

@@ -11,8 +11,8 @@ import pytest
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Effect
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicates.deduplication import KEPT, MOST, Repeats
-from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.record.attempt import Reply
@@ -39,7 +39,7 @@ def repeats(one: Bench) -> Repeats:
 
 async def admitted(
     one: Bench, repeats: Repeats, tool: str, ref: SessionRef, key: str = ""
-) -> Running:
+) -> CallDriver:
     call, write = one.recorder.new_call(), Effect.WRITE
     asked = ask(ref, call, tool=tool, key=key, effect=write, is_named=True)
     _, running = await repeats.admit(asked, stateless=False)
@@ -47,13 +47,13 @@ async def admitted(
     return running
 
 
-async def answered(one: Bench, repeats: Repeats, running: Running, kept: Made) -> None:
+async def answered(one: Bench, repeats: Repeats, running: CallDriver, kept: Made) -> None:
     attempt = await one.recorder.begin(running.ask)
     running.begins(attempt)
     ticket = one.recorder.end(attempt, succeeded(), Reply())
     assert ticket is not None
     await one.recorder.settle([ticket])
-    running.arrived()
+    running.on_delivered()
     repeats.over(running, kept)
 
 
@@ -82,7 +82,7 @@ async def test_the_oldest_answers_go_where_there_are_too_many(one: Bench, repeat
     assert lost.value.answer is None
 
 
-async def ended(one: Bench, repeats: Repeats, key: str) -> "weakref.ref[Running]":
+async def ended(one: Bench, repeats: Repeats, key: str) -> "weakref.ref[CallDriver]":
     running = await admitted(one, repeats, "write", session(), key=key)
     await answered(one, repeats, running, ANSWER)
     return weakref.ref(running)

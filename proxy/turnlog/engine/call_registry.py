@@ -132,10 +132,8 @@ class OpenCalls:
         found = self._meant_by(scope, id_key, kin)
         for attempt in found:
             attempt.cancelled = True
-            if attempt.unqueue is not None:
-                attempt.unqueue()  # it was never sent
-            elif attempt.running is not None:
-                attempt.running.cancelled()
+            if attempt.driver is not None:
+                attempt.driver.on_cancelled()
         return found[-1].wire_id if found else None
 
     def _meant_by(self, scope: Scope, id_key: str, kin: str) -> list[Attempt]:
@@ -165,8 +163,8 @@ class OpenCalls:
         left to the stream to come."""
         for attempt in self.of(scope):
             if event_id in (attempt.event_ids or ()):
-                if attempt.running is not None:
-                    await attempt.running.resumed()
+                if attempt.driver is not None:
+                    await attempt.driver.resumed()
                 return attempt
         return None
 
@@ -215,7 +213,6 @@ class OpenCalls:
         """Keep a call open whose own stream ended, for `life` ns: its answer may come on a resuming
         GET."""
         attempt.shrink()
-        attempt.decide = None  # no exchange is left that could make another one
         self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:

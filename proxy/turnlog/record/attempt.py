@@ -10,6 +10,7 @@ from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource, is_mcp_method, is_tool_call
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
+from turnlog.exchange.events import AppendOutcome
 from turnlog.rules.model import Access, RequiredProvenance
 from turnlog.rules.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
@@ -19,32 +20,35 @@ from turnlog.wire.jsonrpc import id_key
 from .deadlines import Patience
 
 
-class Guarded(Protocol):
-    """A call that may outlive its caller."""
+class Driver(Protocol):
+    """What drives a call through its life (`engine.call_driver`)."""
+
+    is_guarded: bool
+    """Whether the call must not happen twice."""
 
     @property
     def is_given_up(self) -> bool:
         """Whether it is taken back because nobody waits for it."""
         ...
 
-    def begins(self, attempt: "Attempt") -> None:
-        """Learn of the attempt that is under way."""
+    def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
+        """Take in how an attempt ended, and whether turnlog answers; return what to record of it."""
         ...
 
-    def settled(self) -> None:
-        """Learn that an attempt has ended, maybe after all else."""
+    def on_outcome_written(self, *, written: bool) -> None:
+        """Take in that the last outcome is on disk, or will never be."""
         ...
 
-    def cancelled(self) -> None:
-        """Learn that the caller took it back, and that the server is told."""
+    def on_cancelled(self) -> None:
+        """Take in that the caller took it back, and that the server is told."""
         ...
 
-    def asked(self) -> None:
-        """Learn that the server asks the caller something."""
+    def on_server_asks(self) -> None:
+        """Take in that the server asks the caller something."""
         ...
 
-    def arrived(self) -> None:
-        """Note that its answer was handed to a caller whole."""
+    def on_delivered(self) -> None:
+        """Take in that the whole answer was handed to a caller."""
         ...
 
     async def resumed(self) -> None:
@@ -301,8 +305,8 @@ class Attempt(Struct, eq=False):
     """Its time limits."""
     past: EarlierAttempts | None = None
     """What the other attempts of its call came to; `None` where there was none."""
-    running: Guarded | None = None
-    """What guards its call, where something does."""
+    driver: Driver | None = None
+    """What drives its call; `None` for what only goes by, and for several in one request."""
     message: bytes = b""
     """The response to it as it came, where it may be given to who asks the same again."""
     amends: bool = False
@@ -313,8 +317,6 @@ class Attempt(Struct, eq=False):
     retry_after: float | None = None
     """s that the server asked to wait."""
     outcome: Ticket | None = None
-    decide: "Callable[[Attempt], str] | None" = None
-    """Decides what follows, where a rule may want another attempt; asked when it has ended."""
     watch: Callable[[Ending], None] | None = None
     """Learns how it ended, where its server has a circuit breaker; called once."""
     yields: bool = False
@@ -325,6 +327,11 @@ class Attempt(Struct, eq=False):
     """Of the latest events of its stream, behind which another one may go on."""
     preview: str = ""
     """A short form of its input, where the log tells that."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether its call must not happen twice."""
+        return self.driver is not None and self.driver.is_guarded
 
     @property
     def is_due(self) -> bool:
@@ -372,8 +379,6 @@ class Attempt(Struct, eq=False):
         """Tell whoever follows it how it has ended."""
         if self.patience is not None:
             self.patience.close()
-        if self.running is not None:
-            self.running.settled()
         if self.watch is not None:
             self.watch(ending)
 
@@ -391,7 +396,7 @@ class Attempt(Struct, eq=False):
         self.message, self.event_ids = b"", None
         if self.ended:
             self.outcome = _settled(self.outcome)
-            self.patience = self.decide = self.watch = None
+            self.patience = self.watch = None
 
 
 def _settled(ticket: Ticket | None) -> Ticket | None:

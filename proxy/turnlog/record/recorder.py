@@ -246,12 +246,15 @@ class Recorder:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
         self._notice_loop(attempt, ending, reply)
-        attempt.flags = _flags(attempt, reply)
         attempt.tell(ending)
-        if attempt.decide is not None:
-            attempt.reason, attempt.decide = attempt.decide(attempt), None
-            if reply.said and (attempt.yields or not attempt.reason):
+        if attempt.driver is not None:
+            recorded = attempt.driver.on_judged(attempt, ours=bool(reply.said))
+            attempt.reason = recorded.reason
+            if recorded.is_late:
+                attempt.marks.add(Flag.LATE)
+            if reply.said and not recorded.is_told:
                 reply = structs.replace(reply, said="")  # another answer is told
+        attempt.flags = _flags(attempt, reply)
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = Prepared(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
@@ -297,6 +300,8 @@ class Recorder:
         return outcome.body.summary if self._tells_content and outcome.body is not None else ""
 
     def _tell(self, attempt: Attempt, facts: Facts, summary: str, written: bool) -> None:
+        if attempt.waits and attempt.driver is not None:
+            attempt.driver.on_outcome_written(written=written)
         self._log.emit(
             call_log_events.ended(attempt, facts, unrecorded=not written, summary=summary)
         )
@@ -358,8 +363,12 @@ class Recorder:
         attempt.n, attempt.ended = n, True
         return attempt
 
+    def waits(self, ask: Ask) -> bool:
+        """Return whether the disk is waited for: before a call leaves, and before its answer does."""
+        return ask.effect not in self._unwaited
+
     def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        waits = ask.effect not in self._unwaited
+        waits = self.waits(ask)
         if ask.past is not None:
             return Attempt(ask, facts, facts.clock, waits=waits, past=ask.past)
         return Attempt(ask, facts, facts.clock, waits=waits)

@@ -14,6 +14,7 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Flag, NoteKind, Rung
+from turnlog.engine.call_driver import CallDriver
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
@@ -37,7 +38,6 @@ from turnlog.record.recorder import Recorder
 from turnlog.rules.model import OnDuplicate
 from turnlog.store.base import Conflict, SessionRef, Store, View
 
-from .detached_call import Running
 from .duplicate_index import StoredCalls
 from .duplicate_match import Caller, Found, InDoubt, Joins, Repeated
 
@@ -105,18 +105,18 @@ class Repeats:
         self._recorder = recorder
         self._limits = limits
         self._stop = stop
-        self._known: OrderedDict[bytes, Running] = OrderedDict()
+        self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """By what they are found by, the newest call for each, those that began first in front."""
         self._guessed: OrderedDict[str, OrderedDict[int | str, float]] = OrderedDict()
         """By what callers of guessed sessions look like, when each connection made its latest call."""
         self._told: list[Repeated] = []
         """Those that got an earlier answer a moment ago."""
-        self._under_way: set[Running] = set()
+        self._under_way: set[CallDriver] = set()
         self._held = 0
 
     async def admit(
         self, ask: Ask, *, stateless: bool, waits: Waits = _plainly
-    ) -> tuple[Ask, Running | None]:
+    ) -> tuple[Ask, CallDriver | None]:
         """Let a call go on; return what it is recorded as, and what guards it where something does.
 
         Waits for an earlier call that it joins, by way of `waits`. Raises `Repeated` where it is not
@@ -136,7 +136,7 @@ class Repeats:
 
     def admitted(
         self, ask: Ask, *, stateless: bool, before: Joins | None = None, doubts: bool = False
-    ) -> tuple[Ask, Running | None]:
+    ) -> tuple[Ask, CallDriver | None]:
         """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
 
         `before` is what it has waited for last, if it has. Where it goes on beside an earlier
@@ -162,10 +162,16 @@ class Repeats:
                     break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
-        running = Running(ask, self._recorder, self._limits, stateless=stateless, guessed=guessed)
+        running = self.driver(ask, stateless=stateless, guessed=guessed)
         running.on_ended = self._notice_break
         self._remember(running)
         return ask, running
+
+    def driver(self, ask: Ask, *, stateless: bool, guessed: bytes = b"") -> CallDriver:
+        """Return what drives a call through its life."""
+        return CallDriver(
+            ask, self._recorder, self._clock, self._limits, stateless=stateless, guessed=guessed
+        )
 
     def on_guessed_call(self, guess: Guess) -> None:
         """Take note of a call in a session that is only guessed."""
@@ -199,7 +205,7 @@ class Repeats:
             raise Joins(ask, found, asyncio.get_running_loop().time(), joined=True)
         return ask
 
-    def _is_alone(self, ask: Ask, running: Running) -> bool:
+    def _is_alone(self, ask: Ask, running: CallDriver) -> bool:
         """Return whether no third connection of the same credential and client has called lately."""
         earlier = running.ask.guess
         assert ask.guess is not None  # it was found by that
@@ -234,7 +240,7 @@ class Repeats:
                 raise self._repeated(ask, found, verdict, since=since)
         return ask
 
-    async def claimed(self, running: Running, attempt: Attempt) -> bool:
+    async def claimed(self, running: CallDriver, attempt: Attempt) -> bool:
         """Wait until a call that begins is the only one of its kind among all processes; false, and it is
         forgotten, where another process has begun the same since it was looked for.
 
@@ -300,7 +306,7 @@ class Repeats:
         if repeated.answer is None or repeated.is_taken_back:
             return
         if found.running is not None:
-            found.running.arrived()
+            found.running.on_delivered()
         elif (outcome := found.outcome) is not None:
             self._note(NoteKind.DELIVERED, outcome)
             self._stored.arrived(found.call)
@@ -345,11 +351,11 @@ class Repeats:
             self._told.append(repeated)
             asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._told.remove, repeated)
 
-    def over(self, running: Running, kept: Made | None = None) -> None:
+    def over(self, running: CallDriver, kept: Made | None = None) -> None:
         """Learn that a call has ended, or ended anew; hold its answer while there is room."""
         self._held -= running.size
         running.kept = kept if self._remembers(running) else None
-        running.over()
+        running.on_over()
         running.shrink()
         self._under_way.discard(running)
         if running.attempt is None:
@@ -390,7 +396,7 @@ class Repeats:
             return []
         return self._replacements.predecessors(ask.session.aliases[0])
 
-    def _notice_break(self, running: Running) -> None:
+    def _notice_break(self, running: CallDriver) -> None:
         """Notice that a session may be lost: its server broke off, or does not know it."""
         attempt, ask = running.attempt, running.ask
         ending = attempt.ending if attempt is not None else None
@@ -508,7 +514,7 @@ class Repeats:
             earlier=earlier, call=here.ask.call, keyed=keyed, running=here, commits=commits
         )
 
-    def _called(self, call: bytes) -> Running | None:
+    def _called(self, call: bytes) -> CallDriver | None:
         """Return a call that is under way here, or that is remembered."""
         here = (*self._under_way, *self._known.values())
         return next((running for running in here if running.ask.call == call), None)
@@ -556,7 +562,7 @@ class Repeats:
 
     # -- what is remembered ----------------------------------------------------------------
 
-    def _remember(self, running: Running) -> None:
+    def _remember(self, running: CallDriver) -> None:
         self._under_way.add(running)
         for link in running.found_by:
             before = self._known.get(link)
@@ -565,19 +571,19 @@ class Repeats:
             if before is not None and not self._remembers(before):
                 self._let_go(before)
 
-    def _remembers(self, running: Running) -> bool:
+    def _remembers(self, running: CallDriver) -> bool:
         for link in running.found_by:  # noqa: SIM110 - any() takes seven times as long
             if self._known.get(link) is running:
                 return True
         return False
 
-    def _let_go(self, running: Running) -> None:
+    def _let_go(self, running: CallDriver) -> None:
         """Hold the answer of a call no longer."""
         self._held -= running.size
         running.kept = None
         running.forgotten()
 
-    def _forget(self, running: Running) -> None:
+    def _forget(self, running: CallDriver) -> None:
         self._let_go(running)
         for link in running.found_by:
             if self._known.get(link) is running:
@@ -605,7 +611,7 @@ def _answered(links: Links, found: Found) -> Links:
     return Links(key=links.key, keyed_input=links.keyed_input, source=found.call)
 
 
-def _is_later(stored: Found, here: Running) -> bool:
+def _is_later(stored: Found, here: CallDriver) -> bool:
     """Tell whether the newest call that the log has came after one that is remembered here."""
     if stored.call == here.ask.call:
         return False

@@ -9,13 +9,12 @@ from msgspec import Struct
 from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, NoteKind, Phase
+from turnlog.engine.call_driver import CallDriver
 from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.exchange.duplicates import EarlierCall
 from turnlog.record.attempt import Ask, Attempt, Settled
 from turnlog.record.own_answers import Made
 from turnlog.store.base import Corrupt, Ticket, View
-
-from .detached_call import Running
 
 _NS: Final = 1_000_000_000
 
@@ -34,7 +33,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """Whether its key is that of another call, which it has answered."""
     is_guessed: bool = False
     """Whether its session is only guessed."""
-    running: Running | None = None
+    running: CallDriver | None = None
     commits: Sequence[Commit] = ()
 
     @property
@@ -89,7 +88,7 @@ class Caller(Struct, frozen=True):
 class InDoubt(Exception):
     """The caller of an earlier call, which is under way, may be gone: then it is joined."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: CallDriver) -> None:
         super().__init__("the caller of the same call may be gone")
         self.running = running
 

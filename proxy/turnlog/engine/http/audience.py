@@ -36,13 +36,14 @@ class Audience:
         self.raw = down.raw
         self.headers: Headers = down.headers
 
-    def hush(self) -> bool:
-        """Let nothing more of the answer go to the agent; false where nothing could be said in its
-        place."""
-        if self._gone or (self._down.begun and not self._between_events):
-            return False
+    @property
+    def can_hush(self) -> bool:
+        """Whether something else could be said to the agent in the answer's place."""
+        return not self._gone and (not self._down.begun or self._between_events)
+
+    def hush(self) -> None:
+        """Let nothing more of the answer go to the agent."""
         self._gone = True
-        return True
 
     async def say(self, made: Made, told: bytes) -> None:
         """Say something of turnlog's own to an agent that hears nothing else any more."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.broken import BrokenAnswer
 from turnlog.record.attempt import Ask, Attempt
@@ -133,8 +133,8 @@ class Watcher(Protocol):
 class Exchange(Watcher, Protocol):
     """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
 
-    running: Running | None
-    """What guards the call, where something does: then it may outlive its caller."""
+    driver: CallDriver | None
+    """What drives the call, where there is exactly one."""
 
     kept_as_sent: bool
     """Whether whoever asks the same again gets the answer as it went to the first caller."""

@@ -9,11 +9,12 @@ from typing import Final
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.agent_request import Request
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.commands import Commands
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import Made, problem, told
 from turnlog.settings.model import Settings
@@ -33,7 +34,7 @@ from .contracts import Hearer
 from .downstream import Downstream, Gone
 from .own_pages import APPLICATION, OwnPages, probed
 from .plain import PlainCall
-from .runner import NO_RULES, Runner
+from .runner import NO_RULES, Guard, Outlived, Runner
 
 Exchange = McpExchange | PlainCall
 _BODILESS: Final = frozenset({204, 304})
@@ -128,9 +129,9 @@ class Handler:
                 await self._carry(down, route, exchange, content)
         finally:
             # What never got under way is over.
-            running = exchange.running
-            if running is not None and not running.is_carried and not running.is_over:
-                self._context.repeats.over(running)
+            driver = exchange.driver
+            if driver is not None and driver.is_idle:
+                self._context.repeats.over(driver)
 
     def _route_of(self, start: RequestStart) -> Route | None:
         """Return where a request goes; `None` where turnlog answers it itself."""
@@ -215,9 +216,13 @@ class Handler:
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> Coroutine[None, None, None]:
         """Carry out what has begun: guarded, where it may outlive its caller."""
-        if exchange.running is not None:
-            return self._guard(exchange.running, down, route, exchange, content)
-        return self._carried(down, self._runner(down, route, exchange), exchange, content)
+        driver = exchange.driver
+        if driver is not None and driver.is_guarded:
+            return self._guard(driver, down, route, exchange, content)
+        runner = self._runner(down, route, exchange)
+        if driver is not None:
+            driver.carried_by(runner)
+        return self._carried(down, runner, exchange, content)
 
     async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
         """Record that a request begins; answer what is not to be sent, and return false."""
@@ -241,7 +246,7 @@ class Handler:
 
     async def _guard(
         self,
-        running: Running,
+        driver: CallDriver,
         down: Downstream,
         route: Route,
         exchange: Exchange,
@@ -250,22 +255,23 @@ class Handler:
         """Have a call carried out that may outlive its caller; be there as long as that is."""
         audience = Audience(down, keeps=exchange.kept_as_sent)
         runner = self._runner(audience, route, exchange)
-        guarded = self._guarded(down, audience, runner, exchange, content)
+        guarded = self._guarded(driver, down, audience, runner, exchange, content)
         task = self._context.work.create_task(guarded)
         # Cheaper than to wait for the first of two.
-        freed: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
-        task.add_done_callback(partial(_free, freed))
-        running.carried_by(task.cancel, partial(_outlived, audience, freed))
-        running.heard_by(lambda: audience.has_ended, audience.is_there)
+        told: asyncio.Future[Outlived | None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(partial(_free, told))
+        runner.guarded_by(Guard(task, audience, told))
+        driver.carried_by(runner)
         try:
-            failure = await freed
-            if failure is not None:
-                await self._outlived(audience, exchange, failure)
+            outlived = await told
+            if outlived is not None:
+                await self._tell(audience, exchange, outlived)
         finally:
-            running.left()
+            driver.on_left()
 
     async def _guarded(
         self,
+        driver: CallDriver,
         down: Downstream,
         audience: Audience,
         runner: Runner,
@@ -273,26 +279,20 @@ class Handler:
         content: Content,
     ) -> None:
         """Carry a call out that may outlive its caller."""
-        running = exchange.running
-        assert running is not None
         try:
             await self._carried(down, runner, exchange, content)
-            await running.made_certain()
-        except asyncio.CancelledError:
-            if running.is_given_up:
-                runner.withdraw()
-            raise
+            await driver.made_certain()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
             audience.fail(self.unread(500, error))
         finally:
-            if audience.has_heard and not running.has_given_up:
-                running.arrived()
-            self._context.repeats.over(running, exchange.kept(audience.kept))
+            if audience.has_heard and not driver.has_given_up:
+                driver.on_delivered()
+            self._context.repeats.over(driver, exchange.kept(audience.kept))
 
-    async def _outlived(self, audience: Audience, exchange: Exchange, failure: Failure) -> None:
+    async def _tell(self, audience: Audience, exchange: Exchange, outlived: Outlived) -> None:
         """Answer a caller whose time is over, while its call runs on."""
-        made, tickets = exchange.outlived(failure)
+        made, tickets = outlived
         await self._context.recorder.settle(tickets)
         attempt = exchange.attempt
         await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
@@ -302,7 +302,7 @@ class Handler:
     ) -> None:
         """Forward and relay; whatever ends this early is recorded too."""
         try:
-            if await self._leaves(down, runner, exchange):
+            if await self._leaves(down, runner, exchange, content):
                 run = runner.run(content)
                 await (self._listen(down, run) if exchange.listens else run)
         except BaseException as error:
@@ -312,15 +312,18 @@ class Handler:
             runner.over()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+        if exchange.driver is not None and not exchange.driver.is_guarded:
+            exchange.driver.close()
 
     def _end(self, exchange: Exchange, error: BaseException) -> None:
         by_caller = isinstance(error, Gone | asyncio.CancelledError)
-        stopping = self._context.stop.is_set()
-        exchange.left(
-            ErrorKind.CANCELLED_BY_CALLER
-            if by_caller and not stopping
-            else ErrorKind.OUTCOME_UNKNOWN
-        )
+        has_left = by_caller and not self._context.stop.is_set()
+        driver = exchange.driver
+        if driver is not None and not driver.is_guarded:
+            driver.feed(Left() if has_left else Stopped())
+        exchange.left(ErrorKind.CANCELLED_BY_CALLER if has_left else ErrorKind.OUTCOME_UNKNOWN)
+        if driver is not None and not driver.is_guarded:
+            driver.close()
 
     def _runner(self, down: Hearer, route: Route, exchange: Exchange) -> Runner:
         way = self._commands if route.target.is_command else self._upstreams
@@ -347,10 +350,12 @@ class Handler:
                 await asyncio.sleep(wait)
             self._context.repeats.arrived(repeated)
 
-    async def _leaves(self, down: Downstream, runner: Runner, exchange: Exchange) -> bool:
+    async def _leaves(
+        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
+    ) -> bool:
         """Wait until a request may leave; answer one that must not, and return false."""
         try:
-            if (step := runner.queued()) is not None:
+            if (step := runner.queued(content)) is not None:
                 await step
         except StoreError:
             made = exchange.refused()
@@ -387,17 +392,7 @@ class Handler:
             await down.answer(made.status, made.reason, lines(made.headers), made.body)
 
 
-def _free(freed: "asyncio.Future[Failure | None]", _: object) -> None:
+def _free(told: "asyncio.Future[Outlived | None]", _: object) -> None:
     """Let a caller go whose call is over."""
-    if not freed.done():
-        freed.set_result(None)
-
-
-def _outlived(
-    audience: Audience, freed: "asyncio.Future[Failure | None]", failure: Failure
-) -> bool:
-    """Let a caller whose time is over be answered; false where it cannot be told any more."""
-    if freed.done() or not audience.hush():
-        return False
-    freed.set_result(failure)
-    return True
+    if not told.done():
+        told.set_result(None)

@@ -14,9 +14,9 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
-from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, Reply, following
@@ -71,8 +71,8 @@ class PlainCall:
         self._body = body
         self._ask = _ask(context, request, body, size, whole=whole)
         self._whole = whole
-        self.running: Running | None = None
-        """What guards the call, where something does."""
+        self.driver: CallDriver | None = None
+        """What drives the call, once it has begun."""
         self.attempt: Attempt | None = None
         self._status = 0
         self._headers: Headers = ()
@@ -100,12 +100,12 @@ class PlainCall:
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
         if not (self._whole and self._ask.may_be_guarded) or self._ask.is_blocked:
-            self.attempt = await self._context.recorder.begin(self._ask)
+            await self._begin_unguarded()
             return
         asked = self._ask
         try:
             while not await self._is_begun(asked):
-                self.attempt = self.running = None
+                self.attempt = self.driver = None
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
             raise
@@ -113,12 +113,19 @@ class PlainCall:
     async def _is_begun(self, asked: Ask) -> bool:
         """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
         repeats = self._context.repeats
-        self._ask, self.running = await repeats.admit(asked, stateless=False)
-        self.attempt = await self._context.recorder.begin(self._ask)
-        if self.running is None:
+        self._ask, self.driver = await repeats.admit(asked, stateless=False)
+        if self.driver is None:
+            await self._begin_unguarded()
             return True
-        self.running.begins(self.attempt)
-        return await repeats.claimed(self.running, self.attempt)
+        self.attempt = await self._context.recorder.begin(self._ask)
+        self.driver.begins(self.attempt)
+        return await repeats.claimed(self.driver, self.attempt)
+
+    async def _begin_unguarded(self) -> None:
+        """Queue the intent of a call for which no earlier one stands."""
+        self.attempt = await self._context.recorder.begin(self._ask)
+        self.driver = self._context.repeats.driver(self._ask, stateless=False)
+        self.driver.begins(self.attempt)
 
     def repeated(self, found: Repeated) -> Made:
         """Return the answer to a call that is not sent, because of an earlier one."""
@@ -189,8 +196,8 @@ class PlainCall:
         past = self.attempt.so_far
         self.attempt = await self._context.recorder.begin(self._ask)
         self.attempt.past = past
-        if self.running is not None:
-            self.running.begins(self.attempt)
+        if self.driver is not None:
+            self.driver.begins(self.attempt)
         await self.on_disk()
         return content
 

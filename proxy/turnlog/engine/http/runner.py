@@ -1,30 +1,40 @@
-"""Carry out what `exchange.retries` decides for one request: attempts, waits, the answer.
+"""Carries one request out over HTTP: its attempts, the waits between them, its answer.
 
-It knows no policy. The clock, the dice and the network are here.
+It knows no policy: `exchange.call` decides what follows.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, cast
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from turnlog.core.classify import MEANINGS, UNSENT
+from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Place, turn
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER
-from turnlog.exchange.retries import Command, Forward, Wait
+from turnlog.engine.retry_limits import RetryLimits, TooLate
+from turnlog.exchange.call import Stage
+from turnlog.exchange.events import (
+    CallerChecked,
+    NotRecorded,
+    Overdue,
+    Recorded,
+    SlotGranted,
+    Woken,
+)
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress, blocked, in_time
-from turnlog.record.own_answers import Made, told
+from turnlog.record.own_answers import Made, retold, told
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import StopReason, may_still_run
-from turnlog.store.base import StoreError
+from turnlog.rules.retry import StopReason
+from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content
 from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines, without_lengths
@@ -32,8 +42,8 @@ from turnlog.transport.routes import Route
 from turnlog.wire.http.head import Headers, changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
+from .audience import Audience
 from .contracts import Exchange, Hearer, Way
-from .course import Course, Late
 from .relay import Relay
 from .response_buffer import Held, Outlet, Withheld
 
@@ -47,9 +57,24 @@ _AUTH_ADVICE: Final = (
 )
 
 
+Outlived = tuple[Made, Sequence[Ticket]]
+"""What a caller is told whose time is over, once that is on disk."""
+
+
+class Guard(Struct, frozen=True):
+    """What a call has that may outlive its caller."""
+
+    task: asyncio.Task[None]
+    """Carries it out."""
+    audience: Audience
+    told: "asyncio.Future[Outlived | None]"
+    """What the caller is told when its time is over, or `None` at the call's end."""
+
+
 # One is made for each call, and a struct takes a third of the time of another class.
 class Runner(Struct, eq=False):
-    """Carries out one exchange. Raises `Gone` when the agent leaves."""
+    """Carries one exchange out over HTTP (`engine.call_driver.Carrier`). Raises `Gone` when the agent
+    leaves."""
 
     _context: Context
     _heads: Heads
@@ -62,144 +87,233 @@ class Runner(Struct, eq=False):
     _raw: Raw
     """The fields to forward, without Content-Length."""
     _policy: Policy
-    _course: Course | None = None
-    """What follows each attempt, where a rule may want another one."""
+    _guard: Guard | None = None
+    _out: Outlet | None = None
+    """The way of the latest attempt's answer, once there is one."""
+    _held: dict[int, tuple[Attempt | None, Held]] = {}
+    """Answers that were kept from the caller, by the numbers of their attempts."""
     _notice: asyncio.Task[None] | None = None
     """Takes the attempt before back."""
     _place: Place | None = None
     """Among the calls under way, where a rule counts them."""
 
-    def run(self, content: Content) -> Coroutine[None, None, None]:
-        """Forward the request, as often as its policy wants, and relay the last answer."""
-        asked, content = content, self._exchange.outgoing(content)
-        if content is not asked:
-            self._raw = tuple(changed_body(self._raw, decoded=True))
-        if self._policy.retry is None:
-            return self._attempt(content, hold=False)
-        return self._often(content)
-
-    async def _often(self, content: Content) -> None:
-        """Make one attempt after the other."""
-        clock, stop = self._context.clock, self._context.stop
-        health = self._context.health
-        repeatable = self._exchange.repeatable(content)
-        course = Course(self._policy, clock, health, self._began, stop, repeatable=repeatable)
-        self._course = course
-        command: Command | None = course.go_on()
-        while command is not None:
-            match command:
-                case Wait():
-                    command = await self._wait(command.delay)
-                case Forward(number=1):
-                    await self._attempt(content, hold=command.hold)
-                    command = course.next
-                case Forward():
-                    command = await self._again(cast("bytes", content), hold=command.hold)
-
-    async def _wait(self, delay: float) -> Command | None:
-        """Wait before the next attempt; what is held is the answer where none may begin any more."""
-        attempt, course = self._exchange.attempt, self._course
-        assert attempt is not None
-        assert course is not None  # who waits has one
-        await self._exchange.rest(self._pause(delay, course))
-        if await self._is_withdrawn(attempt):
-            return None
-        if late := course.late(self._notice):
-            await self._release(attempt, late)
-        else:
-            return course.go_on()
-        return None
-
-    async def _is_withdrawn(self, before: Attempt) -> bool:
-        """Answer a call that was cancelled before its next attempt left; tell whether it was."""
-        withdrawn = self._exchange.withdrawn()
-        if withdrawn is None:
-            return False
-        made, tickets = withdrawn
-        self._context.recorder.abandoned(before, StopReason.CANCELLED)
-        await self._context.recorder.settle(tickets)
-        await self.send(made)
-        return True
-
-    async def _pause(self, delay: float, course: Course) -> None:
-        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._context.stop.wait()
-        if self._notice is not None and not self._context.stop.is_set():
-            # `inf` is no time to wait for.
-            left = course.left()
-            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
+    # -- what carries a call ----------------------------------------------------------------
 
     @property
-    def _next(self) -> Command | None:
-        return self._course.next if self._course is not None else None
+    def is_in_doubt(self) -> bool:
+        """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+        return self._down.has_ended
 
-    async def _release(self, attempt: Attempt, reason: StopReason) -> None:
-        """Send the answer to an attempt that no other follows."""
-        self._context.recorder.abandoned(attempt, reason)
-        assert self._course is not None
-        assert self._course.held is not None  # what is followed by a wait was withheld
-        await self._course.held.send()
+    @property
+    def hears(self) -> bool:
+        """Whether what is written goes to the caller."""
+        return self._guard is None or self._guard.audience.is_there()
 
-    def queued(self) -> Coroutine[None, None, None] | None:
+    @property
+    def has_left(self) -> bool:
+        """Whether some of the latest answer has left."""
+        return self._out is not None and self._out.left
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the latest answer can still be kept from the caller."""
+        return self._out is None or self._out.holds
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the proxy stops."""
+        return self._context.stop.is_set()
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the caller can be told now that its time is over."""
+        guard = self._guard
+        return guard is not None and not guard.told.done() and guard.audience.can_hush
+
+    def may_retry(self) -> bool:
+        """Take one retry out of the server's quota; false where none is left."""
+        return self._context.health.may_retry(self._route.target.name)
+
+    def tell(self, failure: Failure) -> None:
+        """Record that the caller's time is over, and tell it; the call runs on."""
+        assert self._guard is not None  # it can be told
+        self._guard.audience.hush()
+        self._guard.told.set_result(self._exchange.outlived(failure))
+
+    def fail(self, kind: ErrorKind) -> None:
+        """Record that the latest attempt failed so, unless its answer may come on another stream."""
+        self._exchange.left(kind)
+
+    def take_back(self) -> None:
+        """Tell the server that nobody waits for the latest attempt any more."""
+        if message := self._exchange.cancelling():
+            target = self._route.target
+            raw = tuple(notice_headers(self._raw))
+            head = self._heads.forwarded((raw, target.authority))
+            self._notice = self._way.notify(target, self._route.resource, head, message)
+
+    def drop(self) -> None:
+        """Stop carrying the call."""
+        if self._guard is not None:
+            self._guard.task.cancel()
+
+    def guarded_by(self, guard: Guard) -> None:
+        """Set what carries the call out, which may outlive its caller."""
+        self._guard = guard
+
+    # -- before anything is sent ------------------------------------------------------------
+
+    def queued(self, content: Content) -> Coroutine[None, None, None] | None:
         """Return what to wait for until the call may leave; most calls wait for nothing.
 
         Raises `StoreError`, and `Failure` where it must not, and so does what is waited for.
         """
         if ask := self._exchange.blocked:
             raise blocked(ask)
+        driver = self._exchange.driver
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
-        if self._policy.concurrency is not None:
-            self._place = self._context.places.claim(self._exchange.attempt)
-        if self._place is None and not self._exchange.is_due:
+        if not self._exchange.is_due and self._policy.concurrency is None:
+            if driver is not None:
+                self._on_recorded(driver, content)
             return None
-        step = self._exchange.on_disk() if self._place is None else self._turn(self._place)
+        step = self._exchange.on_disk() if driver is None else self._recorded(driver, content)
         limits = self._policy.timeout
         if limits is not _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
         return step
 
-    async def _turn(self, place: Place) -> None:
+    async def _recorded(self, driver: CallDriver, content: Content) -> None:
         await self._exchange.on_disk()
-        if self._exchange.attempt is not None:
-            await turn(place, self._exchange.attempt)
+        self._on_recorded(driver, content)
+        if driver.stage is Stage.QUEUED:
+            attempt = self._exchange.attempt
+            assert attempt is not None
+            self._place = self._context.places.claim(attempt)
+            if self._place is not None:
+                await turn(self._place, attempt)
+            driver.feed(SlotGranted(in_doubt=self._down.has_ended))
+
+    def _on_recorded(self, driver: CallDriver, content: Content) -> None:
+        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
+        driver.feed(Recorded(in_doubt=self._down.has_ended, is_repeatable=repeatable))
 
     def over(self) -> None:
         """Give up the call's place: it has ended, however that was."""
         if self._place is not None:
             self._place.give_back()
 
-    async def _again(self, content: bytes, *, hold: bool) -> Command | None:
-        before, course = self._exchange.attempt, self._course
+    # -- attempts ---------------------------------------------------------------------------
+
+    def run(self, content: Content) -> Coroutine[None, None, None]:
+        """Forward the request, as often as its policy wants, and relay the last answer."""
+        asked, content = content, self._exchange.outgoing(content)
+        if content is not asked:
+            self._raw = tuple(changed_body(self._raw, decoded=True))
+        driver = self._exchange.driver
+        if driver is None:
+            return self._attempt(content, hold=False)
+        return self._drive(driver, content)
+
+    async def _drive(self, driver: CallDriver, content: Content) -> None:
+        """Do what the call waits for, until it has ended."""
+        while True:
+            stage = driver.call.stage
+            if driver.to_send is not None:
+                send, driver.to_send = driver.to_send, None
+                await self._attempt(content, hold=send.hold)
+                if driver.call.stage is Stage.SETTLING:
+                    driver.on_outcome_written(written=True)
+                if self._held:
+                    await self._give(driver)
+            elif stage is Stage.CHECKING:
+                await self._check(driver)
+            elif stage is Stage.WAITING:
+                assert isinstance(content, bytes)  # else it could not be sent again
+                content = await self._again(driver, content)
+            else:
+                return
+
+    async def _check(self, driver: CallDriver) -> None:
+        """Find out whether the caller is gone; where it has, this is cancelled, or the call ends."""
+        if driver.is_guarded:
+            await driver.made_certain()
+        else:
+            for wait in DOUBT:
+                await asyncio.sleep(wait)
+        if driver.stage is Stage.CHECKING:
+            driver.feed(CallerChecked())
+        else:
+            await self._is_withdrawn()
+
+    async def _again(self, driver: CallDriver, content: bytes) -> bytes:
+        """Wait, and begin another attempt; return its body."""
+        limits = RetryLimits(self._policy, self._began, self._context.stop)
+        before = self._exchange.attempt
         assert before is not None
-        assert course is not None  # only a rule makes another attempt
+        await self._exchange.rest(self._pause(limits, driver.delay))
+        if await self._is_withdrawn():
+            self._context.recorder.abandoned(before, StopReason.CANCELLED)
+            return content
+        if reason := limits.overdue(self._notice):
+            driver.feed(Overdue(reason))
+            await self._give(driver)
+            return content
+        driver.feed(Woken())
         self._exchange.progress = Progress()
         try:
-            content = await course.in_time(self._exchange.again(content))
+            content = await limits.in_time(self._exchange.again(content))
         except StoreError:
-            await self._release(before, StopReason.UNRECORDED)
-            return None
-        except Late as late:
-            self._exchange.left(late.kind)
-            await self._release(before, late.reason)
-            return None
-        if await self._is_withdrawn(before):
-            return None
-        # The answer's id will be changed, so it had better not be encoded.
-        plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
-        self._raw = (*plain, (b"Accept-Encoding", b"identity"))
-        await self._attempt(content, hold=hold)
-        return course.next
+            driver.feed(NotRecorded())
+            await self._give(driver)
+        except TooLate as late:
+            driver.feed(Overdue(late.reason, late.kind))
+            await self._give(driver)
+        else:
+            if await self._is_withdrawn():
+                self._context.recorder.abandoned(before, StopReason.CANCELLED)
+            else:
+                # The answer's id will be changed, so it had better not be encoded.
+                plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
+                self._raw = (*plain, (b"Accept-Encoding", b"identity"))
+                driver.feed(Recorded(in_doubt=self._down.has_ended, is_repeatable=True))
+        return content
+
+    async def _pause(self, limits: RetryLimits, delay: float) -> None:
+        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
+        await limits.pause(delay)
+        if self._notice is not None and not self._context.stop.is_set():
+            # `inf` is no time to wait for.
+            left = limits.left
+            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
+
+    async def _is_withdrawn(self) -> bool:
+        """Answer a call that was cancelled before it was sent, or sent again; tell whether it was."""
+        withdrawn = self._exchange.withdrawn()
+        if withdrawn is None:
+            return False
+        made, tickets = withdrawn
+        await self._context.recorder.settle(tickets)
+        await self.send(made)
+        return True
+
+    async def _give(self, driver: CallDriver) -> None:
+        """Send the answer that is the caller's, if it was kept from it."""
+        released, attempt = driver.released, self._exchange.attempt
+        if released is None or attempt is None or released.number not in self._held:
+            return
+        driver.released = None
+        answered, held = self._held[released.number]
+        if released.reason is not None:
+            self._context.recorder.abandoned(attempt, released.reason)
+        if answered is not None and released.number != attempt.ask.number and attempt.ending:
+            answered.past = attempt.so_far
+            held = structs.replace(held, lines=retold(held.lines, answered))
+        await held.send()
 
     async def _attempt(self, content: Content, *, hold: bool) -> None:
-        """Make one attempt; the course knows the next step if its answer was not the last one."""
-        self._notice = None
-        if self._exchange.is_once and await self._is_given_up():
-            if self._course is not None:
-                self._course.next = None
-            return
+        """Make one attempt, and relay its answer, unless that is withheld."""
+        self._notice = self._out = None
         self._begin_patience()
         attempt, ended = self._exchange.attempt, None
         head = self._heads.forwarded((self._raw, self._route.target.authority))
@@ -217,30 +331,8 @@ class Runner(Struct, eq=False):
             if ended is not None and attempt is not None and attempt.watch is not None:
                 ended(None)
 
-    async def _is_given_up(self) -> bool:
-        """Return whether the caller has closed or cancelled before anything was sent; the call is over then.
-
-        A proxy that was stopped must not send what its agent may have asked for elsewhere meanwhile.
-        """
-        running = self._exchange.running
-        if running is not None:
-            await running.made_certain()
-            if running.has_left:
-                self._exchange.left(ErrorKind.CANCELLED_BY_CALLER)
-                return True
-        elif self._down.has_ended:
-            for wait in DOUBT:  # where it turns out that the agent is gone, this is cancelled
-                await asyncio.sleep(wait)
-        if (withdrawn := self._exchange.withdrawn()) is not None:
-            made, tickets = withdrawn
-            await self._context.recorder.settle(tickets)
-            await self.send(made)
-            return True
-        return False
-
     async def _answered(self, answer: Answer, *, hold: bool) -> None:
-        """Relay the answer to an attempt; send one that was withheld where no other is made."""
-        held: Held | None = None
+        """Relay the answer to an attempt, or keep it where another one may follow."""
         try:
             self._exchange.head(answer)
             if answer.status == _UNAUTHENTICATED:
@@ -253,15 +345,10 @@ class Runner(Struct, eq=False):
                 await self._relay(answer, hold=hold)
             finally:
                 self._exchange.went_by(self._context.clock.monotonic() - started)
-            if self._course is not None:
-                self._course.next = None  # the agent has the answer
         except Withheld as withheld:
-            held = self._kept(withheld.held, ours=self._exchange.instead() is not None)
+            self._keep(withheld.held)
         finally:
             await answer.close()
-        self._take_back()
-        if held is not None and self._next is None:
-            await held.send()
 
     def _key(self, sent: str) -> bytes:
         """Return the line of an idempotency key that the caller did not send in this way itself."""
@@ -269,24 +356,20 @@ class Runner(Struct, eq=False):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
 
-    def _kept(self, held: Held, *, ours: bool) -> Held:
-        attempt, course = self._exchange.attempt, self._course
-        if attempt is None or course is None:
-            return held
-        return course.keep(attempt, held, ours=ours)
+    def _keep(self, held: Held) -> None:
+        attempt = self._exchange.attempt
+        self._held[attempt.ask.number if attempt is not None else 1] = attempt, held
 
     def _begin_patience(self) -> None:
         attempt = self._exchange.attempt
         if attempt is None:
             return
-        if self._course is not None:
-            self._course.follow(attempt)
-        limits, running = self._policy.timeout, self._exchange.running
+        limits, driver = self._policy.timeout, self._exchange.driver
         attempt.patience = Patience(limits, self._began)
         if limits is not _UNLIMITED:
             self._exchange.progress.patience = attempt.patience
-        if running is not None:
-            self._exchange.progress.time_out = running.time_out
+        if driver is not None and driver.is_guarded:
+            self._exchange.progress.time_out = driver.on_expired
 
     def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
         if self._route.target.is_command:
@@ -311,11 +394,11 @@ class Runner(Struct, eq=False):
             self._note_failure(failure)
         made, tickets = self._exchange.failed(failure)
         await self._context.recorder.settle(tickets)
-        last = self._is_last()
-        self._take_back()
-        held = self._kept(self._whole(made), ours=True)
-        if last:
-            await held.send()
+        if self._exchange.driver is None:
+            await self.send(made)
+        else:
+            self._keep(self._whole(made))
+            self._is_last()
 
     def _note_failure(self, failure: Failure) -> None:
         self._context.log.emit(
@@ -332,9 +415,7 @@ class Runner(Struct, eq=False):
     def _relay(self, answer: Answer, *, hold: bool) -> Coroutine[None, None, None]:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
-        out = Outlet(self._down, self._is_last if hold else None, respelling)
-        if self._course is not None:
-            self._course.out = out
+        out = self._out = Outlet(self._down, self._is_last if hold else None, respelling)
         head = self._head_of(answer.raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
         trusted = self._route.target.name in self._context.trusted
@@ -359,40 +440,12 @@ class Runner(Struct, eq=False):
         return self._heads.answer(raw, self._route, self._raw)
 
     def _is_last(self) -> bool:
-        """Tell what came of the attempt; return whether its answer is the agent's."""
-        attempt, course = self._exchange.attempt, self._course
-        if attempt is None or course is None or (wait := course.next) is None:
+        """Return whether the attempt's answer is the caller's; tell the log where another follows."""
+        attempt, driver = self._exchange.attempt, self._exchange.driver
+        if attempt is None or driver is None or driver.stage is not Stage.WAITING:
             return True
-        if attempt.cancelled:
-            course.next = None
-            return True
-        self._context.recorder.retried(attempt, wait.delay)
+        self._context.recorder.retried(attempt, driver.delay)
         return False
-
-    def _take_back(self) -> None:
-        """Tell the server that nobody waits for the attempt any more, if it may be at work yet.
-
-        Where the agent itself gave up it says so itself.
-        """
-        attempt = self._exchange.attempt
-        ending = attempt.ending if attempt is not None else None
-        if ending is not None and may_still_run(ending, again=self._next is not None):
-            self._notify_cancel()
-
-    def _notify_cancel(self) -> None:
-        if message := self._exchange.cancelling():
-            target = self._route.target
-            raw = tuple(notice_headers(self._raw))
-            head = self._heads.forwarded((raw, target.authority))
-            notice = self._way.notify(target, self._route.resource, head, message)
-            self._notice = notice
-
-    def withdraw(self) -> None:
-        """Take back a call that nobody waits for; where the caller did, the server knows."""
-        attempt = self._exchange.attempt
-        sent = self._exchange.progress.phase not in UNSENT
-        if attempt is not None and not attempt.cancelled and sent:
-            self._notify_cancel()
 
     async def send(self, made: Made) -> None:
         """Send an answer that turnlog made."""

@@ -15,10 +15,10 @@ from msgspec import structs
 from turnlog.core.classify import UNSENT, EarlierAttempts, Ending, ending_of_call, failed
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
-from turnlog.engine.duplicates.detached_call import Running
 from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
 from turnlog.engine.http.downstream import Gone
 from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
@@ -88,8 +88,8 @@ class McpExchange:
         self._asking = asking = Asking(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
-        self.running: Running | None = None
-        """What guards the call, where something does."""
+        self.driver: CallDriver | None = None
+        """What drives the call, where there is exactly one."""
         self.blocked: Ask | None = None
         """The first call that a rule keeps from being sent, if there is one."""
         self.is_due = False
@@ -131,7 +131,7 @@ class McpExchange:
     def reads(self) -> int:
         """How much of one message has to be read, in bytes: a list of tools may be long."""
         if self.attempt is not None:  # one call, and no list
-            return KEPT if self.running is not None else 0
+            return KEPT if self.attempt.is_guarded else 0
         for asked in self._messages:
             if asked.method == LISTS:
                 return LIST_LIMIT
@@ -217,6 +217,8 @@ class McpExchange:
             attempt = await self._guarded(message, ask, key)
         else:
             attempt = await self._underway.begin(message, ask, key)
+            if len(self._messages) == 1 and message.kind is _REQUEST:
+                self._drive(attempt)
         self.is_due = self.is_due or attempt.is_due
         if attempt.ask.is_blocked:
             self.blocked = self.blocked or attempt.ask
@@ -237,19 +239,25 @@ class McpExchange:
     async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
         while True:
-            admitted, self.running = await self._admitted(ask, key)
+            admitted, self.driver = await self._admitted(ask, key)
             attempt = await self._underway.begin(message, admitted, key)
-            if self.running is None:
+            if self.driver is None:
+                self._drive(attempt)
                 return attempt
-            self.running.begins(attempt)
-            if await self._context.repeats.claimed(self.running, attempt):
+            self.driver.begins(attempt)
+            if await self._context.repeats.claimed(self.driver, attempt):
                 return attempt
             self._underway.drop(attempt)
-            self.running = None
+            self.driver = None
             if attempt.cancelled:
                 raise Gone("the call was taken back before it had begun")
 
-    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
+    def _drive(self, attempt: Attempt) -> None:
+        """Begin the life of a call for which no earlier one stands."""
+        self.driver = self._context.repeats.driver(attempt.ask, stateless=self.stateless)
+        self.driver.begins(attempt)
+
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
         caller takes it back."""
         waits = partial(self._joined, key)
@@ -324,8 +332,8 @@ class McpExchange:
             self.attempt = await self._underway.again(message, following(before), wire_id)
             self.attempt.past = before.so_far
             self.attempt.cancelled = before.cancelled
-            if self.running is not None:
-                self.running.begins(self.attempt)
+            if self.driver is not None:
+                self.driver.begins(self.attempt)
             await self.on_disk()
         return with_id(content, wire_id) or content
 
@@ -374,7 +382,7 @@ class McpExchange:
         if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
         # A named write runs on: who gave it up does not know that it did not happen.
-        given_up = attempt.running is not None and attempt.running.is_given_up
+        given_up = attempt.driver is not None and attempt.driver.is_given_up
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     # -- when turnlog has to answer itself -------------------------------------------------
@@ -449,7 +457,7 @@ class McpExchange:
         self._reading.unanswered()
         if self._listening is not None:
             self._listening.hang_up(Failure(kind, Phase.BODY, ""))
-        given_up = self.running is not None and self.running.is_given_up
+        given_up = self.driver is not None and self.driver.is_given_up
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._underway.detach()
         else:
@@ -540,12 +548,12 @@ class McpExchange:
     @property
     def is_heard(self) -> bool:
         """Whether the caller of a call that may outlive it is surely there for the response."""
-        return self.running is not None and self.running.is_heard
+        return self.driver is not None and self.driver.is_guarded and self.driver.is_heard
 
     def handed_over(self) -> None:
         """Note that the response has been written to the agent."""
-        if self.running is not None and not self._underway.attempts:
-            self.running.arrived()
+        if self.driver is not None and not self._underway.attempts:
+            self.driver.on_delivered()
 
     def ended(self) -> Sequence[Ticket]:
         """Learn that a stream ended as it should; calls without a response may be resumed."""

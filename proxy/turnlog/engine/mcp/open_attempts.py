@@ -130,7 +130,7 @@ class Underway(Struct, eq=False):
         phase = self.progress.phase
         tickets: list[Ticket] = []
         for attempt in list(self.attempts):
-            if attempt.n and attempt.running is not None:
+            if attempt.n and attempt.is_guarded:
                 # What its caller was told stands: no answer came to it.
                 self._forget(attempt)
                 continue

@@ -233,8 +233,8 @@ class Reading(Struct, eq=False):
             attempt.marks.add(Flag.RESUMED)
         tickets = self.close(attempt, message, text)
         attempt.message = b""  # its own exchange is over, nobody takes it from there
-        if attempt.running is not None:
-            attempt.running.arrived()
+        if attempt.is_guarded and attempt.driver is not None:
+            attempt.driver.on_delivered()
         elif attempt.facts.guarded:  # of another process, which remembers it no more
             session, facts = attempt.ask.session, attempt.facts
             self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
@@ -246,8 +246,8 @@ class Reading(Struct, eq=False):
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
             # Whoever gave a call up is there all the same on a pipe, and answers.
-            if attempt.running is not None and not self._request.is_piped:
-                attempt.running.asked()
+            if attempt.driver is not None and not self._request.is_piped:
+                attempt.driver.on_server_asks()
         self._context.calls.asked(self._request.scope, key, attempts)
 
     def _key_of(self, message: Message | Outline) -> str:
@@ -303,7 +303,7 @@ class Reading(Struct, eq=False):
         ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
         if fails and _has_dropped(attempt, ending):
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
-        if attempt.running is not None and isinstance(message, Message):
+        if attempt.is_guarded and isinstance(message, Message):
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self.status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
@@ -390,5 +390,5 @@ def _has_dropped(attempt: Attempt, ending: Ending) -> bool:
 
     Many have a code of their own for that.
     """
-    told = attempt.cancelled and attempt.running is not None
+    told = attempt.cancelled and attempt.is_guarded
     return told and ending.kind == ErrorKind.UPSTREAM_INTERNAL

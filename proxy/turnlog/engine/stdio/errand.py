@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import suppress
 from typing import Final, Protocol
 
 from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Place, turn
 from turnlog.engine.context import Context
-from turnlog.engine.http.course import Course, Late
+from turnlog.engine.retry_limits import RetryLimits, TooLate
+from turnlog.exchange.call import Stage
+from turnlog.exchange.events import NotRecorded, Overdue, Recorded, SlotGranted, Woken
 from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress, blocked, in_time
@@ -24,7 +26,7 @@ from .piped import PipedExchange
 _NO_RULES: Final = Policy()
 
 
-class Carrier(Protocol):
+class ErrandPipe(Protocol):
     """The pipe that an errand goes through."""
 
     context: Context
@@ -50,24 +52,34 @@ class Carrier(Protocol):
 
 
 class Errand:
-    """One line of the agent on its way to the server, and what comes back of it."""
+    """One line of the agent on its way to the server, and what comes back of it.
 
-    def __init__(self, pipe: Carrier, exchange: PipedExchange, line: bytes | None) -> None:
+    Carries its call, if it holds exactly one (`engine.call_driver.Carrier`).
+    """
+
+    has_left = False
+    """Whether some of the answer has left: lines leave whole."""
+    is_held = True
+    hears = True
+    is_in_doubt = False
+    can_tell = True
+
+    def __init__(self, pipe: ErrandPipe, exchange: PipedExchange, line: bytes | None) -> None:
         """`line` is `None` where it comes in pieces, and cannot be sent again."""
         self._pipe = pipe
         self._context = pipe.context
         self._line = line or b""
         self._whole = line is not None
         self._began = asyncio.get_running_loop().time()
-        self._course: Course | None = None
-        """What follows each attempt, where a rule may want another one."""
-        self._held: tuple[bytes, Sequence[Ticket]] = (b"", ())
-        """The last answer that did not go to the agent."""
+        self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
+        """Answers by the numbers of their attempts; 0 where there is no call."""
         self._place: Place | None = None
         """Among the calls under way, where a rule counts them."""
         self.exchange = exchange
         self.token = ""
         """With which its progress is reported, where the agent asked for that."""
+        if exchange.driver is not None:
+            exchange.driver.carried_by(self)
 
     @property
     def policy(self) -> Policy:
@@ -75,8 +87,45 @@ class Errand:
         attempt = self.exchange.attempt
         return attempt.ask.policy if attempt is not None else _NO_RULES
 
+    # -- what carries a call ----------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the proxy stops."""
+        return self._context.stop.is_set()
+
+    def may_retry(self) -> bool:
+        """Take one retry out of the server's quota; false where none is left."""
+        attempt = self.exchange.attempt
+        return attempt is not None and self._context.health.may_retry(attempt.ask.server)
+
+    def tell(self, failure: Failure) -> None:
+        """Record that the caller's time is over, and tell it; the call runs on."""
+        assert self.exchange.attempt is not None  # it has time limits
+        self._pipe.give_up(self, self.exchange.attempt)
+        made, tickets = self.exchange.failed(failure)
+        self._pipe.say(line_of(made), tickets)
+
+    def fail(self, kind: ErrorKind) -> None:
+        """Record that the latest attempt failed so."""
+        if self.exchange.attempt is not None:
+            self._pipe.give_up(self, self.exchange.attempt)
+        self.exchange.left(kind)
+
+    def take_back(self) -> None:
+        """Tell the server that nobody waits for the latest attempt any more."""
+        if cancel := self.exchange.cancelling():
+            self._pipe.to_server.line(cancel + b"\n")
+
+    def drop(self) -> None:
+        """Stop carrying the call."""
+        self.exchange.over()
+        self.over()
+
+    # -- before it is sent ------------------------------------------------------------------
+
     async def queued(self) -> None:
-        """Wait until it may leave. Raises `StoreError`, and `Failure` where it must not."""
+        """Wait until it is on disk. Raises `StoreError`, and `Failure` where it must not leave."""
         if ask := self.exchange.blocked:
             raise blocked(ask)
         limits = self.policy.timeout
@@ -85,47 +134,54 @@ class Errand:
         await in_time(limits, self._began, self._began, self.exchange.on_disk())
 
     def is_free(self) -> bool:
-        """Claim a place among the calls under way; tell whether it may leave at once."""
+        """Claim a slot among the calls under way; tell whether it may leave at once."""
+        driver = self.exchange.driver
+        if driver is None:
+            return True
+        retry = self.policy.retry
+        repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
+        driver.feed(Recorded(is_repeatable=repeatable))
+        if driver.stage is not Stage.QUEUED:
+            return True
         self._place = self._context.places.claim(self.exchange.attempt)
-        return self._place is None or self._place.is_held
+        if self._place is not None and not self._place.is_held:
+            return False
+        driver.feed(SlotGranted())
+        return True
 
     async def in_turn(self) -> None:
-        """Wait for that place. Raises `Failure` where it must not leave any more."""
-        attempt = self.exchange.attempt
+        """Wait for that slot. Raises `Failure` where it must not leave any more."""
+        attempt, driver = self.exchange.attempt, self.exchange.driver
         assert self._place is not None
         assert attempt is not None  # only a call has rules
+        assert driver is not None
         limits = self.policy.timeout
         await in_time(limits, self._began, self._began, turn(self._place, attempt))
+        driver.feed(SlotGranted())
 
     def over(self) -> None:
-        """Give up that place: the call has ended, however that was."""
+        """Give up that slot: the call has ended, however that was."""
         if self._place is not None:
             self._place.give_back()
+
+    def _leaves(self) -> bool:
+        """Tell whether it is to be sent now: its caller may have left meanwhile."""
+        driver = self.exchange.driver
+        return driver is None or driver.take_send() is not None
+
+    # -- attempts ---------------------------------------------------------------------------
 
     def send(self) -> None:
         """Make the first attempt, unless its server is left alone."""
         line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
-        self._prepare()
-        self._send(line)
-
-    def _prepare(self) -> None:
-        if self.exchange.running is not None:
-            self.exchange.running.carried_by(self._withdraw, self._outlived)
-        if self.policy.retry is not None:
-            clock, stop = self._context.clock, self._context.stop
-            health = self._context.health
-            repeatable = self._whole and self.exchange.repeatable(self._line)
-            self._course = Course(
-                self.policy, clock, health, self._began, stop, repeatable=repeatable
-            )
-            self._course.go_on()
+        if self._leaves():
+            self._send(line)
 
     def begin(self) -> bool:
-        """Make the only attempt, whose pieces are sent by somebody else; false where its server is left
-        alone."""
-        self._prepare()
-        if not self._passes():
+        """Make the only attempt, whose pieces are sent by somebody else; false where it must not be
+        sent."""
+        if not (self.is_free() and self._leaves() and self._passes()):
             return False
         self._sending()
         return True
@@ -140,8 +196,6 @@ class Errand:
         attempt = self.exchange.attempt
         if attempt is None:
             return True
-        if self._course is not None:
-            self._course.follow(attempt)
         try:
             self._context.health.watch(attempt.ask.server, attempt)
         except Failure as failure:
@@ -180,109 +234,88 @@ class Errand:
         return self.exchange.progress.patience is not None
 
     def answering(self) -> None:
-        """Learn that the answer has begun to come: what has left cannot be taken back."""
+        """Count no time any more, as the answer has begun to come: it cannot be taken back."""
         if (patience := self.exchange.progress.patience) is not None:
             patience.close()
 
     def lost(self, failure: Failure) -> None:
-        """Learn that there will be no answer, of this attempt or any other."""
+        """Take in that there will be no answer, of this attempt or any other."""
         if self.exchange.attempt is None or self.exchange.attempt.ending is None:
             made, tickets = self.exchange.broken_off(failure)
-            self._held = (line_of(made), tickets)
-        self._give(*self._held)
+            self._held[self._number] = (line_of(made), tickets)
+        self._give()
 
     def _expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the attempt up: a time limit was reached."""
-        attempt = self.exchange.attempt
+        """Give the attempt up, as a time limit was reached, unless it runs on."""
+        attempt, driver = self.exchange.attempt, self.exchange.driver
         assert attempt is not None
         failure = Failure(kind, self.exchange.progress.phase, detail)
-        running = self.exchange.running
-        if running is not None and running.time_out(failure):
-            running.left()
+        if driver is not None and driver.on_expired(failure):
             return True
         self._pipe.give_up(self, attempt)
         made, tickets = self.exchange.failed(failure)
-        if cancel := self.exchange.cancelling():
-            self._pipe.to_server.line(cancel + b"\n")
         self._over(line_of(made), tickets)
         return True
 
-    def _outlived(self, failure: Failure) -> bool:
-        """Answer a caller whose time is over, while its call runs on."""
-        assert self.exchange.attempt is not None  # it has time limits
-        self._pipe.give_up(self, self.exchange.attempt)
-        made, tickets = self.exchange.failed(failure)
-        self._pipe.say(line_of(made), tickets)
-        return True
-
-    def _withdraw(self) -> None:
-        """Give a call up that nobody waits for; where the caller did, the server knows."""
-        attempt, running = self.exchange.attempt, self.exchange.running
-        assert attempt is not None  # only a call is guarded
-        assert running is not None
-        self._pipe.give_up(self, attempt)
-        if not attempt.cancelled and (cancel := self.exchange.cancelling()):
-            self._pipe.to_server.line(cancel + b"\n")
-        given_up = running.is_given_up
-        kind = ErrorKind.CANCELLED_BY_CALLER if given_up else ErrorKind.OUTCOME_UNKNOWN
-        self.exchange.left(kind)
-        self.exchange.over()
-        self.over()
-
     def left(self) -> None:
-        """Learn that the agent is gone."""
-        if self.exchange.running is not None:
-            self.exchange.running.left()
+        """Take in that the agent is gone."""
+        if self.exchange.driver is not None and self.exchange.driver.is_guarded:
+            self.exchange.driver.on_left()
 
     def given(self) -> Told | None:
-        """Learn that the agent's answer is on its way; return who wants to know that it has left."""
-        if self.exchange.running is None:
+        """Return who wants to know that the answer, which is on its way, has left."""
+        if self.exchange.driver is None or not self.exchange.driver.is_guarded:
             return None
         self._pipe.unheard.add(self)
         return self._handed_over
 
     def _handed_over(self) -> None:
-        running = self.exchange.running
-        assert running is not None
+        driver = self.exchange.driver
+        assert driver is not None
         self._pipe.unheard.discard(self)
-        if not running.has_left:
-            running.arrived()
+        if not driver.has_left:
+            driver.on_delivered()
         self.exchange.over()
 
-    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Decide what becomes of an answer: it is the agent's, or another attempt follows."""
-        self._held = (raw, tickets)
+    @property
+    def _number(self) -> int:
         attempt = self.exchange.attempt
-        wait = self._course.next if self._course is not None else None
-        if attempt is None or wait is None:
-            self._give(raw, tickets)
-        else:
-            self._context.recorder.retried(attempt, wait.delay)
-            self._pipe.later(self, self._again(attempt, wait.delay))
+        return attempt.ask.number if attempt is not None else 0
 
-    async def _again(self, before: Attempt, delay: float) -> None:
+    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        """Give the agent an answer, or make another attempt."""
+        self._held[self._number] = (raw, tickets)
+        attempt, driver = self.exchange.attempt, self.exchange.driver
+        if attempt is not None and driver is not None and driver.stage is Stage.WAITING:
+            self._context.recorder.retried(attempt, driver.delay)
+            self._pipe.later(self, self._again(attempt, driver))
+        else:
+            self._give()
+
+    async def _again(self, before: Attempt, driver: CallDriver) -> None:
         """Make another attempt after a while, unless nobody wants it any more."""
-        assert self._course is not None
-        await self.exchange.rest(self._pause(delay))
+        limits = RetryLimits(self.policy, self._began, self._context.stop)
+        await self.exchange.rest(limits.pause(driver.delay))
         if self._is_withdrawn(before):
             return
-        if late := self._course.late(None):
-            self._release(before, late)
-        else:
-            self._course.go_on()
-            await self._attempt(before, self._course)
-
-    async def _attempt(self, before: Attempt, course: Course) -> None:
+        if reason := limits.overdue(None):
+            driver.feed(Overdue(reason))
+            self._release(before, reason)
+            return
+        driver.feed(Woken())
         try:
-            line = await course.in_time(self.exchange.again(self._line))
+            line = await limits.in_time(self.exchange.again(self._line))
         except StoreError:
+            driver.feed(NotRecorded())
             self._release(before, StopReason.UNRECORDED)
-        except Late as late:
-            self.exchange.left(late.kind)
+        except TooLate as late:
+            driver.feed(Overdue(late.reason, late.kind))
             self._release(before, late.reason)
         else:
             if not self._is_withdrawn(before):
-                self._send(line)
+                driver.feed(Recorded(is_repeatable=True))
+                if self._leaves():
+                    self._send(line)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
         """Tell whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
@@ -292,19 +325,17 @@ class Errand:
         self.exchange.over()
         return True
 
-    async def _pause(self, delay: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._context.stop.wait()
-
     def _release(self, before: Attempt, reason: StopReason) -> None:
         """Give the agent the answer to an attempt that no other follows."""
         self._context.recorder.abandoned(before, reason)
-        self._give(*self._held)
+        self._give()
 
-    def _give(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+    def _give(self) -> None:
+        driver = self.exchange.driver
+        number = driver.call.given if driver is not None else self._number
+        raw, tickets = self._held.get(number, (b"", ()))
+        self._held.clear()
         self._pipe.say(raw, tickets, self.given())
-        self._held = (b"", ())
 
 
 class Awaited:

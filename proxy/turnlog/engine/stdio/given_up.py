@@ -73,9 +73,7 @@ class GivenUp:
     def runs_on(self, caller_key: str) -> bool:
         """Return whether a call with this id of the caller's runs on, though its caller got an answer."""
         return any(
-            past.answered
-            and past.attempt.caller_key == caller_key
-            and past.attempt.running is not None
+            past.answered and past.attempt.caller_key == caller_key and past.attempt.is_guarded
             for past in self._past.values()
         )
 

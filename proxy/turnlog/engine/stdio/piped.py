@@ -9,7 +9,7 @@ from msgspec import structs
 
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.engine.duplicates.detached_call import Running
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.record.attempt import Ask, Attempt, Reply
@@ -36,7 +36,7 @@ class PipedExchange(McpExchange):
             await self._context.repeats.joined(self.joins)
         await super().begin()
 
-    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, Running | None]:
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
         """Let a call go on. Raises `Repeated`, and `Joins` where it has to wait: not here, where others
         are behind it.
 
@@ -58,8 +58,11 @@ class PipedExchange(McpExchange):
 
     def over(self) -> None:
         """Let whoever waits for the call look at how it has ended."""
-        if self.running is not None:
-            self._context.repeats.over(self.running, self.kept(self.running.kept))
+        driver = self.driver
+        if driver is not None and driver.is_guarded:
+            self._context.repeats.over(driver, self.kept(driver.kept))
+        elif driver is not None:
+            driver.close()
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -111,8 +114,8 @@ class PipedExchange(McpExchange):
         for attempt, wire_key in list(self._underway.attempts.items()):
             if attempt.cancelled and attempt.caller_key == key:
                 found[wire_key] = attempt
-                if self.running is not None:
-                    self.running.left()
+                if attempt.is_guarded and self.driver is not None:
+                    self.driver.on_left()
                     continue
                 kind = ErrorKind.CANCELLED_BY_CALLER
                 self._reading.end(

@@ -1,0 +1,518 @@
+"""Drives one call: turns what happens to it into events, and carries out what `exchange.call` decides."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import Effect, ErrorKind, Flag
+from turnlog.exchange import events as ev
+from turnlog.exchange.call import CallerState, CallMachine, Commands, Stage, Terms
+from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
+from turnlog.observe.clock import Clock
+from turnlog.record.attempt import NO_LINKS, Ask, Attempt
+from turnlog.record.errors import Failure
+from turnlog.record.own_answers import Made
+from turnlog.record.recorder import Recorder
+from turnlog.record.unread import all_read
+from turnlog.rules.model import OnDisconnect
+from turnlog.transport.async_pipes import DOUBT
+
+
+class Carrier(Protocol):
+    """What carries a call to its server, and its answer back: a request over HTTP, or a pipe."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+        ...
+
+    @property
+    def hears(self) -> bool:
+        """Whether what is written goes to the caller."""
+        ...
+
+    @property
+    def has_left(self) -> bool:
+        """Whether some of the latest answer has left."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the latest answer can still be kept from the caller."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the proxy stops."""
+        ...
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the caller can be told now that its time is over."""
+        ...
+
+    def may_retry(self) -> bool:
+        """Take one retry out of the server's quota; false where none is left."""
+        ...
+
+    def tell(self, failure: Failure) -> None:
+        """Record that the caller's time is over, and tell it; the call runs on."""
+        ...
+
+    def fail(self, kind: ErrorKind) -> None:
+        """Record that the latest attempt failed so, unless its answer may come on another stream."""
+        ...
+
+    def take_back(self) -> None:
+        """Tell the server that nobody waits for the latest attempt any more."""
+        ...
+
+    def drop(self) -> None:
+        """Stop carrying the call."""
+        ...
+
+
+class _Nobody:
+    """Carries a call that is not under way."""
+
+    is_in_doubt = hears = has_left = is_stopping = can_tell = False
+    is_held = True
+
+    def may_retry(self) -> bool:
+        return False
+
+    def tell(self, failure: Failure) -> None:
+        """Do nothing: no time is counted."""
+
+    def fail(self, kind: ErrorKind) -> None:
+        """Do nothing: there is nothing to give up."""
+
+    def take_back(self) -> None:
+        """Do nothing: the server knows nothing of it."""
+
+    def drop(self) -> None:
+        """Do nothing."""
+
+
+_NOBODY: Final = _Nobody()
+
+
+class CallDriver:
+    """One call under way, or lately ended. Points in time are on the loop's clock, in seconds."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        recorder: Recorder,
+        clock: Clock,
+        limits: NeverTwice,
+        *,
+        stateless: bool,
+        guessed: bytes = b"",
+    ) -> None:
+        """`guessed` is the link by which it may be joined where its session is only guessed."""
+        self.ask = ask
+        links = ask.links
+        self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
+        """Links by which it is found."""
+        self.on_ended: Callable[[CallDriver], None] | None = None
+        """Called at the end of each attempt."""
+        self.attempt: Attempt | None = None
+        """The latest one."""
+        self.kept: Made | None = None
+        """The whole answer, for a later call that is the same."""
+        self.left_by: set[int | str] = set()
+        """Connections of guessed callers that joined it, and have left as well."""
+        self.to_send: ev.Send | None = None
+        """The attempt that is to be sent now, until somebody takes it."""
+        self.delay = 0.0
+        """s to wait before the next attempt."""
+        self.released: ev.Release | None = None
+        """Which answer is the caller's, once that is decided."""
+        self._recorder = recorder
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        waits = recorder.waits(ask)
+        found = bool(self.found_by)
+        terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=found)
+        self.is_guarded = terms.is_guarded
+        """Whether it must not happen twice (semantics, section 5)."""
+        self.call = CallMachine(terms, self._loop.time(), first=ask.number)
+        self.call.past = ask.past
+        self._carrier: Carrier = _NOBODY
+        self._failure: Failure | None = None
+        """Why the caller's time is over, while it is told."""
+        self._ended: asyncio.Event | None = None
+        """Set at its end, where somebody waits for it."""
+        self._left: asyncio.Event | None = None
+        """Set when its caller leaves, where somebody waits to know."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what is known of it ----------------------------------------------------------------
+
+    @property
+    def stage(self) -> Stage:
+        """How far it is."""
+        return self.call.stage
+
+    @property
+    def size(self) -> int:
+        """Bytes of the answer that is held."""
+        return len(self.kept.body) if self.kept is not None else 0
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; `None` while it runs."""
+        return self.call.ending
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody carries it any more; its answer may yet come on another stream."""
+        return self.call.is_over
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether somebody carries it."""
+        return self._carrier is not _NOBODY
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it must not happen twice, and never got under way."""
+        return self.is_guarded and not (self.is_carried or self.is_over)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was taken back because nobody waits for it."""
+        return self.call.stage is Stage.WITHDRAWN
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its caller is gone."""
+        return self.call.has_left
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its caller has left or cancelled."""
+        return self.call.has_given_up
+
+    @property
+    def may_be_guessed(self) -> bool:
+        """Whether a caller that is only guessed may join it."""
+        return self.call.may_be_guessed(self._loop.time())
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its caller may be gone without a word."""
+        return not self.call.has_left and self._carrier.is_in_doubt
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its caller is surely there and has not had the answer."""
+        is_waiting = self.call.caller in (CallerState.HERE, CallerState.CANCELLED)
+        return is_waiting and self._carrier.hears and not self.is_in_doubt
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the intent of its latest attempt is on disk."""
+        intent = self.attempt.intent if self.attempt is not None else None
+        return intent is not None and intent.placed is not None
+
+    def seen(self) -> EarlierCall:
+        """Return what a later call that asks the same has to know of it."""
+        return self.call.seen(self._loop.time(), is_repeat=Flag.REPEAT_OF_UNKNOWN in self.ask.flags)
+
+    # -- events of whoever carries it -------------------------------------------------------
+
+    def begins(self, attempt: Attempt) -> None:
+        """Take in the attempt whose intent was queued."""
+        self.attempt = attempt
+        attempt.driver = self
+        if self.call.stage is Stage.NEW:
+            self.feed(ev.Begin())
+
+    def carried_by(self, carrier: Carrier) -> None:
+        """Set who carries it out."""
+        self._carrier = carrier
+
+    def feed(self, event: ev.Event) -> Commands:
+        """Carry out what follows an event; return it."""
+        commands = self.call.handle(event, self._loop.time())
+        for command in commands:
+            if (action := _ACTIONS.get(type(command))) is not None:
+                action(self, command)
+        return commands
+
+    def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
+        """Take in how an attempt ended; return what to record of it.
+
+        `ours` tells whether turnlog answers in the server's place.
+        """
+        assert attempt.ending is not None
+        if self._failure is not None:
+            self.feed(ev.Told(attempt.ending))
+            return ev.AppendOutcome()
+        commands = self.feed(self._judged(attempt, attempt.ending, ours=ours))
+        if self.on_ended is not None:
+            self.on_ended(self)
+        outcome = commands[0]
+        assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
+        attempt.yields = not outcome.is_told and self.call.stage is not Stage.WAITING
+        return outcome
+
+    def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
+        number, carrier = attempt.ask.number, self._carrier
+        if self.ask.policy.retry is None:
+            return ev.Judged(number=number, ending=ending, ours=ours)
+        return ev.Judged(
+            number=number,
+            ending=ending,
+            ours=ours,
+            retry_after=attempt.retry_after,
+            has_left=carrier.has_left,
+            is_held=carrier.is_held,
+            is_stopping=carrier.is_stopping,
+            dice=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
+            may_retry=carrier.may_retry,
+        )
+
+    def on_outcome_written(self, *, written: bool) -> None:
+        """Take in that the last outcome is on disk, or will never be."""
+        if self.call.stage is Stage.SETTLING:
+            self.feed(ev.Recorded() if written else ev.NotRecorded())
+
+    def take_send(self) -> ev.Send | None:
+        """Return the attempt that is to be sent now, once."""
+        send, self.to_send = self.to_send, None
+        return send
+
+    def on_expired(self, failure: Failure) -> bool:
+        """Take in that the caller's time is over; return whether the call runs on all the same."""
+        self._failure = failure
+        try:
+            commands = self.feed(ev.Expired(failure.kind, can_tell=self._carrier.can_tell))
+        finally:
+            self._failure = None
+        return any(isinstance(command, ev.Tell) for command in commands)
+
+    def on_over(self) -> None:
+        """Take in that nobody carries it any more, or that a late answer came."""
+        self.feed(ev.Over())
+
+    # -- events of its caller, and of others ------------------------------------------------
+
+    def on_left(self) -> None:
+        """Take in that its caller is gone."""
+        if self.attempt is not None:
+            self.feed(ev.Left())
+        if self._left is not None:
+            self._left.set()
+
+    def on_cancelled(self) -> None:
+        """Take in that its caller took it back, and that the server is told."""
+        self.feed(ev.Cancelled())
+
+    def on_late_cancel(self) -> bool:
+        """Take in a cancel that crossed the answer; return whether the answer counts as not delivered."""
+        return self.attempt is not None and bool(self.feed(ev.CancelledLate()))
+
+    def on_delivered(self) -> None:
+        """Take in that the whole answer was handed to a caller."""
+        if self.attempt is not None and self.attempt.ending is not None:
+            self.on_outcome_written(written=True)  # no answer leaves before
+            self.feed(ev.Delivered())
+
+    def on_server_asks(self) -> None:
+        """Take in that the server asks the caller something."""
+        self.feed(ev.ServerAsked())
+
+    def on_guess_left(self, connection: int | str) -> None:
+        """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
+        self.left_by.add(connection)
+        self.call.on_guess_left(self._loop.time())
+
+    async def resumed(self) -> None:
+        """Give it up to the stream that resumes its own, if its caller has left."""
+        if self.call.is_abandoned and self.is_carried:
+            self.feed(ev.Resumed())
+            await self.ended()
+
+    def stop(self) -> None:
+        """Give it up, because the proxy stops."""
+        self.feed(ev.Stopped())
+
+    async def made_certain(self) -> None:
+        """Wait until it is known whether its caller is gone, as far as that shows in time."""
+        for wait in DOUBT:
+            if not self.is_in_doubt:
+                return
+            if self._left is None:
+                self._left = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._left.wait()
+
+    async def asked_beside(self) -> None:
+        """Wait until it is known whether its caller has given it up: the same call was made again.
+
+        A close or a cancel comes on another connection, and may be read after the call behind it.
+        """
+        await all_read()
+        await self.made_certain()
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+        if self.is_over:
+            return
+        if self._ended is None:
+            self._ended = asyncio.Event()
+        await self._ended.wait()
+
+    async def joined(self) -> None:
+        """Wait for its answer, beside its caller or in its place."""
+        self.feed(ev.JoinerCame())
+        try:
+            await self.ended()
+        finally:
+            self.feed(ev.JoinerLeft())
+
+    def close(self) -> None:
+        """Take in that nobody carries a call any more that no later one can ask for."""
+        self._carrier = _NOBODY
+        if self.attempt is not None:
+            self.attempt.driver = None  # else both would wait for the collector
+
+    # -- when it is remembered --------------------------------------------------------------
+
+    def shrink(self) -> None:
+        """Release what is not needed after the end: many calls are remembered."""
+        self._carrier, self.on_ended = _NOBODY, None
+        if self.attempt is not None:
+            self.attempt.retire()
+            self.ask = self.attempt.ask
+
+    def forgotten(self) -> None:
+        """Break the cycle with the attempt: the collector hardly looks at what has lived for long."""
+        if self.is_over and self.attempt is not None and self.attempt.ended:
+            self.attempt.driver = None
+
+    # -- commands; those that are missing here are for whoever carries the call --------------
+
+    def do_note(self, note: ev.Note) -> None:
+        """Append a note."""
+        if (attempt := self.attempt) is not None:
+            follows = (attempt.outcome or attempt.intent) if note.on_outcome else attempt.intent
+            self._recorder.note(note.kind, self.ask.session, attempt.facts, follows)
+
+    def do_arm(self, command: ev.Arm) -> None:
+        """Begin to count the time for which it runs on alone."""
+        self.do_disarm(ev.Disarm())
+        self._timer = self._loop.call_later(command.delay, self.feed, ev.Drained())
+
+    def do_disarm(self, _: ev.Disarm) -> None:
+        """Count that time no more."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def do_send(self, command: ev.Send) -> None:
+        """Keep in mind that an attempt is to be sent."""
+        self.to_send = command
+
+    def do_rest(self, command: ev.Rest) -> None:
+        """Keep in mind for how long whoever carries it has to wait."""
+        self.delay = command.delay
+
+    def do_release(self, command: ev.Release) -> None:
+        """Keep in mind which answer is the caller's."""
+        self.released = command
+
+    def do_dequeue(self, _: ev.Dequeue) -> None:
+        """End its wait for a slot."""
+        if self.attempt is not None and self.attempt.unqueue is not None:
+            self.attempt.unqueue()
+
+    def do_tell(self, _: ev.Tell) -> None:
+        """Answer the caller, whose time is over."""
+        assert self._failure is not None  # a limit was reached
+        self._carrier.tell(self._failure)
+
+    def do_fail(self, command: ev.Fail) -> None:
+        """Give the attempt up; where a limit was reached its connection does that."""
+        if self._failure is None:
+            self._carrier.fail(command.kind)
+
+    def do_take_back(self, _: ev.TakeBack) -> None:
+        """Tell the server that nobody waits."""
+        self._carrier.take_back()
+
+    def do_drop(self, _: ev.Drop) -> None:
+        """Stop carrying it."""
+        self._carrier.drop()
+
+    def do_close(self, _: ev.Close) -> None:
+        """Wake those that wait for its end."""
+        if self._ended is not None:
+            self._ended.set()
+
+
+_ACTIONS: Final[dict[type, Callable[[CallDriver, Any], None]]] = {
+    ev.Note: CallDriver.do_note,
+    ev.Arm: CallDriver.do_arm,
+    ev.Disarm: CallDriver.do_disarm,
+    ev.Send: CallDriver.do_send,
+    ev.Rest: CallDriver.do_rest,
+    ev.Release: CallDriver.do_release,
+    ev.Dequeue: CallDriver.do_dequeue,
+    ev.Tell: CallDriver.do_tell,
+    ev.Fail: CallDriver.do_fail,
+    ev.TakeBack: CallDriver.do_take_back,
+    ev.Drop: CallDriver.do_drop,
+    ev.Close: CallDriver.do_close,
+}
+
+
+_PLAIN: Final = {
+    effect: tuple(Terms(effect=effect, waits=waits) for waits in (False, True)) for effect in Effect
+}
+"""Terms of calls of which no rule says anything: most."""
+
+
+def _terms(
+    ask: Ask, limits: NeverTwice, *, waits: bool, stateless: bool, is_findable: bool
+) -> Terms:
+    policy = ask.policy
+    if not ask.may_be_guarded:
+        if policy.retry is None and policy.concurrency is None:
+            return _PLAIN[ask.effect][waits]
+        return Terms(
+            waits=waits,
+            effect=ask.effect,
+            is_limited=policy.concurrency is not None,
+            is_keyed=bool(ask.key_sent),
+            retry=policy.retry,
+            total=policy.timeout.total,
+            limits=limits,
+        )
+    # Another attempt could follow: its caller is better told how that ends.
+    repeats = policy.retry is not None and (
+        ask.effect is Effect.IDEMPOTENT_WRITE or bool(ask.key_sent)
+    )
+    stays = policy.on_disconnect is not OnDisconnect.CANCEL and ask.is_named and not repeats
+    findable = ask.guess is None or is_findable
+    return Terms(
+        effect=ask.effect,
+        is_guarded=True,
+        waits=waits,
+        is_limited=policy.concurrency is not None,
+        is_keyed=bool(ask.key_sent),
+        is_remembered=ask.links is not NO_LINKS,
+        retry=policy.retry,
+        total=policy.timeout.total,
+        on_disconnect=disconnect_action(
+            policy.on_disconnect, stateless=stateless, is_findable=findable
+        ),
+        outlives_limits=stays,
+        limits=limits,
+    )

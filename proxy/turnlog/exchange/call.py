@@ -1,0 +1,640 @@
+"""The life of one call, from its first record to its last, whatever carries it. Pure.
+
+Two machines that know of each other: the attempt (`Stage`) and the caller (`CallerState`). A driver turns
+what happens into events, and carries out the commands that `CallMachine.handle` returns. What may happen
+when is one table, `TRANSITIONS`; anything else is a bug of the driver.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from math import inf
+from typing import Any, Final
+
+from msgspec import Struct
+
+from turnlog.core.classify import (
+    EarlierAttempts,
+    Ending,
+    ending_of_call,
+    more_executed,
+    with_attempt,
+)
+from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
+from turnlog.rules.model import OnDisconnect, Retry
+from turnlog.rules.retry import EndedAttempt, RetryIn, StopReason, decide_retry, may_still_run
+
+from . import events as ev
+from .duplicates import CANCELLED_LIFE, EarlierCall, NeverTwice
+
+Commands = tuple[ev.Command, ...]
+_NOTHING: Final[Commands] = ()
+_LATE_OUTCOME: Final[Commands] = (ev.AppendOutcome(is_late=True),)
+"""What follows an answer to an attempt before the latest: it is recorded, and nothing else."""
+
+
+_LEFT_ANSWER: Final = ev.Note(NoteKind.ABANDONED, on_outcome=True)
+
+
+class Stage(StrEnum):
+    """How far the latest attempt is."""
+
+    NEW = "new"
+    RECORDING = "recording"
+    """Its intent is being written; nothing was sent."""
+    QUEUED = "queued"
+    """It waits for a slot."""
+    CHECKING = "checking"
+    """It is found out whether the caller is still there."""
+    SENT = "sent"
+    """It is on its way, or at the server."""
+    SETTLING = "settling"
+    """It was the last one. Its outcome is being written, and the answer held."""
+    WAITING = "waiting"
+    """It failed, and another one follows."""
+    WITHDRAWN = "withdrawn"
+    """It was given up, because nobody waits for it."""
+    ENDED = "ended"
+    """It was the last one. The transfer of its answer may go on."""
+    OPEN = "open"
+    """Nobody carries it out any more; its answer may come on another stream."""
+    DONE = "done"
+
+
+class CallerState(StrEnum):
+    """Where the caller is."""
+
+    HERE = "here"
+    CANCELLED = "cancelled"
+    """It took the call back, and is still connected."""
+    GONE = "gone"
+    """It has left, or was told that its time is over."""
+    ANSWERED = "answered"
+
+
+NEW, RECORDING, QUEUED, CHECKING, SENT, SETTLING, WAITING, WITHDRAWN, ENDED, OPEN, DONE = Stage
+HERE, CANCELLED, GONE, ANSWERED = CallerState
+_CANCELLED: Final = ErrorKind.CANCELLED_BY_CALLER
+
+
+class Terms(Struct, frozen=True, kw_only=True, gc=False):
+    """What rules and protocol say of a call before it begins. Times are in seconds."""
+
+    effect: Effect = Effect.UNKNOWN
+    is_guarded: bool = False
+    """Whether it must not happen twice: its effect is named, or it has a key (semantics, section 5)."""
+    is_limited: bool = False
+    """Whether a rule says how many such calls run at once."""
+    is_keyed: bool = False
+    """Whether it carries an idempotency key that its server honours."""
+    waits: bool = True
+    """Whether an answer is held until its outcome is on disk."""
+    is_remembered: bool = False
+    """Whether a later call can be found to be the same."""
+    retry: Retry | None = None
+    total: float = inf
+    """For all attempts together."""
+    on_disconnect: OnDisconnect = OnDisconnect.CANCEL
+    """What becomes of it when its caller is gone."""
+    outlives_limits: bool = False
+    """Whether it runs on when its caller's time is over."""
+    limits: NeverTwice = NeverTwice()
+
+
+class InvalidEvent(Exception):
+    """An event that cannot happen at this stage: a bug of the driver."""
+
+
+class CallMachine:
+    """The life of one call. Points in time are in seconds, on one clock."""
+
+    __slots__ = (
+        "_answered",
+        "_first",
+        "_is_told",
+        "_left_at",
+        "_may_repeat",
+        "_release",
+        "began",
+        "caller",
+        "cancelled_at",
+        "ended_at",
+        "joiners",
+        "last",
+        "number",
+        "past",
+        "stage",
+        "terms",
+    )
+
+    def __init__(self, terms: Terms, began: float, *, first: int = 1) -> None:
+        """`first` is the number of its first attempt: one that follows a redirect had others before."""
+        self.terms = terms
+        self.began = began
+        self.stage = NEW
+        self.caller = HERE
+        self.number = first - 1
+        """Of the latest attempt."""
+        self.past: EarlierAttempts | None = None
+        """What the attempts before the latest came to."""
+        self.last: Ending | None = None
+        """How the latest attempt that has ended did."""
+        self.joiners = 0
+        """How many other calls wait for this one's answer."""
+        self.cancelled_at: float | None = None
+        """When the caller took it back."""
+        self.ended_at = 0.0
+        self._left_at = 0.0
+        self._may_repeat = False
+        self._is_told = False
+        """Whether the caller was told that its time is over, and no answer has come since."""
+        self._answered: tuple[int, Ending] | None = None
+        """The latest attempt that the server answered, and how that ended."""
+        self._first = first
+        self._release = first
+        """The attempt whose answer is the caller's, unless another one follows."""
+
+    def handle(self, event: ev.Event, now: float) -> Commands:
+        """Return what to do now. Raises `InvalidEvent`."""
+        step = TRANSITIONS.get((self.stage, type(event)))
+        if step is None:
+            raise InvalidEvent(f"{type(event).__name__} at stage {self.stage.value!r}")
+        return step(self, event, now)
+
+    # -- what others ask --------------------------------------------------------------------
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the caller is gone."""
+        return self.caller is GONE
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the caller is gone and no other call waits."""
+        return self.caller is GONE and not self.joiners
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether the caller has left or cancelled: it reads no answer any more (MCP, cancellation)."""
+        return self.caller is GONE or self.cancelled_at is not None
+
+    @property
+    def given(self) -> int:
+        """The number of the attempt whose answer is the caller's, unless another one follows."""
+        return self._release
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody carries it out any more; an answer may yet come on another stream."""
+        return self.stage is DONE or self.stage is OPEN
+
+    @property
+    def overall(self) -> Ending | None:
+        """How the call ended, with all its attempts; `None` while none has."""
+        return ending_of_call(self.last, self.past) if self.last is not None else None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the call ended; `None` while somebody carries it out, or its answer may yet come."""
+        return self.overall if self.is_over else None
+
+    def may_be_guessed(self, now: float) -> bool:
+        """Return whether a caller that is only guessed may join it: it was left a moment ago."""
+        lately = now - self._left_at <= self.terms.limits.cancel_grace
+        return self.caller is GONE and lately and not self.is_over and self.cancelled_at is None
+
+    def on_guess_left(self, now: float) -> None:
+        """Count a guessed caller that is gone as well as the caller."""
+        self._left_at = now
+
+    def seen(self, now: float, *, is_repeat: bool) -> EarlierCall:
+        """Return what a later call that asks the same has to know of this one.
+
+        `is_repeat`: whether it was sent although nobody knew what one before had done.
+        """
+        answered = self.stage is ENDED and not self.has_given_up and self._is_whole
+        cancelled = self.cancelled_at
+        return EarlierCall(
+            ending=self.overall if answered else self.ending,
+            began=now - self.began,
+            ended=now - self.ended_at if self.is_over else 0.0,
+            abandoned=self.caller is GONE,
+            cancelled=None if cancelled is None else now - cancelled,
+            delivered=self.caller is ANSWERED or answered,
+            repeats=is_repeat,
+        )
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the server's whole answer is here: what a stream holds behind it is no part of it."""
+        return self.last is not None and self.last.phase is Phase.DONE and self.terms.retry is None
+
+    # -- before anything is sent ------------------------------------------------------------
+
+    def on_begin(self, _: ev.Begin | ev.Woken, __: float) -> Commands:
+        if self.last is not None:
+            self.past, self.last = with_attempt(self.past, self.last), None
+        self.stage, self.number = RECORDING, self.number + 1
+        return (ev.AppendIntent(self.number),)
+
+    def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
+        self._may_repeat = event.is_repeatable
+        if self.terms.is_limited and self.number == self._first:
+            self.stage = QUEUED
+            return (ev.Acquire(),)
+        return self._leave(in_doubt=event.in_doubt)
+
+    def on_slot(self, event: ev.SlotGranted, _: float) -> Commands:
+        return self._leave(in_doubt=event.in_doubt)
+
+    def _leave(self, *, in_doubt: bool) -> Commands:
+        # A proxy that was stopped for a while must not send what its caller has given up, and may
+        # have asked for elsewhere (semantics, section 5, Before the first byte).
+        if self.terms.is_guarded and self.has_given_up:
+            return (ev.Fail(_CANCELLED),)
+        if in_doubt:
+            self.stage = CHECKING
+            return (ev.Check(),)
+        return self._send()
+
+    def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
+        return self._send()  # undecided counts as there
+
+    def _send(self) -> Commands:
+        self.stage, retry = SENT, self.terms.retry
+        hold = retry is not None and self._may_repeat and self.number < retry.max_attempts
+        return (ev.Send(self.number, hold=hold),)
+
+    def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
+        self.stage = ENDED
+        if self.number == self._first:
+            return (ev.Refuse(),)
+        return (ev.Release(self._release, StopReason.UNRECORDED),)
+
+    def on_left_unsent(self, _: ev.Left, now: float) -> Commands:
+        self.caller, self._left_at = GONE, now
+        if not self.terms.is_guarded or self.stage is CHECKING:
+            return (ev.Fail(_CANCELLED),)
+        if self.stage is QUEUED and not self.joiners:
+            return (ev.Dequeue(),)
+        return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
+
+    def on_cancelled_unsent(self, event: ev.Cancelled, now: float) -> Commands:
+        # Of a call that no rule names the server learns as it does without turnlog.
+        if self.stage is QUEUED:
+            self._take_back(now)
+            return (ev.Dequeue(),)
+        if self.stage is CHECKING and self.terms.is_guarded:
+            self._take_back(now)
+            return (ev.Fail(_CANCELLED),)
+        return self.on_cancelled(event, now)
+
+    def on_late_start(self, event: ev.Overdue, _: float) -> Commands:
+        self.stage = ENDED
+        return (ev.Fail(event.kind), ev.Release(self._release, event.reason))
+
+    def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
+        """Take the end of an attempt that was not sent: none follows, and no disk is waited for."""
+        if event.number != self.number:
+            return _LATE_OUTCOME
+        self.last, self.stage, self.ended_at = event.ending, ENDED, now
+        self._release = self.number
+        outcome = ev.AppendOutcome()
+        return (outcome,) if self.caller is GONE else (outcome, ev.Release(self.number))
+
+    def on_expired_unsent(self, event: ev.Expired, _: float) -> Commands:
+        return (ev.Fail(event.kind),)
+
+    # -- while it is sent -------------------------------------------------------------------
+
+    def on_expired(self, event: ev.Expired, now: float) -> Commands:
+        stays = self.terms.outlives_limits and event.can_tell
+        if not stays or self.caller is GONE or self.joiners:
+            return (ev.Fail(event.kind),)
+        self.caller, self._left_at, self._is_told = GONE, now, True
+        drain = ev.Arm(self.terms.limits.drain)
+        return (ev.Tell(), ev.Note(NoteKind.ABANDONED), drain)
+
+    def on_told(self, event: ev.Told, _: float) -> Commands:
+        self.last = event.ending
+        return (ev.AppendOutcome(),)
+
+    def on_left(self, _: ev.Left, now: float) -> Commands:
+        if self.caller is GONE:
+            return _NOTHING
+        if self.caller is ANSWERED:
+            return (ev.Drop(),)  # nobody waits for the end of the transfer
+        self.caller, self._left_at = GONE, now
+        if self.terms.is_guarded:
+            return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
+        if self.stage is SENT:
+            return (ev.Fail(_CANCELLED),)
+        self.stage = ENDED
+        return _NOTHING
+
+    def on_cancelled(self, _: ev.Cancelled, now: float) -> Commands:
+        if self.cancelled_at is not None:
+            return _NOTHING
+        self._take_back(now)
+        if not self.terms.is_guarded:
+            return _NOTHING
+        runs_on = self._run_on(now) if self.caller is GONE or self.joiners else _NOTHING
+        return (ev.Note(NoteKind.CANCEL_FORWARDED), *runs_on)
+
+    def on_cancelled_between(self, event: ev.Cancelled, now: float) -> Commands:
+        """Take note of a cancel before the next attempt: none follows, and the answer is at hand."""
+        commands = self.on_cancelled(event, now)
+        self.stage = ENDED
+        return (*commands, ev.Release(self._release, StopReason.CANCELLED))
+
+    def _take_back(self, now: float) -> None:
+        self.cancelled_at = now
+        if self.caller is HERE:
+            self.caller = CANCELLED
+
+    def on_joined(self, _: ev.JoinerCame, now: float) -> Commands:
+        self.joiners += 1
+        # A server may never answer what it was told to drop.
+        return (ev.Disarm(),) if self.cancelled_at is None else self._run_on(now)
+
+    def on_joiner_left(self, _: ev.JoinerLeft, now: float) -> Commands:
+        self.joiners -= 1
+        if not self.is_abandoned:
+            return _NOTHING if self.joiners else (ev.Disarm(),)
+        return (ev.Dequeue(),) if self.stage is QUEUED else self._run_on(now)
+
+    def on_joined_late(self, _: ev.JoinerCame, __: float) -> Commands:
+        self.joiners += 1
+        return _NOTHING
+
+    def on_joiner_left_late(self, _: ev.JoinerLeft, __: float) -> Commands:
+        self.joiners -= 1
+        return _NOTHING
+
+    def _run_on(self, now: float) -> Commands:
+        """Return what lets the call run for as long as one may that nobody waits for."""
+        limits = self.terms.limits
+        if self.cancelled_at is not None:
+            left = self.cancelled_at + CANCELLED_LIFE - now
+        elif self._is_told or self.terms.on_disconnect is OnDisconnect.DRAIN:
+            left = limits.drain
+        elif self.terms.on_disconnect is OnDisconnect.GRACE:
+            left = limits.cancel_grace
+        else:
+            left = 0.0
+        return (ev.Arm(max(left, 0.0)),)
+
+    def on_drained(self, _: ev.Drained, now: float) -> Commands:
+        if self.joiners and self.cancelled_at is None:
+            return _NOTHING
+        return self._give_up(now)
+
+    def on_server_asks(self, _: ev.ServerAsked, now: float) -> Commands:
+        # Who is gone cannot answer.
+        return self._give_up(now) if self.is_abandoned else _NOTHING
+
+    def _give_up(self, now: float) -> Commands:
+        """Return what ends a call that nobody waits for; where its caller took it back, the server knows."""
+        told = self.on_cancelled(ev.Cancelled(), now)[:1]
+        if self.stage is ENDED or self.stage is SETTLING:
+            return (*told, ev.Disarm(), ev.Drop())
+        back = (ev.TakeBack(),) if told and self.stage is SENT else _NOTHING
+        self.stage = WITHDRAWN
+        return (*told, ev.Disarm(), *back, ev.Fail(_CANCELLED), ev.Drop())
+
+    def on_resumed(self, _: ev.Resumed, __: float) -> Commands:
+        return (ev.Fail(_CANCELLED), ev.Drop()) if self.is_abandoned else _NOTHING
+
+    def on_stopped(self, _: ev.Stopped, __: float) -> Commands:
+        self.stage = WITHDRAWN
+        return (ev.Fail(ErrorKind.OUTCOME_UNKNOWN), ev.Drop())
+
+    def on_stopped_at_end(self, _: ev.Stopped, __: float) -> Commands:
+        return (ev.Drop(),)
+
+    # -- the end of an attempt --------------------------------------------------------------
+
+    def on_judged(self, event: ev.Judged, now: float) -> Commands:
+        """Decide what follows an attempt that was sent."""
+        if event.number != self.number:
+            return _LATE_OUTCOME
+        self.last, self.ended_at, self._is_told = event.ending, now, False
+        self._release = self.number
+        retries = self.terms.retry is not None
+        verdict = self._verdict(event, now) if retries else StopReason.ANSWERED
+        if retries:
+            self._choose_answer(event)
+        back = self._taken_back(event.ending, verdict) if event.ending.error else _NOTHING
+        if isinstance(verdict, RetryIn):
+            self.stage = WAITING
+            outcome = ev.AppendOutcome(is_told=False, is_late=self._is_late)
+            return (outcome, *back, ev.Rest(verdict.delay))
+        reason = "" if verdict is StopReason.ANSWERED else verdict.value
+        is_told = self._release == self.number
+        outcome = ev.AppendOutcome(reason, is_told=is_told, is_late=self._is_late)
+        if self.terms.waits:
+            self.stage = SETTLING
+            return (outcome, *back)
+        self.stage = ENDED
+        return (outcome, *back, ev.Release(self._release))
+
+    def _choose_answer(self, event: ev.Judged) -> None:
+        """Choose whose answer is the caller's: an earlier one of the server's may be better than ours."""
+        before = self._answered
+        if not event.ours:
+            self._answered = self.number, event.ending
+        elif before is not None and not event.has_left and self._says_enough(before[1]):
+            self._release = before[0]
+
+    def _taken_back(self, ending: Ending, verdict: RetryIn | StopReason) -> Commands:
+        """Return what tells the server that nobody waits for an attempt it may still be at."""
+        again = isinstance(verdict, RetryIn)
+        if self.cancelled_at is not None or not may_still_run(ending, again=again):
+            return _NOTHING
+        return (ev.TakeBack(),)
+
+    def _verdict(self, event: ev.Judged, now: float) -> RetryIn | StopReason:
+        """Return the wait before the next attempt, or why there is none."""
+        terms = self.terms
+        tried = EndedAttempt(
+            ending=event.ending,
+            effect=terms.effect,
+            keyed=terms.is_keyed,
+            number=self.number,
+            elapsed=now - self.began,
+            retry_after=event.retry_after,
+        )
+        verdict = decide_retry(terms.retry, tried, total=terms.total, dice=event.dice)
+        if not isinstance(verdict, RetryIn):
+            return verdict.reason
+        return self._hindrance(event) or verdict
+
+    def _hindrance(self, event: ev.Judged) -> StopReason | None:
+        if not self._may_repeat:
+            return StopReason.BODY
+        if self.cancelled_at is not None:
+            return StopReason.CANCELLED
+        if event.is_stopping:
+            return StopReason.STOPPING
+        if event.has_left or not event.is_held:
+            return StopReason.RELAYED
+        return None if event.may_retry() else StopReason.QUOTA
+
+    def _says_enough(self, said: Ending) -> bool:
+        """Return whether the server's answer to an earlier attempt may stand for the call.
+
+        It must not say less of what may have happened than the call came to (429 says: nothing).
+        """
+        whole = self.overall
+        assert whole is not None  # it has just ended
+        return self.terms.effect is Effect.READ or (
+            more_executed(said.executed, whole.executed) is said.executed
+        )
+
+    def on_judged_again(self, event: ev.Judged, now: float) -> Commands:
+        """Take what comes after the end: it is recorded, and is the call's end from now on."""
+        if event.number != self.number:
+            return _LATE_OUTCOME
+        self.last, self.ended_at, self._is_told = event.ending, now, False
+        if self.stage is OPEN:
+            self.stage = DONE
+        elif self.stage is WITHDRAWN:
+            self.stage = ENDED
+        return (ev.AppendOutcome(is_late=self._is_late),)
+
+    @property
+    def _is_late(self) -> bool:
+        return self.terms.is_guarded and self.caller is GONE
+
+    def on_outcome_recorded(self, _: ev.Recorded | ev.NotRecorded, __: float) -> Commands:
+        # An outcome that cannot be written holds no answer back (flag `unrecorded`).
+        self.stage = ENDED
+        return (ev.Release(self._release),)
+
+    def on_overdue(self, event: ev.Overdue, _: float) -> Commands:
+        self.stage = ENDED
+        return (ev.Release(self._release, event.reason),)
+
+    # -- after the end ----------------------------------------------------------------------
+
+    def on_delivered(self, _: ev.Delivered, __: float) -> Commands:
+        if self.last is None or self.caller is ANSWERED:
+            return _NOTHING
+        # Of a call that nobody can ask for again it matters only where its caller had left.
+        is_of_use = self.terms.is_guarded and (self.caller is GONE or self.terms.is_remembered)
+        self.caller = ANSWERED
+        return (ev.Note(NoteKind.DELIVERED, on_outcome=True),) if is_of_use else _NOTHING
+
+    def on_left_late(self, _: ev.Left, now: float) -> Commands:
+        """Take note that the caller has left with the answer on its way, or still to come."""
+        if self.caller is GONE or self.caller is ANSWERED or self.stage is OPEN:
+            return _NOTHING
+        self.caller, self._left_at = GONE, now
+        return (_LEFT_ANSWER,) if self.terms.is_guarded else _NOTHING
+
+    def on_cancelled_late(self, _: ev.CancelledLate, now: float) -> Commands:
+        too_late = self.is_over and now - self.ended_at >= CANCELLED_LIFE
+        if too_late or not self.terms.is_guarded:
+            return _NOTHING
+        self.caller = GONE
+        return (_LEFT_ANSWER,)
+
+    def on_over(self, _: ev.Over, now: float) -> Commands:
+        unanswered = self._is_told and self.cancelled_at is None
+        self.stage, self.ended_at = OPEN if self.last is None else DONE, now
+        # The log holds no more than that the caller's time was over.
+        silence = (ev.Note(NoteKind.UNANSWERED, on_outcome=True),) if unanswered else _NOTHING
+        return (ev.Disarm(), *silence, ev.Close())
+
+    def ignore(self, _: ev.Event, __: float) -> Commands:
+        return _NOTHING
+
+
+Step = Callable[[CallMachine, Any, float], Commands]
+
+
+def _table() -> dict[tuple[Stage, type], Step]:
+    """Return what each event does at each stage; what is missing cannot happen."""
+    always: dict[type, Step] = {
+        ev.JoinerCame: CallMachine.on_joined,
+        ev.JoinerLeft: CallMachine.on_joiner_left,
+        ev.Cancelled: CallMachine.on_cancelled,
+        ev.CancelledLate: CallMachine.on_cancelled_late,
+        ev.Left: CallMachine.on_left,
+        ev.Drained: CallMachine.on_drained,
+        ev.ServerAsked: CallMachine.on_server_asks,
+        ev.Resumed: CallMachine.on_resumed,
+        ev.Stopped: CallMachine.on_stopped,
+        ev.Delivered: CallMachine.ignore,
+        ev.Over: CallMachine.on_over,
+    }
+    unsent: dict[type, Step] = {
+        **always,
+        ev.Left: CallMachine.on_left_unsent,
+        ev.Cancelled: CallMachine.on_cancelled_unsent,
+        ev.Expired: CallMachine.on_expired_unsent,
+        ev.Judged: CallMachine.on_unsent_judged,
+    }
+    ended: dict[type, Step] = {
+        **always,
+        ev.Judged: CallMachine.on_judged_again,
+        ev.Recorded: CallMachine.ignore,
+        ev.NotRecorded: CallMachine.ignore,
+        ev.Stopped: CallMachine.on_stopped_at_end,
+        ev.Delivered: CallMachine.on_delivered,
+        ev.Expired: CallMachine.ignore,
+    }
+    over: dict[type, Step] = {
+        **dict.fromkeys(always, CallMachine.ignore),
+        ev.JoinerLeft: CallMachine.on_joiner_left_late,
+        ev.Judged: CallMachine.on_judged_again,
+        ev.Left: CallMachine.on_left_late,
+        ev.CancelledLate: CallMachine.on_cancelled_late,
+        ev.Delivered: CallMachine.on_delivered,
+        ev.Recorded: CallMachine.ignore,
+        ev.NotRecorded: CallMachine.ignore,
+        ev.Expired: CallMachine.ignore,
+        ev.Over: CallMachine.on_over,
+    }
+    rows: dict[Stage, dict[type, Step]] = {
+        NEW: {**always, ev.Begin: CallMachine.on_begin, ev.Left: CallMachine.ignore},
+        RECORDING: {
+            **unsent,
+            ev.Recorded: CallMachine.on_intent_recorded,
+            ev.NotRecorded: CallMachine.on_intent_lost,
+            ev.Overdue: CallMachine.on_late_start,
+        },
+        QUEUED: {**unsent, ev.SlotGranted: CallMachine.on_slot},
+        CHECKING: {**unsent, ev.CallerChecked: CallMachine.on_checked},
+        SENT: {
+            **always,
+            ev.Judged: CallMachine.on_judged,
+            ev.Told: CallMachine.on_told,
+            ev.Expired: CallMachine.on_expired,
+        },
+        SETTLING: {
+            **ended,
+            ev.Recorded: CallMachine.on_outcome_recorded,
+            ev.NotRecorded: CallMachine.on_outcome_recorded,
+            ev.Delivered: CallMachine.ignore,
+        },
+        WAITING: {
+            **ended,
+            ev.Woken: CallMachine.on_begin,
+            ev.Overdue: CallMachine.on_overdue,
+            ev.Cancelled: CallMachine.on_cancelled_between,
+            ev.Delivered: CallMachine.ignore,
+        },
+        WITHDRAWN: {
+            **over,
+            ev.Left: CallMachine.ignore,
+            ev.Delivered: CallMachine.ignore,
+            ev.JoinerCame: CallMachine.on_joined_late,
+        },
+        ENDED: ended,
+        OPEN: over,
+        DONE: over,
+    }
+    return {(stage, event): step for stage, row in rows.items() for event, step in row.items()}
+
+
+TRANSITIONS: Final = _table()

@@ -1,0 +1,272 @@
+"""What happens to a call, and what is to be done about it. See `exchange.call`."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from turnlog.core.classify import Ending
+from turnlog.core.kinds import ErrorKind, NoteKind
+from turnlog.rules.retry import StopReason
+
+# -- events: what the driver tells the call ---------------------------------------------------
+
+
+class Begin(Struct, frozen=True):
+    """An attempt is due: the first one."""
+
+
+class Recorded(Struct, frozen=True):
+    """The latest record is on disk, or need not be waited for."""
+
+    in_doubt: bool = False
+    """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+    is_repeatable: bool = False
+    """Whether the same message can be sent again: its whole body is here, and has an id of its own."""
+
+
+class NotRecorded(Struct, frozen=True):
+    """The latest record could not be written."""
+
+
+class SlotGranted(Struct, frozen=True):
+    """The call may run beside the others that its rule counts."""
+
+    in_doubt: bool = False
+
+
+class CallerChecked(Struct, frozen=True):
+    """The time in which a caller that is gone would have shown it is over."""
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    """It is known how an attempt ended: by the server's answer, or by a failure."""
+
+    number: int
+    """Of the attempt."""
+    ending: Ending
+    ours: bool = False
+    """Whether turnlog has to answer in the server's place."""
+    retry_after: float | None = None
+    """s that the server asked to wait."""
+    has_left: bool = False
+    """Whether some of the answer has left."""
+    is_held: bool = True
+    """Whether the answer can still be kept from the caller."""
+    is_stopping: bool = False
+    """Whether the proxy stops: nothing new begins."""
+    dice: float = 0.0
+    """In [0, 1): spreads retries."""
+    may_retry: Callable[[], bool] = bool
+    """Takes one retry out of the server's quota; false where none is left."""
+
+
+class Told(Struct, frozen=True):
+    """The caller got turnlog's own answer while the call runs on."""
+
+    ending: Ending
+
+
+class Left(Struct, frozen=True):
+    """The caller has closed its connection, or has ended."""
+
+
+class Cancelled(Struct, frozen=True):
+    """The caller took the call back, and the server is told."""
+
+
+class CancelledLate(Struct, frozen=True):
+    """The caller took the call back when the answer was on its way or had just arrived."""
+
+
+class Delivered(Struct, frozen=True):
+    """The whole answer was handed to a caller."""
+
+
+class Expired(Struct, frozen=True):
+    """A time limit was reached."""
+
+    kind: ErrorKind
+    can_tell: bool = False
+    """Whether the caller can be told now, and the call run on."""
+
+
+class Drained(Struct, frozen=True):
+    """The time for which a call runs on without its caller is over."""
+
+
+class Woken(Struct, frozen=True):
+    """The wait between two attempts is over."""
+
+
+class Overdue(Struct, frozen=True):
+    """The attempt that was to follow may not begin any more."""
+
+    reason: StopReason
+    kind: ErrorKind = ErrorKind.QUEUE_TIMEOUT
+    """How it ends, where its intent is written already."""
+
+
+class JoinerCame(Struct, frozen=True):
+    """Another call waits for this one's answer."""
+
+
+class JoinerLeft(Struct, frozen=True):
+    """Another call waits no more."""
+
+
+class ServerAsked(Struct, frozen=True):
+    """The server asks the caller something."""
+
+
+class Resumed(Struct, frozen=True):
+    """Another stream of the caller's goes on with the call's own."""
+
+
+class Stopped(Struct, frozen=True):
+    """The proxy stops."""
+
+
+class Over(Struct, frozen=True):
+    """Nobody carries the call out any more; an answer may yet come on another stream."""
+
+
+Event = (
+    Begin
+    | Recorded
+    | NotRecorded
+    | SlotGranted
+    | CallerChecked
+    | Judged
+    | Told
+    | Left
+    | Cancelled
+    | CancelledLate
+    | Delivered
+    | Expired
+    | Drained
+    | Woken
+    | Overdue
+    | JoinerCame
+    | JoinerLeft
+    | ServerAsked
+    | Resumed
+    | Stopped
+    | Over
+)
+
+# -- commands: what the call tells the driver -------------------------------------------------
+
+
+class AppendIntent(Struct, frozen=True):
+    """Record that attempt `number` begins; answer with `Recorded` or `NotRecorded`."""
+
+    number: int
+
+
+class Acquire(Struct, frozen=True):
+    """Wait for a slot among the calls that a rule counts; answer with `SlotGranted`."""
+
+
+class Dequeue(Struct, frozen=True):
+    """Give up the wait for a slot; the attempt is judged as `cancelled_by_caller`."""
+
+
+class Check(Struct, frozen=True):
+    """Find out whether the caller is gone; answer with `Left` or `CallerChecked`."""
+
+
+class Send(Struct, frozen=True):
+    """Send attempt `number`; keep its answer from the caller until it is judged, if `hold`."""
+
+    number: int
+    hold: bool
+
+
+class AppendOutcome(Struct, frozen=True):
+    """Record how the latest attempt ended."""
+
+    reason: str = ""
+    """Why no other attempt follows one that failed."""
+    is_told: bool = True
+    """Whether what turnlog says of it goes to the caller."""
+    is_late: bool = False
+    """Whether the caller had left before."""
+
+
+class Rest(Struct, frozen=True):
+    """Keep the answer from the caller, and wait `delay` seconds; answer with `Woken` or `Overdue`."""
+
+    delay: float
+
+
+class Release(Struct, frozen=True):
+    """Let the answer to attempt `number` go to the caller, if it is still there."""
+
+    number: int
+    reason: StopReason | None = None
+    """Why the attempt that was to follow is not made."""
+
+
+class Fail(Struct, frozen=True):
+    """Give the attempt up; it is judged as failed so."""
+
+    kind: ErrorKind
+
+
+class Refuse(Struct, frozen=True):
+    """Tell the caller that the call cannot be recorded, and was not sent."""
+
+
+class Tell(Struct, frozen=True):
+    """Tell the caller that its time is over, while the call runs on; answer with `Told`."""
+
+
+class TakeBack(Struct, frozen=True):
+    """Tell the server that nobody waits for the latest attempt any more."""
+
+
+class Drop(Struct, frozen=True):
+    """Stop carrying the call out."""
+
+
+class Note(Struct, frozen=True):
+    """Append a note to the log of the call."""
+
+    kind: NoteKind
+    on_outcome: bool = False
+    """Whether it speaks of the answer; else of the attempt that runs."""
+
+
+class Arm(Struct, frozen=True):
+    """Answer with `Drained` in `delay` seconds, unless another `Arm` or `Disarm` comes before."""
+
+    delay: float
+
+
+class Disarm(Struct, frozen=True):
+    """Answer with `Drained` no more."""
+
+
+class Close(Struct, frozen=True):
+    """Let whoever waits for the end look at it."""
+
+
+Command = (
+    AppendIntent
+    | Acquire
+    | Dequeue
+    | Check
+    | Send
+    | AppendOutcome
+    | Rest
+    | Release
+    | Fail
+    | Refuse
+    | Tell
+    | TakeBack
+    | Drop
+    | Note
+    | Arm
+    | Disarm
+    | Close
+)

@@ -1,0 +1,428 @@
+"""Plays of one call: what happens, and what it commands."""
+
+import pytest
+
+from turnlog.core.classify import failed, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
+from turnlog.exchange import events as ev
+from turnlog.exchange.call import CallMachine, InvalidEvent, Stage, Terms
+from turnlog.rules.model import Jitter, OnDisconnect, Retry
+from turnlog.rules.retry import StopReason
+
+RETRY = Retry(on=("connection", "rate_limited"), max_attempts=3, jitter=Jitter.NONE)
+READ = Terms(effect=Effect.READ)
+UNWAITED = Terms(effect=Effect.READ, waits=False)
+RETRIED = Terms(effect=Effect.READ, retry=RETRY)
+NAMED = Terms(
+    effect=Effect.WRITE,
+    is_guarded=True,
+    is_remembered=True,
+    on_disconnect=OnDisconnect.DRAIN,
+    outlives_limits=True,
+)
+ABANDONED = ev.Note(NoteKind.ABANDONED)
+DELIVERED = ev.Note(NoteKind.DELIVERED, on_outcome=True)
+FORWARDED = ev.Note(NoteKind.CANCEL_FORWARDED)
+GIVEN_UP = ev.Fail(ErrorKind.CANCELLED_BY_CALLER)
+OUTCOME = ev.AppendOutcome()
+BEFORE_RETRY = ev.AppendOutcome(is_told=False)
+STORED = ev.Recorded(is_repeatable=True)
+
+
+def answered(number: int = 1) -> ev.Judged:
+    return ev.Judged(number=number, ending=succeeded())
+
+
+def lost(number: int = 1, effect: Effect = Effect.READ, **more: bool) -> ev.Judged:
+    ending = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, effect)
+    return ev.Judged(
+        number=number,
+        ending=ending,
+        ours=True,
+        has_left=more.get("has_left", False),
+        is_stopping=more.get("is_stopping", False),
+        may_retry=lambda: True,
+    )
+
+
+def limited(retry_after: float | None = None, *, quota: bool = True) -> ev.Judged:
+    ending = refused(ErrorKind.RATE_LIMITED, Effect.READ)
+    return ev.Judged(number=1, ending=ending, retry_after=retry_after, may_retry=lambda: quota)
+
+
+class Play:
+    """One call on a clock of its own."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.call = CallMachine(terms, 0.0)
+        self.now = 0.0
+
+    def feed(self, event: ev.Event, *expected: ev.Command, at: float | None = None) -> None:
+        self.now = self.now if at is None else at
+        assert self.call.handle(event, self.now) == expected
+
+    def sent(self) -> None:
+        """Bring the call to where its first attempt is on its way."""
+        hold = self.call.terms.retry is not None
+        self.feed(ev.Begin(), ev.AppendIntent(1))
+        self.feed(STORED, ev.Send(1, hold=hold))
+
+
+def test_a_call_is_recorded_sent_judged_recorded_and_answered() -> None:
+    play = Play(READ)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(), ev.Send(1, hold=False))
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
+
+
+def test_the_answer_to_a_read_waits_for_no_disk() -> None:
+    play = Play(UNWAITED)
+    play.sent()
+    play.feed(answered(), OUTCOME, ev.Release(1))
+
+
+def test_a_call_that_cannot_be_recorded_is_refused() -> None:
+    play = Play(READ)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.NotRecorded(), ev.Refuse())
+
+
+def test_an_outcome_that_cannot_be_recorded_holds_no_answer_back() -> None:
+    play = Play(READ)
+    play.sent()
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.NotRecorded(), ev.Release(1))
+
+
+def test_a_call_that_a_rule_counts_waits_for_a_slot_once_it_is_recorded() -> None:
+    play = Play(Terms(is_limited=True))
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(), ev.Acquire())
+    play.feed(ev.SlotGranted(), ev.Send(1, hold=False))
+
+
+def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_is_never_sent() -> None:
+    play = Play(Terms(is_limited=True))
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(), ev.Acquire())
+    play.feed(ev.Cancelled(), ev.Dequeue())
+    ending = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.UNKNOWN)
+    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, ev.Release(1))
+
+
+def test_a_limit_that_is_reached_before_the_call_is_sent_ends_it() -> None:
+    play = Play(READ)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Expired(ErrorKind.QUEUE_TIMEOUT), ev.Fail(ErrorKind.QUEUE_TIMEOUT))
+
+
+def test_an_event_that_cannot_happen_is_a_bug() -> None:
+    with pytest.raises(InvalidEvent, match="Woken at stage 'new'"):
+        Play(READ).call.handle(ev.Woken(), 0.0)
+
+
+# -- retries ---------------------------------------------------------------------------------
+
+
+def test_without_a_rule_nothing_is_sent_again() -> None:
+    play = Play(READ)
+    play.sent()
+    play.feed(lost(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+
+
+def test_a_failure_that_a_rule_names_is_tried_again_after_a_wait() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(answered(2), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(2))
+
+
+def test_the_answer_to_the_last_attempt_is_not_held() -> None:
+    play = Play(Terms(effect=Effect.READ, retry=Retry(on=("connection",), max_attempts=2)))
+    play.sent()
+    play.call.handle(lost(), 0.0)
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=False))
+
+
+def test_after_the_last_attempt_the_call_ends() -> None:
+    play = Play(Terms(effect=Effect.READ, retry=Retry(on=("connection",), max_attempts=1)))
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(STORED, ev.Send(1, hold=False))
+    play.feed(lost(), ev.AppendOutcome(StopReason.ATTEMPTS))
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (lost(has_left=True), StopReason.RELAYED),
+        (lost(is_stopping=True), StopReason.STOPPING),
+        (limited(retry_after=3600), StopReason.BUDGET),
+        (ev.Judged(number=1, ending=refused(ErrorKind.CONFLICT, Effect.READ)), StopReason.NO_RULE),
+    ],
+)
+def test_no_attempt_follows_where_none_may(event: ev.Judged, reason: StopReason) -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(event, ev.AppendOutcome(reason))
+
+
+def test_no_attempt_follows_beyond_the_quota_of_the_server() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(quota=False), ev.AppendOutcome(StopReason.QUOTA))
+
+
+def test_no_attempt_follows_where_the_message_cannot_be_sent_again() -> None:
+    play = Play(RETRIED)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(), ev.Send(1, hold=False))
+    play.feed(limited(), ev.AppendOutcome(StopReason.BODY))
+
+
+def test_no_attempt_follows_a_cancel() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(ev.Cancelled())
+    play.feed(limited(), ev.AppendOutcome(StopReason.CANCELLED))
+
+
+def test_no_attempt_begins_after_the_end_of_the_whole_call() -> None:
+    play = Play(Terms(effect=Effect.READ, retry=RETRY, total=10.0))
+    play.sent()
+    play.feed(limited(), ev.AppendOutcome(StopReason.TOTAL), at=9.9)
+
+
+def test_what_may_have_happened_is_not_repeated() -> None:
+    play = Play(Terms(effect=Effect.WRITE, retry=RETRY))
+    play.sent()
+    play.feed(lost(effect=Effect.WRITE), ev.AppendOutcome(StopReason.NOT_REPEATABLE))
+
+
+def test_the_servers_answer_stands_where_a_later_attempt_has_none() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(lost(2), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.4))
+    play.feed(ev.Overdue(StopReason.STOPPING), ev.Release(1, StopReason.STOPPING))
+
+
+def test_a_refusal_does_not_stand_for_a_call_that_may_have_happened() -> None:
+    # 429 says that nothing happened; the second attempt may have been executed.
+    play = Play(Terms(effect=Effect.WRITE, is_keyed=True, retry=RETRY))
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.call.handle(lost(2, effect=Effect.WRITE), 0.0)
+    assert play.call.given == 2
+
+
+def test_where_the_next_attempt_cannot_be_recorded_the_answer_at_hand_is_given() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(ev.NotRecorded(), ev.Release(1, StopReason.UNRECORDED))
+
+
+def test_an_attempt_that_is_recorded_too_late_is_not_sent() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    late = ev.Overdue(StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT)
+    play.feed(late, ev.Fail(ErrorKind.QUEUE_TIMEOUT), ev.Release(1, StopReason.QUEUE))
+
+
+def test_a_cancel_between_two_attempts_ends_the_call() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Cancelled(), ev.Release(1, StopReason.CANCELLED))
+
+
+def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    assert play.call.stage is Stage.SENT
+
+
+# -- callers that leave ------------------------------------------------------------------------
+
+
+def test_a_call_that_no_rule_names_ends_with_its_caller() -> None:
+    play = Play(READ)
+    play.sent()
+    play.feed(ev.Left(), GIVEN_UP)
+
+
+def test_a_named_call_runs_on_without_its_caller_and_is_then_given_up() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), GIVEN_UP, ev.Drop())
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [(OnDisconnect.DRAIN, 600.0), (OnDisconnect.GRACE, 5.0), (OnDisconnect.CANCEL, 0.0)],
+)
+def test_how_long_it_runs_on_is_said_by_rule_and_protocol(
+    how: OnDisconnect, seconds: float
+) -> None:
+    play = Play(Terms(is_guarded=True, on_disconnect=how))
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(seconds))
+
+
+def test_an_answer_that_comes_after_the_caller_has_left_is_late() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(answered(), ev.AppendOutcome(is_late=True))
+
+
+def test_a_named_call_whose_caller_has_left_is_never_sent() -> None:
+    play = Play(NAMED)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(STORED, GIVEN_UP)
+
+
+@pytest.mark.parametrize("terms", [READ, NAMED])
+def test_where_the_caller_may_be_gone_that_is_found_out_before_anything_is_sent(
+    terms: Terms,
+) -> None:
+    in_doubt = ev.Recorded(in_doubt=True)
+    there, gone = Play(terms), Play(terms)
+    for play in (there, gone):
+        play.feed(ev.Begin(), ev.AppendIntent(1))
+        play.feed(in_doubt, ev.Check())
+    there.feed(ev.CallerChecked(), ev.Send(1, hold=False))
+    gone.feed(ev.Left(), GIVEN_UP)
+
+
+def test_a_cancel_is_noted_and_the_call_runs_on_for_a_moment_once_its_caller_has_left() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Cancelled(), FORWARDED)
+    play.feed(ev.Left(), ABANDONED, ev.Arm(3.0), at=2.0)
+
+
+def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(
+        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), ev.Tell(), ABANDONED, ev.Arm(600.0)
+    )
+    ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)
+    play.feed(ev.Told(ending), OUTCOME)
+    play.feed(ev.Left())
+    play.feed(answered(), ev.AppendOutcome(is_late=True))
+
+
+def test_of_a_call_that_is_never_answered_after_its_caller_was_told_that_is_noted() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
+    play.feed(ev.Told(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME)
+    unanswered = ev.Note(NoteKind.UNANSWERED, on_outcome=True)
+    play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
+
+
+@pytest.mark.parametrize("can_tell", [True, False])
+def test_at_a_limit_a_call_ends_that_does_not_outlive_it(can_tell: bool) -> None:
+    play = Play(READ if can_tell else NAMED)
+    play.sent()
+    failure = ev.Fail(ErrorKind.RESPONSE_TIMEOUT)
+    play.feed(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=can_tell), failure)
+
+
+def test_a_question_of_the_server_ends_a_call_that_nobody_waits_for() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.ServerAsked())
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.ServerAsked(), FORWARDED, ev.Disarm(), ev.TakeBack(), GIVEN_UP, ev.Drop())
+
+
+def test_a_stream_that_resumes_the_calls_own_takes_it_from_one_that_nobody_waits_for() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Resumed())
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.Resumed(), GIVEN_UP, ev.Drop())
+
+
+# -- others that wait --------------------------------------------------------------------------
+
+
+def test_a_call_runs_on_for_those_that_have_joined_it() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.JoinerCame(), ev.Disarm())
+    play.feed(ev.Drained())
+    play.feed(ev.JoinerLeft(), ev.Arm(600.0))
+
+
+def test_a_call_that_was_taken_back_is_joined_for_a_moment_only() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Cancelled(), FORWARDED)
+    play.feed(ev.JoinerCame(), ev.Arm(4.0), at=1.0)
+    play.feed(ev.Drained(), ev.Disarm(), GIVEN_UP, ev.Drop())
+
+
+# -- after the end -----------------------------------------------------------------------------
+
+
+def test_that_an_answer_arrived_is_noted_of_what_can_be_asked_again() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Delivered(), DELIVERED)
+    play.feed(ev.Delivered())
+    play.feed(ev.Left(), ev.Drop())
+
+
+def test_a_cancel_that_crosses_the_answer_counts_it_as_not_delivered() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Delivered(), DELIVERED)
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True))
+    play.feed(ev.CancelledLate(), at=5.0)
+
+
+def test_an_answer_may_come_on_another_stream_after_the_calls_own_has_ended() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    assert (play.call.stage, play.call.ending) == (Stage.OPEN, None)
+    play.feed(ev.Left())  # its stream is over, and the answer is to come
+    play.feed(answered(), OUTCOME)
+    assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
+
+
+def test_a_proxy_that_stops_gives_the_call_up() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Stopped(), ev.Fail(ErrorKind.OUTCOME_UNKNOWN), ev.Drop())

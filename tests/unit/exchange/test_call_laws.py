@@ -1,0 +1,264 @@
+"""The laws of a call, held against every short sequence of events, and against long random ones."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnlog.core.classify import Ending, failed, refused, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
+from turnlog.exchange import events as ev
+from turnlog.exchange.call import TRANSITIONS, CallerState, CallMachine, Stage, Terms
+from turnlog.rules.model import Jitter, OnDisconnect, Retry
+from turnlog.rules.retry import StopReason
+
+DEPTH = 7
+"""Events of the longest sequence that is walked; hypothesis goes further."""
+RETRY = Retry(on=("connection", "rate_limited", "timeout"), max_attempts=3, jitter=Jitter.NONE)
+POLICIES = {
+    "read": Terms(effect=Effect.READ, waits=False),
+    "write": Terms(effect=Effect.UNKNOWN),
+    "limited": Terms(effect=Effect.READ, is_limited=True),
+    "retried read": Terms(effect=Effect.READ, retry=RETRY),
+    "named write": Terms(
+        effect=Effect.WRITE,
+        is_guarded=True,
+        is_remembered=True,
+        on_disconnect=OnDisconnect.DRAIN,
+        outlives_limits=True,
+    ),
+    "named write that is retried": Terms(
+        effect=Effect.IDEMPOTENT_WRITE,
+        is_guarded=True,
+        is_limited=True,
+        retry=RETRY,
+        on_disconnect=OnDisconnect.GRACE,
+    ),
+}
+LOST = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.READ)
+LIMITED = refused(ErrorKind.RATE_LIMITED, Effect.READ)
+TIMED_OUT = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)
+
+
+def yes() -> bool:
+    return True
+
+
+Make = Callable[["Play"], ev.Event | None]
+
+
+def always(event: ev.Event) -> Make:
+    """Return what may happen at any time."""
+    return lambda play: event
+
+
+def judged(ending: Ending, *, ours: bool = False) -> Make:
+    """Return the end of the latest attempt, where that is open."""
+    return lambda play: (
+        ev.Judged(number=play.call.number, ending=ending, ours=ours, may_retry=yes)
+        if play.is_open
+        else None
+    )
+
+
+ALPHABET: dict[str, Make] = {
+    "begin": lambda play: ev.Begin() if play.call.stage is Stage.NEW else None,
+    "recorded": always(ev.Recorded(is_repeatable=True)),
+    "recorded, caller in doubt": always(ev.Recorded(in_doubt=True, is_repeatable=True)),
+    "not recorded": always(ev.NotRecorded()),
+    "slot": always(ev.SlotGranted()),
+    "checked": always(ev.CallerChecked()),
+    "answered": judged(succeeded()),
+    "refused": judged(LIMITED),
+    "lost": judged(LOST, ours=True),
+    "left": always(ev.Left()),
+    "cancelled": always(ev.Cancelled()),
+    "cancelled late": always(ev.CancelledLate()),
+    "delivered": always(ev.Delivered()),
+    "expired": always(ev.Expired(ErrorKind.RESPONSE_TIMEOUT)),
+    "expired, can tell": always(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True)),
+    "drained": lambda play: ev.Drained() if play.is_armed else None,
+    "woken": always(ev.Woken()),
+    "overdue": lambda play: ev.Overdue(StopReason.STOPPING) if play.rests else None,
+    "joiner came": lambda play: ev.JoinerCame() if play.call.joiners < 2 else None,
+    "joiner left": lambda play: ev.JoinerLeft() if play.call.joiners else None,
+    "server asks": always(ev.ServerAsked()),
+    "resumed": always(ev.Resumed()),
+    "stopped": always(ev.Stopped()),
+    "over": always(ev.Over()),
+}
+
+
+class Play:
+    """One call beside what came of it; carries out at once what a driver does at once."""
+
+    call: CallMachine
+    is_armed: bool
+    rests: int
+
+    def __init__(self, terms: Terms) -> None:
+        self.call = CallMachine(terms, 0.0)
+        self.now = 0.0
+        self.trace: list[str] = []
+        """What has happened, and at which stage."""
+        self.sent: list[int] = []
+        self.recorded: set[int] = set()
+        self.intents: list[int] = []
+        self.outcomes: list[int] = []
+        self.ended: set[int] = set()
+        self.told: set[int] = set()
+        """Attempts with the outcome that their caller was told, while they ran on."""
+        self.answers = 0
+        self.notes: list[NoteKind] = []
+        self.rests = 0
+        self.is_armed = False
+        self.is_dropped = False
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Play":
+        other = copy.copy(self)
+        other.call = copy.copy(self.call)
+        for name in ("trace", "sent", "recorded", "intents", "outcomes", "ended", "told", "notes"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the latest attempt has begun, and no end."""
+        return self.call.number in self.intents and self.call.number not in self.ended
+
+    def event(self, name: str) -> ev.Event | None:
+        """Return the event of this name; `None` where no driver would send it now."""
+        event = ALPHABET[name](self)
+        return event if (self.call.stage, type(event)) in TRANSITIONS else None
+
+    def feed(self, event: ev.Event) -> None:
+        """Hand the call an event, and carry out what it commands."""
+        self.now += 1.0
+        call, before = self.call, self.call.stage
+        self.trace.append(f"{before.value}: {event}")
+        if isinstance(event, ev.Recorded) and before is Stage.RECORDING:
+            self.recorded.add(call.number)
+        commands = call.handle(event, self.now)
+        if isinstance(event, ev.Judged):
+            assert sum(isinstance(each, ev.AppendOutcome) for each in commands) == 1
+            self.outcomes.append(event.number)
+            self.ended.add(event.number)
+        for command in commands:
+            self._do(command)
+
+    def _do(self, command: ev.Command) -> None:
+        call = self.call
+        match command:
+            case ev.AppendIntent():
+                self.intents.append(command.number)
+            case ev.Send():
+                self.sent.append(command.number)
+            case ev.Release() | ev.Refuse():
+                self.answers += call.caller is not CallerState.GONE
+            case ev.Tell():
+                self.answers += 1
+                self.feed_told()
+            case ev.Fail() | ev.Dequeue() if self.is_open:
+                ending = failed(LEFT, Phase.SENT, call.terms.effect)
+                self.feed(ev.Judged(number=call.number, ending=ending, ours=True))
+            case _:
+                self._note(command)
+
+    def _note(self, command: ev.Command) -> None:
+        self.rests += isinstance(command, ev.Rest)
+        self.is_armed = isinstance(command, ev.Arm) or (
+            self.is_armed and not isinstance(command, ev.Disarm)
+        )
+        self.is_dropped = self.is_dropped or isinstance(command, ev.Drop)
+        if isinstance(command, ev.Note):
+            self.notes.append(command.kind)
+
+    def feed_told(self) -> None:
+        for command in self.call.handle(ev.Told(TIMED_OUT), self.now):
+            assert isinstance(command, ev.AppendOutcome)
+        self.told.add(self.call.number)
+
+    def check(self) -> None:
+        """Hold the laws of a call against what has happened."""
+        broken = [law for law, holds in self.laws() if not holds]
+        assert not broken, "\n".join([*broken, *self.trace])
+
+    @property
+    def likeness(self) -> object:
+        """What tells plays apart, but for points in time."""
+        call = self.call
+        return (
+            *(call.stage, call.caller, call.number, call.joiners, call.last, call.past),
+            *(call.cancelled_at is None, call.ended_at == 0, self.answers, self.is_armed),
+            *(self.rests, self.is_dropped, tuple(self.sent), frozenset(self.ended)),
+            *(frozenset(self.told), len(self.outcomes), bool(self.notes)),
+        )
+
+    def laws(self) -> Iterator[tuple[str, bool]]:
+        """Yield each law, and whether it holds."""
+        call = self.call
+        yield "a caller is answered at most once", self.answers <= 1
+        yield "an attempt is sent at most once", len(self.sent) == len(set(self.sent))
+        yield "nothing is sent before its intent is recorded", set(self.sent) <= self.recorded
+        yield "an attempt has one outcome", len(self.outcomes) == len(set(self.outcomes))
+        if call.terms.retry is None:
+            yield "nothing is sent again without a rule", len(self.sent) <= 1
+        if not call.terms.is_guarded:
+            yield "only what must not happen twice has notes", not self.notes
+        if call.stage in {Stage.DONE, Stage.ENDED}:
+            yield (
+                "what was sent has an outcome in the end",
+                set(self.sent) <= self.ended | self.told,
+            )
+        if call.stage is Stage.ENDED and not self.is_dropped:
+            is_gone = call.caller not in {CallerState.HERE, CallerState.CANCELLED}
+            yield "a caller is answered, or gone", bool(self.answers) or is_gone
+
+
+LEFT = ErrorKind.CANCELLED_BY_CALLER
+
+
+def walk(terms: Terms) -> Iterator[Play]:
+    """Go through all that may come of a call in `DEPTH` events; what is alike is followed once."""
+    known: set[object] = set()
+    plays = [Play(terms)]
+    for _ in range(DEPTH):
+        plays = [after for play in plays for after in following(play) if is_new(after, known)]
+        yield from plays
+
+
+def is_new(play: Play, known: set[object]) -> bool:
+    """Tell whether none was like this one before."""
+    before = len(known)
+    known.add(play.likeness)
+    return len(known) > before
+
+
+def following(play: Play) -> Iterator[Play]:
+    """Yield what may come of a play with the next event."""
+    for name in ALPHABET:
+        if event := play.event(name):
+            after = copy.deepcopy(play)
+            after.feed(event)
+            yield after
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_sequence_of_events_keeps_the_laws(name: str) -> None:
+    stages = set[Stage]()
+    for play in walk(POLICIES[name]):
+        play.check()
+        stages.add(play.call.stage)
+    assert {Stage.SENT, Stage.ENDED, Stage.OPEN, Stage.DONE} <= stages
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(sorted(POLICIES)), st.lists(st.sampled_from(sorted(ALPHABET)), max_size=40))
+def test_long_sequences_of_events_keep_the_laws(policy: str, names: list[str]) -> None:
+    play = Play(POLICIES[policy])
+    for name in names:
+        if event := play.event(name):
+            play.feed(event)
+            play.check()

@@ -1,0 +1,121 @@
+"""`engine.call_driver`: what is noted of a call that must not happen twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import succeeded
+from turnlog.engine.call_driver import CallDriver
+from turnlog.exchange.duplicates import NeverTwice
+from turnlog.record.attempt import Links, Reply
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with bench(tmp_path) as made:
+        yield made
+
+
+async def ended(one: Bench) -> CallDriver:
+    """Return a call that has ended, and that others can ask for."""
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    attempt = await one.recorder.begin(asked)
+    driver.begins(attempt)
+    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    assert ticket is not None
+    await ticket.done()
+    return driver
+
+
+async def notes(one: Bench, driver: CallDriver) -> list[str]:
+    one.recorder.flush()
+    # What comes behind a note is on disk behind it.
+    await one.recorder.on_disk(await one.recorder.begin(ask(session(), one.recorder.new_call())))
+    with one.store.view() as view:
+        commits = view.call(driver.ask.call)
+    return [commit.facts.note for commit in commits if commit.facts.note]
+
+
+async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_noted(
+    one: Bench,
+) -> None:
+    driver = await ended(one)
+    driver.on_over()
+    driver.on_left()
+    assert await notes(one, driver) == ["abandoned"]
+
+
+async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_on(
+    one: Bench,
+) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    attempt = await one.recorder.begin(asked)
+    driver.begins(attempt)
+    driver.on_over()  # its own stream has ended
+    assert driver.seen().ending is None
+    clock = asyncio.get_running_loop().time
+    before = clock()
+    one.recorder.end(attempt, succeeded(), Reply())
+    seen = driver.seen()
+    assert seen.ending == succeeded()
+    assert seen.ended <= clock() - before
+
+
+@pytest.mark.parametrize("looks", [False, True])
+async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
+    one: Bench, looks: bool
+) -> None:
+    driver = await ended(one)
+    assert driver.attempt is not None
+    policy = structs.replace(driver.ask.policy, null_when=("empty",) if looks else ())
+    asked = structs.replace(driver.ask, policy=policy, canonical=("sha256", b"{}"))
+    driver.attempt.ask = asked
+    driver.on_over()
+    driver.shrink()
+    left = asked.arguments if looks else b""
+    assert (driver.ask.arguments, driver.ask.canonical) == (left, None)
+
+
+async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
+    driver = await ended(one)
+    driver.on_delivered()
+    driver.on_over()
+    driver.on_left()
+    assert await notes(one, driver) == ["delivered"]
+
+
+async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
+    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver.begins(await one.recorder.begin(asked))
+    driver.on_delivered()
+    driver.on_over()  # its own stream has ended, without the response
+    driver.on_left()
+    seen = driver.seen()
+    assert (seen.delivered, seen.abandoned) == (False, False)
+    assert await notes(one, driver) == []
+
+
+async def test_of_an_answer_whose_caller_had_cancelled_already_it_is_not_noted_that_it_arrived(
+    one: Bench,
+) -> None:
+    driver = await ended(one)
+    driver.on_delivered()
+    assert driver.on_late_cancel()
+    assert await notes(one, driver) == ["abandoned"]
+
+
+async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_the_later_one(
+    one: Bench,
+) -> None:
+    driver = await ended(one)
+    driver.on_delivered()
+    assert driver.on_late_cancel()
+    driver.on_delivered()
+    assert await notes(one, driver) == ["abandoned", "delivered"]
