@@ -146,7 +146,7 @@ def test_explain_takes_the_call_of_a_plain_tool(rules: Path) -> None:
         (("explain", "f", "t", "--args", "[1]"), "--args must be a mapping, not a list ("),
         (
             ("explain", "f", "t", "--args", "{a: 1}"),
-            "--args is no JSON (object keys must be strings (byte 1)), write a JSON object, and quote it for the shell",
+            "--args is not JSON (object keys must be strings (byte 1)), write a JSON object, and quote it for the shell",
         ),
         (("explain", "f", "t", "--rules", "x.yaml"), "--rules: there is no file 'x.yaml'"),
         (("explain", "f", "t", "--config", "x.yaml"), "x.yaml: no such file"),

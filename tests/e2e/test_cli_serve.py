@@ -51,9 +51,9 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
     ("arguments", "message"),
     [
         ([], "turnlog: --upstream: no tool server is named, write --upstream URL\n"),
-        (["--upstream", "nonsense"], "turnlog: --upstream: 'nonsense' is no http or https URL"),
+        (["--upstream", "nonsense"], "turnlog: --upstream: 'nonsense' is not an http or https URL"),
         (["--upstream", f"s={URL}"], "turnlog: --upstream: 's' is reserved"),
-        (["--upstream", URL, "--listen", "x"], "turnlog: --listen: 'x' is no address"),
+        (["--upstream", URL, "--listen", "x"], "turnlog: --listen: 'x' is not an address"),
         (["--upstream", URL, "--durability", "fast"], "turnlog: --durability: 'durability' cannot"),
         (["--upstream", URL, "--log-level", "loud"], "turnlog: --log-level: 'log_level' cannot be"),
         (["--config", "absent.yaml"], "turnlog: absent.yaml: no such file or directory"),
@@ -103,7 +103,7 @@ def test_variables_are_read_and_a_misspelt_one_is_warned_of() -> None:
 
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == (
-        "turnlog: TURNLOG_UPSTREAM is no setting, did you mean TURNLOG_UPSTREAMS?"
+        "turnlog: TURNLOG_UPSTREAM is not a setting, did you mean TURNLOG_UPSTREAMS?"
     )
     assert done.stderr.splitlines()[1].startswith(
         "turnlog: TURNLOG_DURABILITY: 'durability' cannot"

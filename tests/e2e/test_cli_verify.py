@@ -116,7 +116,7 @@ def test_an_anchor_file_of_something_else_is_refused(data: Path, tmp_path: Path,
     done = turnlog("verify", "--anchor", str(tmp_path / "anchors.jsonl"), data=data)
 
     assert done.returncode == 2
-    assert "line 1 of the --anchor file is no anchor" in done.stderr
+    assert "line 1 of the --anchor file is not an anchor" in done.stderr
 
 
 def test_an_anchor_file_without_any_anchor_is_refused(data: Path, tmp_path: Path) -> None:

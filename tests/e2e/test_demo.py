@@ -174,7 +174,7 @@ def test_the_demo_says_where_it_cannot_make_its_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = into(tmp_path / "file" / "demo")
     assert "not a directory; name another folder" in done.stderr
-    assert "'' is no folder" in into("").stderr
+    assert "'' is not a folder" in into("").stderr
 
 
 class Leaving:

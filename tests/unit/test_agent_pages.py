@@ -32,7 +32,7 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
     ("tool", "arguments", "told"),
     [
         ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
-        ("log", {"turns": "x"}, "turns: 'x' is no range of turns, write 3..7, -5.. or 4"),
+        ("log", {"turns": "x"}, "turns: 'x' is not a range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
         ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
         ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
@@ -41,7 +41,7 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
         ("log", {"limit": 0}, "the arguments are not as they must be: 'limit' must be at least 1"),
         ("log", {"error": "bla"}, "the arguments are not as they must be: 'error' cannot be 'bla', use one of: auth, blocked, cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, timeout, tool_error, unknown, unverified"),
         ("log", {"flag": "emtpy"}, "the arguments are not as they must be: 'flag' cannot be 'emtpy', did you mean 'empty'?"),
-        ("recall", {"key": "read_file"}, "'read_file' is no call of this session that has ended: give its id or the seq of its row"),
+        ("recall", {"key": "read_file"}, "'read_file' is not an ended call of this session: give its id or the seq of its row"),
     ],
 )  # fmt: skip
 async def test_a_wrong_use_is_told_in_a_sentence(

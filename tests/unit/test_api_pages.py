@@ -174,14 +174,14 @@ async def test_what_is_wrong_with_a_parameter_is_a_sentence(
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"", "it is no JSON"),
-        (b"{", "it is no JSON (input data was truncated), write a JSON object"),
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON (input data was truncated), write a JSON object"),
         (b"[]", "it must be a mapping, not a list"),
-        (b"\xff", "it is no JSON (invalid character (byte 0)), write a JSON object"),
+        (b"\xff", "it is not JSON (invalid character (byte 0)), write a JSON object"),
         (b"{}", "'verdict' is missing, add it"),
         (b'{"verdict": "perhaps"}', "'verdict' cannot be 'perhaps', use one of: did_not, happened"),
         (b'{"verdict": "happened", "also": 1}', "unknown key 'also', use one of: verdict, why"),
-        (b'{"verdict": "happened", "why": "\\ud800"}', "it is no JSON"),
+        (b'{"verdict": "happened", "why": "\\ud800"}', "it is not JSON"),
     ],
 )
 async def test_what_is_wrong_with_a_body_is_a_sentence_and_settles_nothing(

@@ -22,7 +22,7 @@ def _read_trace(text: str) -> str:
     found = text.lower()
     if found and (_TRACE_ID.fullmatch(found) is None or not found.strip("0")):
         raise ValueError(
-            f"{text!r} is no trace id, write its 32 hex digits, as in "
+            f"{text!r} is not a trace id, write its 32 hex digits, as in "
             "4bf92f3577b34da6a3ce929d0e0e4736"
         )
     return found

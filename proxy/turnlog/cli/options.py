@@ -156,14 +156,14 @@ def _read_time(text: str, *, end: bool = False) -> int:
         return parse_moment(text, datetime.now(UTC), end=end, assume=assume)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is no time, write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
+            f"{text!r} is not a time, write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
         ) from None
 
 
 def _read_folder(text: str) -> str:
     # An empty one is a slip, such as an unset variable, and not the working directory.
     if not text:
-        raise ValueError("'' is no folder, write a path like /srv/turnlog")
+        raise ValueError("'' is not a folder, write a path like /srv/turnlog")
     return text
 
 
@@ -171,7 +171,7 @@ def _read_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no whole number, write one like 20") from None
+        raise ValueError(f"{text!r} is not a whole number, write one like 20") from None
 
 
 def word_of(what: str, words: type[E]) -> Parsed[E]:

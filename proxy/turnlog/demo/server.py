@@ -115,7 +115,7 @@ async def count_words(text: str, ctx: Context[Any, Any]) -> int:
 
 def _path(folder: Path, name: str) -> Path:
     if not name.isidentifier():
-        raise ToolError(f"{name!r} is no name of a note: use letters, digits and _")
+        raise ToolError(f"{name!r} is not the name of a note: use letters, digits and _")
     return folder / f"{name}.txt"
 
 

@@ -328,7 +328,7 @@ def _no_json(error: Exception, whole: str) -> str:
         case RecursionError():
             return f"{whole} is nested too deeply, use fewer levels"
         case UnicodeDecodeError():
-            return f"{whole} is no UTF-8, encode it so"
+            return f"{whole} is not UTF-8, encode it so"
         case _:
             reason = str(error).removeprefix("JSON is malformed: ")
-            return f"{whole} is no JSON ({reason[:1].lower()}{reason[1:]}), write a JSON object"
+            return f"{whole} is not JSON ({reason[:1].lower()}{reason[1:]}), write a JSON object"

@@ -31,7 +31,7 @@ def parse_turns(text: str) -> TurnRange:
     """Return the range written as `A..B`, `A..`, `..B` or `A`. Raises `ValueError`."""
     match = _TURNS.fullmatch(text)
     if match is None or not (match[1] or match[3]):
-        raise ValueError(f"{text!r} is no range of turns, write 3..7, -5.. or 4")
+        raise ValueError(f"{text!r} is not a range of turns, write 3..7, -5.. or 4")
     first = int(match[1]) if match[1] else None
     last = int(match[3]) if match[3] else None
     if _ends_before(first, last):

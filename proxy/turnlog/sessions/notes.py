@@ -123,7 +123,7 @@ def parse_note(data: bytes | str) -> Note:
         strange = _decode_names(data).keys() - {"kind", *note.__struct_fields__}
     except UNREADABLE as error:
         raise NoteError(
-            f"this is no note: {describe_json_error(error, data, Note, 'it')}"
+            f"this is not a note: {describe_json_error(error, data, Note, 'it')}"
         ) from error
     if strange:
         raise NoteError(f"a note of kind {note_kind(note).value!r} has no {min(strange)!r}")

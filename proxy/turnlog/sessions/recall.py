@@ -48,7 +48,7 @@ def recall(view: View, session: bytes, key: str) -> RecalledAnswer:
 
     The key is the id of the call, or the seq of one of its commits.
     """
-    why = f"{key!r} is no call of this session that has ended: give its id or the seq of its row"
+    why = f"{key!r} is not an ended call of this session: give its id or the seq of its row"
     for number, commit in enumerate(outcomes_of_key(view, session, key)):
         handle = commit.body.output_blob if commit.body else b""
         found = read_payload(view, handle)
@@ -80,7 +80,7 @@ def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> RecalledAn
     try:
         whole = data.decode()
     except UnicodeDecodeError:
-        raise NotRecallableError(f"the answer to {key!r} is no text") from None
+        raise NotRecallableError(f"the answer to {key!r} is not text") from None
     asked, facts = intent.facts, commit.facts
     is_result = asked.method == "tools/call" and facts.code is None and _is_json(data)
     recalled = Recalled(

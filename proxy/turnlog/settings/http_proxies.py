@@ -41,7 +41,7 @@ def parse_proxy(text: str, source: str) -> HttpProxy:
         parts = urlsplit(url)
         port = parts.port or 80
     except ValueError:
-        raise ValueError(f"this is no URL of a proxy, {_ADVICE}") from None
+        raise ValueError(f"this is not the URL of a proxy, {_ADVICE}") from None
     if parts.scheme.lower() != "http":
         scheme = parts.scheme.lower()
         raise ValueError(f"a proxy of the scheme {scheme!r} cannot be used here, {_ADVICE}")

@@ -128,7 +128,7 @@ def misspelt_variable_warnings(environ: Mapping[str, str]) -> list[str]:
     given = sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX))
     close = ((name, get_close_matches(name, known, n=1)) for name in given if name not in known)
     return [
-        f"{_PREFIX}{name} is no setting, did you mean {_PREFIX}{hit[0]}?"
+        f"{_PREFIX}{name} is not a setting, did you mean {_PREFIX}{hit[0]}?"
         for name, hit in close
         if hit
     ]

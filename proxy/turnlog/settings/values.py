@@ -63,7 +63,7 @@ def address(value: object) -> Address:
     text = value.strip() if isinstance(value, str) else ""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port[:6]) <= 65_535):
-        raise ValueError(f"{str(value)!r} is no address, {_ADDRESS_ADVICE}")
+        raise ValueError(f"{str(value)!r} is not an address, {_ADDRESS_ADVICE}")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
     if bracketed != (":" in bare) or not _is_host(bare):
@@ -74,7 +74,7 @@ def address(value: object) -> Address:
 def folder(value: object) -> Path:
     """Parse the path of a folder; `~` is the user's home."""
     if not isinstance(value, str) or not value or "\0" in value:
-        what = "nothing stands here" if value is None else f"{str(value)!r} is no folder"
+        what = "nothing stands here" if value is None else f"{str(value)!r} is not a folder"
         raise ValueError(f"{what}, write a path like /srv/turnlog")
     try:
         return Path(value).expanduser()
@@ -90,7 +90,9 @@ def allowed_host(value: object) -> str:
     try:
         return str(address(text))
     except ValueError:
-        raise ValueError(f"{str(value)!r} is no host, write one like proxy.internal:7411") from None
+        raise ValueError(
+            f"{str(value)!r} is not a host, write one like proxy.internal:7411"
+        ) from None
 
 
 def allowed_origin(value: object) -> str:
@@ -159,12 +161,12 @@ def expanded_url(value: object) -> UpstreamUrl:
 def upstream_url(value: object) -> str:
     """Parse the http or https URL of a tool server."""
     if not isinstance(value, str):
-        raise ValueError(f"{str(value)!r} is no URL, {_URL_ADVICE}")  # noqa: TRY004
+        raise ValueError(f"{str(value)!r} is not a URL, {_URL_ADVICE}")  # noqa: TRY004
     if not value.isascii() or not value.isprintable() or " " in value:
         raise ValueError(f"{value!r} holds characters no URL may hold, percent-encode them")
     parts = _split(value)
     if parts.scheme.lower() not in _DEFAULT_PORTS:
-        raise ValueError(f"{value!r} is no http or https URL, {_URL_ADVICE}")
+        raise ValueError(f"{value!r} is not an http or https URL, {_URL_ADVICE}")
     if "@" in parts.netloc:
         raise ValueError("the URL holds credentials, let the agent send them in a header")
     if not _is_host(parts.hostname or ""):
@@ -187,7 +189,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r} is no URL ({error}), {_URL_ADVICE}") from None
+        raise ValueError(f"{url!r} is not a URL ({error}), {_URL_ADVICE}") from None
     if port == 0 or parts.netloc.endswith(":"):
         raise ValueError(f"{url!r} names no usable port, {_URL_ADVICE}")
     return parts
@@ -196,7 +198,7 @@ def _split(url: str) -> SplitResult:
 def header_name(value: object) -> str:
     """Parse the name of an HTTP header; returned in lower case."""
     if not isinstance(value, str) or _HEADER.fullmatch(value) is None:
-        raise ValueError(f"{str(value)!r} is no header name, write one like X-Api-Key")
+        raise ValueError(f"{str(value)!r} is not a header name, write one like X-Api-Key")
     return value.lower()
 
 
@@ -224,7 +226,7 @@ def rule_source(value: object) -> RuleSource:
             raise ValueError(
                 "here stands a rule: give a file of rules with --rules, or name its path here"
             )
-        raise ValueError(f"{str(value)!r} is no file, write a path")
+        raise ValueError(f"{str(value)!r} is not a file, write a path")
     return RuleSource(Path(value), value)
 
 

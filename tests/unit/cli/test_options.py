@@ -33,6 +33,6 @@ def test_a_range_that_is_always_empty_is_refused(text: str) -> None:
 
 
 def test_an_empty_folder_is_not_the_working_directory() -> None:
-    with pytest.raises(click.BadParameter, match="is no folder, write a path"):
+    with pytest.raises(click.BadParameter, match="is not a folder, write a path"):
         FOLDER.convert("", None, None)
     assert FOLDER.convert("./data", None, None) == "./data"

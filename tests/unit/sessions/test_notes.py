@@ -225,9 +225,9 @@ def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ("{", r"it is no JSON \(input data was truncated\), write a JSON object"),
-        ("{" + "}" * 2, r"it is no JSON \(trailing characters \(byte 3\)\), write a JSON object"),
-        ("[" * 5000, "it is no JSON|it is nested too deeply"),
+        ("{", r"it is not JSON \(input data was truncated\), write a JSON object"),
+        ("{" + "}" * 2, r"it is not JSON \(trailing characters \(byte 3\)\), write a JSON object"),
+        ("[" * 5000, "it is not JSON|it is nested too deeply"),
         ("[]", "it must be a mapping, not a list"),
         ('{"kind":"song"}', "'kind' cannot be 'song', use one of: budget, decision, evict"),
         ('{"kind":"delivered"}', "'kind' cannot be 'delivered', use one of"),

@@ -76,13 +76,13 @@ def test_an_earlier_answer_is_recalled_when_the_newest_has_none(view: View) -> N
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("5", "the answer to '5' is no text"),
+        ("5", "the answer to '5' is not text"),
         ("7", "the call '7' left no answer in the log"),
-        ("11", "'11' is no call of this session that has ended"),
-        ("0", "'0' is no call of this session that has ended"),
-        ("99", "'99' is no call of this session that has ended"),
-        ("notes.txt", "'notes.txt' is no call of this session that has ended"),
-        (ids.to_text(call_id(6)), "is no call of this session that has ended"),
+        ("11", "'11' is not an ended call of this session"),
+        ("0", "'0' is not an ended call of this session"),
+        ("99", "'99' is not an ended call of this session"),
+        ("notes.txt", "'notes.txt' is not an ended call of this session"),
+        (ids.to_text(call_id(6)), "is not an ended call of this session"),
     ],
 )
 def test_the_error_says_why_an_answer_cannot_be_recalled(view: View, key: str, why: str) -> None:

@@ -247,7 +247,7 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("listen: here", "1:9: 'here' is no address, write HOST:PORT like 127.0.0.1:7411 or [::1]:7411"),
+        ("listen: here", "1:9: 'here' is not an address, write HOST:PORT like 127.0.0.1:7411 or [::1]:7411"),
         ("limits: {store: 1}", "1:17: no store is smaller than 1MiB, write a size like 64MiB or 10GiB"),
         ("limits: {recrod: 1}", "1:10: unknown key 'recrod', did you mean 'record'?"),
         ("limits: {record: lots}", "1:18: 'lots' is no amount, write a size like 64KiB, 10MiB or 2GiB"),
@@ -256,7 +256,7 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
         ("rules: [./mine.yaml, mien.yaml]", "1:22: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
         ("rules: [default]", "1:9: 'default' is a pack, name it in upstreams.NAME.packs"),
         ("rules: [{name: a, effect: read}]", "1:9: here stands a rule: give a file of rules with --rules, or name its path here"),
-        ("rules: ['']", "1:9: '' is no file, write a path"),
+        ("rules: ['']", "1:9: '' is not a file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
         (
@@ -323,8 +323,8 @@ def test_a_wrong_file_is_refused_with_file_line_and_column(
         (Flags(rules=("mien.yaml",)), "--rules: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
         (Flags(rules=("defaul",)),
          "--rules: no pack is called 'defaul', did you mean 'default'? (a file is written as ./defaul)"),
-        (Flags(data=""), "--data: '' is no folder, write a path"),
-        (Flags(upstreams=("ftp://a/",)), "--upstream: 'ftp://a/' is no http or https URL"),
+        (Flags(data=""), "--data: '' is not a folder, write a path"),
+        (Flags(upstreams=("ftp://a/",)), "--upstream: 'ftp://a/' is not an http or https URL"),
         (Flags(upstreams=(f"turnlog={URL}",)), "--upstream: 'turnlog' is reserved"),
         (Flags(upstreams=(f"={URL}",)), "--upstream: '' cannot name an upstream"),
         (Flags(upstreams=(URL, "http://a/")), "--upstream: two upstreams are called 'default'"),
@@ -346,9 +346,9 @@ def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, messa
         ("TURNLOG_LIMITS_STORE", "10", "no store is smaller than 1MiB"),
         ("TURNLOG_LOG_FORMAT", "xml", "'log_format' cannot be 'xml'"),
         ("TURNLOG_REDACT_PATTERNS", "a\n(", "'(' is no RE2 pattern"),
-        ("TURNLOG_ALLOW_HOSTS", "a b", "'a b' is no host"),
+        ("TURNLOG_ALLOW_HOSTS", "a b", "'a b' is not a host"),
         ("TURNLOG_RULES", "absent.yaml", "there is no file 'absent.yaml', name a file of rules"),
-        ("TURNLOG_UPSTREAMS", "a=b", "'b' is no http or https URL"),
+        ("TURNLOG_UPSTREAMS", "a=b", "'b' is not an http or https URL"),
     ],
 )
 def test_a_wrong_variable_is_refused_by_its_name(
@@ -364,7 +364,7 @@ def test_only_a_similar_variable_name_gives_a_warning() -> None:
     environ = {"TURNLOG_LISTN": "a:1", "TURNLOG_PORT": "tcp://10.0.0.1:80", "TURNLOG_DATA": "x"}
 
     assert misspelt_variable_warnings(environ) == [
-        "TURNLOG_LISTN is no setting, did you mean TURNLOG_LISTEN?"
+        "TURNLOG_LISTN is not a setting, did you mean TURNLOG_LISTEN?"
     ]
 
 

@@ -55,22 +55,22 @@ def test_a_url_is_unchanged(url: str) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("", "no http or https URL"),
-        ("127.0.0.1:9000/mcp", "no http or https URL"),
-        ("ws://a/", "no http or https URL"),
-        ("file:///etc/passwd", "no http or https URL"),
+        ("", "not an http or https URL"),
+        ("127.0.0.1:9000/mcp", "not an http or https URL"),
+        ("ws://a/", "not an http or https URL"),
+        ("file:///etc/passwd", "not an http or https URL"),
         ("http://", "has no host"),
         ("http:///mcp", "has no host"),
-        ("http://a:99999/", "is no URL"),
+        ("http://a:99999/", "is not a URL"),
         ("http://a:0/", "no usable port"),
         ("http://a:/", "no usable port"),
-        ("http://[::1/", "is no URL"),
+        ("http://[::1/", "is not a URL"),
         ("http://a/#top", "fragment"),
         ("http://a/#", "fragment"),
         ("http://a b/", "percent-encode"),
         ("http://a/\r\nHost: b", "percent-encode"),
         ("http://bücher.example/", "percent-encode"),
-        (9000, "is no URL"),
+        (9000, "is not a URL"),
     ],
 )
 def test_a_url_that_cannot_be_called_is_refused(value: object, reason: str) -> None:
@@ -163,7 +163,7 @@ def test_a_folder_can_begin_with_a_tilde() -> None:
     assert folder("x/../y") == Path("x/../y")
     with pytest.raises(ValueError, match="no home folder"):
         folder("~nobody-of-this-name/x")
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(ValueError, match="not a folder"):
         folder("a\0b")
 
 

@@ -83,7 +83,7 @@ def _changes(
     view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
 ) -> list[StateChange]:
     _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
-    _refuse(len(what) > 2, f"what is {what[-1]!r}? give SESSION and one thing more")
+    _refuse(len(what) > 2, f"{what[-1]!r} is too much, give SESSION and at most one more argument")
     _refuse(
         len(what) == 2 and seq is not None,
         f"{what[-1]!r} and --seq exclude each other, give one",

@@ -61,7 +61,7 @@ def _items(view: View, what: str) -> list[AttemptDetail] | list[CommitEntry]:
     if not colon:
         return attempts_of_call(view, find_call(view, what))
     if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
-        raise click.UsageError(f"{what!r} is no commit, write SESSION:SEQ like 0193a1b2:17")
+        raise click.UsageError(f"{what!r} is not a commit, write SESSION:SEQ like 0193a1b2:17")
     session = find_session(view, name)
     commit = view.get(session, int(seq))
     if commit is None:

@@ -220,7 +220,7 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
             anchor = Anchor(read.seq, bytes.fromhex(read.hash.removeprefix("sha256:")))
         except ValueError:
             raise click.UsageError(
-                f"line {number} of the --anchor file is no anchor, give lines of "
+                f"line {number} of the --anchor file is not an anchor, give lines of "
                 "`turnlog sessions --json`"
             ) from None
         anchors.setdefault(session, []).append(anchor)

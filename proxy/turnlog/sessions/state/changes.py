@@ -89,7 +89,7 @@ def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     numbers = [part for part in (first, last) if part]
     if not dots or not all(n.isascii() and n.isdigit() and len(n) < 13 for n in numbers):
-        raise ValueError(f"{text!r} is no range of commits, write 17..42, 17.. or ..42")
+        raise ValueError(f"{text!r} is not a range of commits, write 17..42, 17.. or ..42")
     return int(first or 0), int(last) if last else head_of(view, session)
 
 
