@@ -125,6 +125,7 @@ async def running(
         if proxy.process.poll() is None:
             assert await proxy.stop() == 0
             assert proxy.stderr.read_text("utf-8", "replace") == ""
+        assert '"call.bug"' not in proxy.stdout.read_text("utf-8", "replace")
     finally:
         proxy.kill()
 

@@ -11,6 +11,8 @@ from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.engine.call_driver import CallDriver
 from turnlog.exchange.duplicates import NeverTwice
+from turnlog.exchange.events import Woken
+from turnlog.observe.events import CallBug
 from turnlog.record.attempt import Links, Reply
 
 
@@ -119,3 +121,13 @@ async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_t
     assert driver.on_late_cancel()
     driver.on_delivered()
     assert await notes(one, driver) == ["abandoned", "delivered"]
+
+
+async def test_what_cannot_happen_to_a_call_ends_that_call_and_is_logged(one: Bench) -> None:
+    asked = ask(session(), one.recorder.new_call())
+    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver.begins(await one.recorder.begin(asked))
+    driver.feed(Woken())
+    assert driver.is_over
+    (bug,) = [each for each in one.log.events if isinstance(each, CallBug)]
+    assert (bug.stage, bug.happened) == ("recording", "Woken")

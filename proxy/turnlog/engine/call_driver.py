@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Flag
 from turnlog.exchange import events as ev
-from turnlog.exchange.call import CallerState, CallMachine, Commands, Stage, Terms
+from turnlog.exchange.call import CallerState, CallMachine, Commands, InvalidEvent, Stage, Terms
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
 from turnlog.observe.clock import Clock
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt
@@ -238,7 +238,11 @@ class CallDriver:
 
     def feed(self, event: ev.Event) -> Commands:
         """Carry out what follows an event; return it."""
-        commands = self.call.handle(event, self._loop.time())
+        try:
+            commands = self.call.handle(event, self._loop.time())
+        except InvalidEvent:
+            self._on_bug(event)
+            return ()
         for command in commands:
             if (action := _ACTIONS.get(type(command))) is not None:
                 action(self, command)
@@ -256,10 +260,19 @@ class CallDriver:
         commands = self.feed(self._judged(attempt, attempt.ending, ours=ours))
         if self.on_ended is not None:
             self.on_ended(self)
-        outcome = commands[0]
+        outcome = commands[0] if commands else ev.AppendOutcome()
         assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
         attempt.yields = not outcome.is_told and self.call.stage is not Stage.WAITING
         return outcome
+
+    def _on_bug(self, event: ev.Event) -> None:
+        """End this call, and no other."""
+        self._recorder.on_bug(self.ask, self.call.stage.value, type(event).__name__)
+        self.call.give_up(self._loop.time())
+        self.do_disarm(ev.Disarm())
+        self._carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
+        self._carrier.drop()
+        self.do_close(ev.Close())
 
     def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
         number, carrier = attempt.ask.number, self._carrier

@@ -160,6 +160,10 @@ class CallMachine:
             raise InvalidEvent(f"{type(event).__name__} at stage {self.stage.value!r}")
         return step(self, event, now)
 
+    def give_up(self, now: float) -> None:
+        """End the call, as it came to what cannot happen."""
+        self.stage, self.ended_at = DONE, now
+
     # -- what others ask --------------------------------------------------------------------
 
     @property

@@ -145,6 +145,18 @@ class ProxyFaulted(LogEvent, frozen=True, kw_only=True, tag="proxy.faulted"):
     line: int = 0
 
 
+class CallBug(LogEvent, frozen=True, kw_only=True, tag="call.bug"):
+    """Something happened to a call that cannot happen at its stage: a bug in turnlog."""
+
+    level: ClassVar[Level] = Level.ERROR
+    session: str
+    call: str
+    server: str
+    tool: str
+    stage: str
+    happened: str
+
+
 class CallStarted(LogEvent, frozen=True, kw_only=True, tag="call.started"):
     """The intent of an attempt was recorded."""
 

@@ -21,6 +21,7 @@ from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, St
 from turnlog.core.turns import LoopDetector
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
+    CallBug,
     CallStarted,
     Log,
     ProxyFaulted,
@@ -341,6 +342,19 @@ class Recorder:
                 await ticket.done()
             except StoreError as error:
                 self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+
+    def on_bug(self, ask: Ask, stage: str, happened: str) -> None:
+        """Log that something happened to a call that cannot happen at its stage."""
+        self._log.emit(
+            CallBug(
+                session=ids.to_text(ask.session.id) if ask.session.id else "",
+                call=ids.to_text(ask.call),
+                server=ask.server,
+                tool=ask.tool,
+                stage=stage,
+                happened=happened,
+            )
+        )
 
     def faulted(self, error: Exception) -> None:
         """Log a bug in what reads along: where it is, never what it says."""
