@@ -86,7 +86,7 @@ FAILED = ComparedAnswer(kind="tool_failed", data=b'"x"')
         ),
     ],
 )
-def test_the_class_tells_what_kind_of_difference_it_is(
+def test_two_answers_have_the_class_of_their_difference(
     before: ComparedAnswer, after: ComparedAnswer, wanted: DifferenceClass
 ) -> None:
     assert compare(before, after).kind is wanted
@@ -101,13 +101,13 @@ def test_the_class_tells_what_kind_of_difference_it_is(
         (answer(1, digest="a"), answer(1, digest="b")),
     ],
 )
-def test_what_cannot_be_compared_inside_has_no_places(
+def test_answers_that_are_cut_or_too_large_have_no_listed_changes(
     before: ComparedAnswer, after: ComparedAnswer
 ) -> None:
     assert compare(before, after).changes == ()
 
 
-def test_another_error_is_a_change() -> None:
+def test_another_kind_of_error_is_a_change() -> None:
     found = compare(FAILED, ComparedAnswer(kind="rate_limited"))
     change = AnswerDifference(path="", change=CHANGED, before="tool_failed", after="rate_limited")
     assert found == Comparison(kind=DifferenceClass.VALUE_CHANGED, changes=(change,))
@@ -136,7 +136,7 @@ def test_another_error_is_a_change() -> None:
          [(CHANGED, "/0"), (CHANGED, "/1")]),
     ],
 )  # fmt: skip
-def test_the_places_are_json_pointers(
+def test_the_paths_are_json_pointers(
     before: object, after: object, wanted: list[tuple[DifferenceKind, str]]
 ) -> None:
     assert places(before, after) == wanted
@@ -167,7 +167,7 @@ def test_texts_are_compared_by_line(
     assert (change.before, change.after) == lines
 
 
-def test_only_so_many_changes_are_told() -> None:
+def test_further_changes_are_counted_but_not_listed() -> None:
     found = compare(
         answer(list(range(MAX_CHANGES + 5))), answer(list(range(1000, 1005 + MAX_CHANGES)))
     )
@@ -191,7 +191,7 @@ def volatile(value: object) -> set[ValuePath]:
         ({"at": 1, "items": [{"seen": 1, "v": 2}]}, DifferenceClass.VALUE_CHANGED, ["/items/0/v"]),
     ],
 )
-def test_what_always_changes_does_not_count(
+def test_volatile_paths_do_not_count(
     after: object, wanted: DifferenceClass, paths: list[str]
 ) -> None:
     found = compare(answer(NOW), answer(after), volatile)
@@ -206,12 +206,12 @@ def nested(value: int) -> object:
     return found
 
 
-def test_what_lies_very_deep_is_one_change() -> None:
+def test_a_difference_in_deep_nesting_is_one_change() -> None:
     (change,) = compare(answer(nested(1)), answer(nested(2))).changes
     assert change.path == "/0" * 64
 
 
-def test_many_equal_items_take_no_time_to_speak_of() -> None:
+def test_many_equal_items_are_matched_in_linear_time() -> None:
     before, after = [0] * 60_000 + [1], [2] + [0] * 60_001 + [3]
     assert [c.path for c in compare(answer(before), answer(after)).changes] == [
         "/0",

@@ -18,7 +18,7 @@ def stands(log: Log) -> list[tuple[int, int, str]]:
     return found
 
 
-def test_the_newest_attempt_of_the_newest_leg_says_how_a_call_stands() -> None:
+def test_the_state_of_a_call_is_that_of_its_newest_attempt() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a")
@@ -53,7 +53,7 @@ def test_a_poll_without_an_answer_leaves_the_task_running() -> None:
     assert stands(log)[-1] == (3, 1, "error")
 
 
-def test_an_answer_is_heard_by_a_note_or_where_an_operator_has_spoken() -> None:
+def test_an_answer_is_delivered_by_a_note_or_an_operators_resolution() -> None:
     log = Log()
     log.begin("a")
     log.end("a")
@@ -79,7 +79,7 @@ def test_an_answer_is_heard_by_a_note_or_where_an_operator_has_spoken() -> None:
         assert state.delivered is heard
 
 
-def test_an_outcome_without_its_call_and_other_commits_say_nothing() -> None:
+def test_other_commits_do_not_change_the_state_of_a_call() -> None:
     log = Log()
     log.end("a")
     assert stands(log) == [(0, 0, "")]

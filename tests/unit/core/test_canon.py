@@ -67,7 +67,7 @@ def test_escaped_keys_beyond_the_bmp_are_ordered_by_utf_16() -> None:
     ],
     ids=lambda data: repr(data[:16]),
 )
-def test_what_parsers_may_read_differently_stays_raw(data: bytes) -> None:
+def test_json_that_parsers_read_differently_stays_raw(data: bytes) -> None:
     assert canonical(data) == ("raw-sha256", data)
 
 
@@ -85,7 +85,7 @@ def test_a_keyed_hash_depends_on_key_and_content_only() -> None:
     assert input_hash(canonical(b'{"a":2,"b":1}'), key=b"other") != f"hmac-sha256:{expected}"
 
 
-def test_the_key_may_stay_with_who_has_it() -> None:
+def test_the_key_may_be_a_function_that_computes_the_hmac() -> None:
     def keyed(data: bytes) -> bytes:
         return hmac.digest(b"secret", data, "sha256")
 
@@ -101,13 +101,13 @@ def at_depth(frames: int, data: bytes) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize(("depth", "scheme"), [(512, "sha256"), (513, "raw-sha256")])
-def test_how_deep_is_read_does_not_depend_on_who_asks(depth: int, scheme: str) -> None:
+def test_the_depth_limit_does_not_depend_on_the_callers_depth(depth: int, scheme: str) -> None:
     # A quote, a bracket and a backslash in a string are no nesting.
     data = nested(depth, b'["]]]\\"[",1.5]'[1:-1])
     assert [at_depth(frames, data)[0] for frames in (0, 100, 250)] == [scheme] * 3
 
 
-def test_what_is_wide_is_not_deep() -> None:
+def test_wide_json_is_not_deep() -> None:
     assert not is_deep(b"[" + b"{}," * 1000 + b'"' + b"[" * 1000 + b'"]')
     assert is_deep(b"[{" * 257)
     assert not is_deep(b"]" * 1000)

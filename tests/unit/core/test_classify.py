@@ -58,7 +58,7 @@ UNSENT = (Phase.QUEUED, Phase.CONNECTING)
 SENT = tuple(phase for phase in Phase if phase not in UNSENT)
 
 
-def test_every_kind_stands_in_the_table_once() -> None:
+def test_every_kind_is_in_the_table_once() -> None:
     assert [row[1] for row in ROWS] == list(ErrorKind) == list(MEANINGS)
 
 
@@ -90,7 +90,7 @@ def test_before_the_first_byte_nothing_was_executed(kind: ErrorKind) -> None:
         (Effect.IRREVERSIBLE, "safe", "unsafe", "unsafe"),
     ],
 )
-def test_the_effect_moves_the_class_but_never_out_of_never(
+def test_the_effect_changes_every_retry_class_but_never(
     effect: Effect, of_safe: str, of_idempotent: str, of_unsafe: str
 ) -> None:
     found = [
@@ -106,7 +106,7 @@ def test_the_effect_moves_the_class_but_never_out_of_never(
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
-def test_unknown_is_what_was_sent_never_answered_and_may_have_had_an_effect(
+def test_an_unanswered_attempt_that_may_have_had_an_effect_is_unknown(
     kind: ErrorKind,
 ) -> None:
     for effect, phase, answered in product(Effect, Phase, (False, True)):
@@ -117,7 +117,7 @@ def test_unknown_is_what_was_sent_never_answered_and_may_have_had_an_effect(
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
-def test_what_the_upstream_answered_is_never_unknown(kind: ErrorKind) -> None:
+def test_an_answered_attempt_is_never_unknown(kind: ErrorKind) -> None:
     for effect in Effect:
         ending = refused(kind, effect)
         assert (ending.status, ending.phase) == (Status.ERROR, Phase.DONE)
@@ -200,7 +200,7 @@ def test_a_json_rpc_error_has_its_kind(codes: tuple[int | None, ...], kind: str)
         (None, 200, "upstream_internal"),
     ],
 )
-def test_of_code_and_status_that_which_says_more_counts(
+def test_the_more_precise_of_code_and_status_counts(
     code: int | None, status: int, kind: str
 ) -> None:
     assert kind_of_error(code, status) == kind
@@ -221,7 +221,7 @@ OF_CALLS = [
 
 
 @pytest.mark.parametrize(("effect", "kinds", "expected"), OF_CALLS)
-def test_a_call_came_to_what_its_attempts_came_to(
+def test_the_ending_of_a_call_covers_all_attempts(
     effect: Effect, kinds: list[str], expected: tuple[str, str, str]
 ) -> None:
     past = None

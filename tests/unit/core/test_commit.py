@@ -80,21 +80,21 @@ FIRST = Link(
 
 
 @given(link=links, said=facts)
-def test_a_header_comes_back_as_it_was(link: Link, said: Facts) -> None:
+def test_a_header_survives_encoding(link: Link, said: Facts) -> None:
     header = encode_header(link, encode_facts(said))
     assert decode_header(header) == (link, said)
     assert decode_link(header) == link
 
 
 @given(body=bodies)
-def test_a_body_comes_back_as_it_was(body: CommitBody) -> None:
+def test_a_body_survives_encoding(body: CommitBody) -> None:
     stored = encode_body(body)
     assert encode_body(decode_body(stored)) == stored
     assert decode_body(stored).summary == body.summary
     assert decode_body(stored).metadata == body.metadata
 
 
-def test_fields_of_a_newer_version_are_passed_over() -> None:
+def test_fields_of_a_newer_version_are_ignored() -> None:
     version, link, said = msgspec.msgpack.decode(encode_header(FIRST, encode_facts(PLAIN)))
     newer = msgspec.msgpack.encode([version, [*link, "new"], [*said, "new"], "new"])
     assert decode_header(newer) == (FIRST, PLAIN)
@@ -113,7 +113,7 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
     "data",
     [b"", b"\xc1", b"\x90", b"\x93\x01\x90\x90", b'{"json": 1}', b"\x92\x01" + b"\x91" * 9999],
 )
-def test_other_bytes_are_no_header(data: bytes) -> None:
+def test_other_bytes_are_refused_as_a_header(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_header(data)
 

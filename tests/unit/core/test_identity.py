@@ -97,7 +97,7 @@ def test_the_first_rung_that_names_a_session_wins() -> None:
         (CallerEvidence(connection=7), "connection", Confidence.INFERRED),
     ],
 )
-def test_an_identity_says_what_named_it_and_how_sure_that_is(
+def test_an_identity_has_its_source_and_confidence(
     evidence: CallerEvidence, why: str, confidence: Confidence
 ) -> None:
     identity = identify(evidence, TABLE)
@@ -138,7 +138,7 @@ def turn_of(evidence: CallerEvidence) -> tuple[str, TurnSource]:
     return identity.turn_label, identity.turn_source
 
 
-def test_a_turn_is_explicit_then_the_vendors_then_nobodys() -> None:
+def test_a_turn_is_named_explicitly_then_by_the_vendor() -> None:
     vendor = {"vscode.requestId": b'"r-1"'}
     assert turn_of(CallerEvidence(header_turn="7", meta=vendor)) == ("7", TurnSource.EXPLICIT)
     own = {**vendor, "turnlog/turn": b"8"}
@@ -147,7 +147,7 @@ def test_a_turn_is_explicit_then_the_vendors_then_nobodys() -> None:
     assert turn_of(CallerEvidence()) == ("", TurnSource.GAP)
 
 
-def test_a_vendors_turn_counts_under_an_explicit_session() -> None:
+def test_a_vendors_turn_counts_in_an_explicit_session() -> None:
     given = CallerEvidence(
         path_session="mine", meta={"x-codex-turn-metadata": json.dumps(CODEX).encode()}
     )
@@ -180,7 +180,7 @@ NOT_NAMES = [
 
 
 @pytest.mark.parametrize("value", NOT_NAMES, ids=lambda value: repr(value[:14]))
-def test_what_is_no_name_is_passed_over(value: bytes) -> None:
+def test_values_that_cannot_be_names_are_skipped(value: bytes) -> None:
     given = {"turnlog/session": value, "turnlog/turn": value, "openai/session": value}
     evidence = CallerEvidence(meta=given, mcp_session_id="digest", upstream="u")
     assert named(evidence) == (Rung.TRANSPORT, "u/digest")
@@ -191,7 +191,7 @@ def test_what_is_no_name_is_passed_over(value: bytes) -> None:
     "value",
     [b'"x"', b'{"session_id":{}}', b'"{\\"session_id\\":"', b'{"session_id":"a\\u0007"}', b"[]"],
 )
-def test_nested_keys_that_lead_nowhere_are_passed_over(value: bytes) -> None:
+def test_nested_keys_that_lead_nowhere_are_skipped(value: bytes) -> None:
     given = {"x-codex-turn-metadata": value, "openai/session": b'"next"'}
     assert named(CallerEvidence(meta=given)) == (Rung.VENDOR, "openai/next")
 
@@ -203,7 +203,7 @@ def test_a_bad_header_does_not_hide_a_good_key() -> None:
     assert named(given) == (Rung.EXPLICIT, "kept")
 
 
-def test_a_long_name_stands_as_its_hash() -> None:
+def test_a_long_name_is_replaced_by_its_hash() -> None:
     longest = "x" * NAME_BYTES
     assert named(CallerEvidence(path_session=longest)) == (Rung.EXPLICIT, longest)
     rung, name = named(CallerEvidence(path_session=longest + "x"))
@@ -231,7 +231,7 @@ def test_implicit_sessions_go_by_credential_and_client_then_by_connection() -> N
     assert key(connection=1) == key(connection=1)
 
 
-def test_a_wrapped_command_has_one_client_whatever_that_calls_itself() -> None:
+def test_a_wrapped_command_has_one_client_under_any_name() -> None:
     early = identify(CallerEvidence(connection="process 7"), ())
     later = identify(CallerEvidence(connection="process 7", client_name="b"), ())
     assert early.implicit_key == later.implicit_key
@@ -258,7 +258,7 @@ ENVIRONMENT = (
 )
 
 
-def test_the_environment_stands_below_what_a_call_says_and_above_the_transport() -> None:
+def test_the_environment_ranks_between_the_vendors_keys_and_the_transport() -> None:
     assert vendor_variables(ENVIRONMENT) == {"CHAT", "STATE"}
     assert vendor_headers(ENVIRONMENT) == frozenset()
     environment = {"CHAT": "7"}

@@ -14,7 +14,7 @@ entropy = st.binary(min_size=10, max_size=10)
 
 
 @given(at=times, dice=entropy)
-def test_an_id_is_a_uuid_of_version_seven_and_tells_its_time(at: int, dice: bytes) -> None:
+def test_an_id_is_a_uuid_of_version_seven_with_its_time(at: int, dice: bytes) -> None:
     made = UUID(bytes=uuid7(at, dice))
     assert made.version == 7
     assert made.variant == "specified in RFC 4122"
@@ -35,14 +35,14 @@ def test_ids_sort_by_time(early: int, late: int, dice: bytes) -> None:
 
 
 @given(at=times, one=entropy, other=entropy)
-def test_74_bits_of_chance_tell_ids_of_one_moment_apart(at: int, one: bytes, other: bytes) -> None:
+def test_ids_of_the_same_time_differ_in_74_random_bits(at: int, one: bytes, other: bytes) -> None:
     bits = 0xFFF << 64 | (1 << 62) - 1
     same = int.from_bytes(one, "big") & bits == int.from_bytes(other, "big") & bits
     assert (uuid7(at, one) == uuid7(at, other)) == same
 
 
 @given(times=st.lists(times, min_size=1, max_size=900))
-def test_ids_that_are_made_together_are_those_that_are_made_alone(times: list[int]) -> None:
+def test_ids_made_in_a_block_equal_those_made_one_by_one(times: list[int]) -> None:
     drawn: list[bytes] = []
 
     def source(size: int) -> bytes:
@@ -58,7 +58,7 @@ def test_ids_that_are_made_together_are_those_that_are_made_alone(times: list[in
 
 
 @given(at=times, dice=entropy)
-def test_text_form_comes_back(at: int, dice: bytes) -> None:
+def test_the_text_form_is_read_back(at: int, dice: bytes) -> None:
     made = uuid7(at, dice)
     assert from_text(to_text(made)) == made
     assert len(to_text(made)) == 36
@@ -71,7 +71,7 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 @given(counts=st.lists(st.integers(0, 1024), max_size=60))
-def test_drawn_bytes_come_once(counts: list[int]) -> None:
+def test_random_bytes_are_never_returned_twice(counts: list[int]) -> None:
     numbers = iter(range(1 << 20))
     entropy = Entropy(lambda size: b"".join(next(numbers).to_bytes(4) for _ in range(size // 4)))
     drawn = [entropy.take(4 * count) for count in counts]

@@ -9,11 +9,11 @@ def counted(loops: LoopDetector, *turns: int, what: str = "it", first: int = 0) 
     ]
 
 
-def test_the_third_call_that_fails_alike_is_a_loop_and_so_are_those_behind_it() -> None:
+def test_the_third_call_that_fails_alike_and_those_after_it_are_a_loop() -> None:
     assert counted(LoopDetector(), 1, 1, 1, 1) == [False, False, True, True]
 
 
-def test_another_failure_is_counted_for_itself() -> None:
+def test_other_failures_are_counted_separately() -> None:
     loops = LoopDetector()
     counted(loops, 1, 1)
     assert counted(loops, 1, what="other") == [False]
@@ -26,11 +26,11 @@ def test_attempts_of_one_call_count_once() -> None:
     )
 
 
-def test_another_turn_begins_anew() -> None:
+def test_a_new_turn_resets_the_count() -> None:
     assert counted(LoopDetector(), 1, 1, 2, 2, 2) == [False, False, False, False, True]
 
 
-def test_a_turn_that_is_not_known_yet_is_the_one_before() -> None:
+def test_a_failure_without_a_turn_number_counts_for_the_turn_before() -> None:
     assert counted(LoopDetector(), 0, 1, 0) == [False, False, True]
 
 

@@ -33,7 +33,7 @@ NOTES: list[tuple[Note, NoteKind]] = [
 
 
 @pytest.mark.parametrize(("note", "kind"), NOTES)
-def test_a_note_comes_back_from_its_bytes_and_names_its_kind(note: Note, kind: NoteKind) -> None:
+def test_a_note_survives_encoding_and_knows_its_kind(note: Note, kind: NoteKind) -> None:
     assert decode_note(encode_note(note)) == note
     assert note_kind(note) is kind
 
@@ -52,5 +52,5 @@ def test_every_kind_with_content_has_a_note() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\xc1", b"\x80", encode_note(Recall(key="abc")).replace(b"recall", b"recoil")]
 )
-def test_bytes_that_are_no_known_note_are_none(data: bytes) -> None:
+def test_unknown_bytes_are_not_a_note(data: bytes) -> None:
     assert decode_note(data) is None

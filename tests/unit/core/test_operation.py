@@ -23,7 +23,7 @@ def test_every_attempt_uses_its_tool() -> None:
         (Executed.MAYBE, Status.ERROR, ErrorKind.TOOL_FAILED, False),
     ],
 )
-def test_what_was_not_executed_answered_again_or_failed_has_no_effect(
+def test_unexecuted_replayed_and_failed_calls_have_no_effect(
     executed: Executed, status: Status, kind: str, had: bool
 ) -> None:
     assert had_effect(executed, status, kind) is had

@@ -21,7 +21,7 @@ HOUR = 3600 * 10**9
         ("2026-11-27T00:00:00.000001Z", MIDNIGHT + 1000),
     ],
 )
-def test_a_time_is_rfc_3339_a_date_or_so_long_ago(text: str, at: int) -> None:
+def test_a_time_is_rfc_3339_a_date_or_a_duration_ago(text: str, at: int) -> None:
     assert parse_moment(text, NOW) == at
 
 
@@ -45,11 +45,11 @@ def test_a_time_without_a_zone_gets_the_assumed_one() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-13-01", "10", "99999999999w", "10 parsecs"]
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_text_that_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         parse_moment(text, NOW)
 
 
-def test_the_last_day_there_is_has_an_end() -> None:
+def test_the_last_possible_day_has_an_end() -> None:
     whole_day = parse_moment("9999-12-31", NOW, end=True) - parse_moment("9999-12-31", NOW)
     assert whole_day == 24 * HOUR - 1

@@ -8,7 +8,7 @@ HERE = "/srv/repo"
 URL = ("http://127.0.0.1:9000", "/mcp", "", "")
 
 
-def test_a_name_says_server_and_host_and_tells_places_apart() -> None:
+def test_a_lock_name_has_server_host_and_a_digest_of_the_place() -> None:
     name = lock_name("files", URL, HERE)
     assert name.startswith("files@127.0.0.1:9000-")
     assert (server_of(name), bool(place_of(name))) == ("files", True)
@@ -18,13 +18,13 @@ def test_a_name_says_server_and_host_and_tells_places_apart() -> None:
 
 
 @pytest.mark.parametrize(("folder", "same"), [("/srv/repo", True), ("/srv/repo/a", False)])
-def test_a_working_directory_counts_from_the_locks_folder(folder: str, same: bool) -> None:
+def test_a_working_directory_is_relative_to_the_locks_folder(folder: str, same: bool) -> None:
     there = lock_name("git", (COMMAND, "/usr/bin/server", "-v", "/home/me/repo"), "/home/me/repo")
     here = lock_name("git", (COMMAND, "/usr/bin/server", "-v", folder), HERE)
     assert here.startswith("git@server-")
     assert (here == there) is same
 
 
-def test_a_working_directory_elsewhere_counts_as_it_is() -> None:
+def test_a_working_directory_elsewhere_is_absolute() -> None:
     names = {lock_name("git", (COMMAND, "s", folder), HERE) for folder in ("/a", "/b", "/srv/repo")}
     assert len(names) == 3

@@ -11,6 +11,6 @@ def test_another_definition_is_a_mismatch_and_names_the_pin() -> None:
     assert pin_status(ONE, OTHER) == PinStatus(Provenance.MISMATCH, ONE)
 
 
-def test_without_a_pin_or_a_definition_nothing_is_verified() -> None:
+def test_without_a_pin_or_a_definition_a_tool_is_unverified() -> None:
     assert pin_status(None, ONE) is pin_status(ONE, b"") is UNVERIFIED
     assert UNVERIFIED.provenance == "unverified"

@@ -14,7 +14,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("method", "operation", "of_mcp", "call"), ROWS)
-def test_the_operation_of_a_row_follows_from_its_method(
+def test_the_kind_of_a_request_follows_from_its_method(
     method: str, operation: RequestKind, of_mcp: bool, call: bool
 ) -> None:
     assert (request_kind(method), is_mcp_method(method), is_tool_call(method)) == (

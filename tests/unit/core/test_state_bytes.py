@@ -18,11 +18,11 @@ def grown() -> State:
     return fold(State(), log.commits)
 
 
-def test_a_state_comes_back_from_its_bytes() -> None:
+def test_a_state_survives_encoding() -> None:
     assert decode_state(encode_state(grown())) == grown()
 
 
-def test_equal_states_have_one_hash_whatever_the_order_of_their_entries() -> None:
+def test_equal_states_have_the_same_hash_in_any_order_of_entries() -> None:
     found = grown()
     turned = structs.replace(found, metadata=dict(reversed({"x": "1", **found.metadata}.items())))
     same = structs.replace(found, metadata={"x": "1", **found.metadata})
@@ -30,7 +30,7 @@ def test_equal_states_have_one_hash_whatever_the_order_of_their_entries() -> Non
     assert state_hash(found).startswith("sha256:")
 
 
-def test_bytes_that_are_no_state_of_this_version_are_none() -> None:
+def test_bytes_of_another_version_are_not_a_state() -> None:
     other = structs.replace(grown(), version=VERSION + 1)
     assert decode_state(encode_state(other)) is None
     assert decode_state(b"\xc1") is None

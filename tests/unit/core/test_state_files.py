@@ -51,7 +51,7 @@ def test_operations_are_read_with_their_commit() -> None:
         ("deleted", "created", "created"),
     ],
 )
-def test_two_operations_come_to_one(first: str, then: str, net: str) -> None:
+def test_two_operations_combine_to_one(first: str, then: str, net: str) -> None:
     assert ops(touch(first, "/a"), touch(then, "/a")) == {"/a": (net, "")}
 
 
@@ -110,14 +110,14 @@ def test_names_change_with_renames(done: list[FileTouch], net: dict[str, tuple[s
     assert ops(*done) == net
 
 
-def test_an_end_that_comes_late_moves_no_last_one() -> None:
+def test_a_late_outcome_does_not_move_the_last_commit_back() -> None:
     found = netted(touch("modified", "/a", seq=9, turn=4), touch("modified", "/a", seq=11, turn=2))
     change = found["/a"]
     assert (change.first_seq, change.last_seq) == (9, 11)
     assert (change.first_turn, change.last_turn) == (2, 4)
 
 
-def test_what_may_be_so_stands_beside_what_is() -> None:
+def test_uncertain_changes_are_shown_beside_certain_ones() -> None:
     sure = netted(touch("created", "/a"), touch("modified", "/b"))
     found = with_uncertain(
         sure,
@@ -145,5 +145,5 @@ def test_an_operation_follows_its_file_to_another_name() -> None:
     ("key", "folder", "below"),
     [("/d", "/d", True), ("/d/a", "/d", True), ("/d/a", "/d/", True), ("/da", "/d", False)],
 )
-def test_below_a_folder_is_what_its_name_begins(key: str, folder: str, below: bool) -> None:
+def test_a_folder_contains_names_that_begin_with_it(key: str, folder: str, below: bool) -> None:
     assert is_inside(key, folder) is below

@@ -78,7 +78,7 @@ def test_a_tool_counts_calls_attempts_and_how_they_ended() -> None:
     )
 
 
-def test_a_file_has_what_was_done_to_it_first_and_last() -> None:
+def test_a_file_has_its_first_and_last_change() -> None:
     log = Log()
     first = log.call("a", changed("created", "/a"))
     log.turn = 3
@@ -105,20 +105,22 @@ def test_a_file_has_what_was_done_to_it_first_and_last() -> None:
         ({}, True),
     ],
 )
-def test_what_was_not_executed_counts_for_no_file(ending: dict[str, Status], counts: bool) -> None:
+def test_a_call_that_was_not_executed_changes_no_file(
+    ending: dict[str, Status], counts: bool
+) -> None:
     log = Log()
     log.begin("a", "write", changed("modified", "/a", maybe=True))
     log.end("a", changed("modified", "/a"), **ending)  # type: ignore[arg-type]
     assert files(log) == ({"/a": ("modified", False)} if counts else {})
 
 
-def test_a_call_in_flight_may_have_done_what_it_was_asked_to() -> None:
+def test_a_call_in_flight_has_uncertain_changes() -> None:
     log = Log()
     log.begin("a", "write", changed("modified", "/a", maybe=True))
     assert files(log) == {"/a": ("modified", True)}
 
 
-def test_what_may_have_happened_is_settled_by_a_later_outcome() -> None:
+def test_a_later_outcome_settles_uncertain_changes() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a", changed("modified", "/a", maybe=True))
@@ -132,7 +134,7 @@ def test_what_may_have_happened_is_settled_by_a_later_outcome() -> None:
     assert state(log).attempts == {}
 
 
-def test_what_did_not_happen_after_all_disappears() -> None:
+def test_changes_that_did_not_happen_disappear() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a", changed("modified", "/a", maybe=True))
@@ -140,7 +142,7 @@ def test_what_did_not_happen_after_all_disappears() -> None:
     assert files(log) == {}
 
 
-def test_who_closes_an_attempt_without_its_answer_says_nothing_else_of_files() -> None:
+def test_an_outcome_without_an_answer_keeps_the_known_changes() -> None:
     log = Log()
     log.begin("a", "write", changed("modified", "/a", maybe=True))
     log.timed_out("a")
@@ -150,7 +152,7 @@ def test_who_closes_an_attempt_without_its_answer_says_nothing_else_of_files() -
     assert seen(log).files_modified["/a"].last_seq == last
 
 
-def test_the_last_word_on_an_attempt_stands() -> None:
+def test_a_certain_outcome_is_final() -> None:
     log = Log()
     log.call("a", changed("modified", "/a"))
     before = state(log)
@@ -158,13 +160,13 @@ def test_the_last_word_on_an_attempt_stands() -> None:
     assert structs.replace(state(log), seq=before.seq, at=before.at) == before
 
 
-def test_an_outcome_without_its_intent_says_nothing() -> None:
+def test_an_outcome_without_its_intent_changes_nothing() -> None:
     log = Log()
     log.end("a", changed("modified", "/a"))
     assert seen(log) == state_table(structs.replace(state(Log()), seq=log.seq))
 
 
-def test_what_is_sure_besides_what_may_be_stays_sure() -> None:
+def test_certain_changes_stay_certain_beside_uncertain_ones() -> None:
     log = Log()
     log.call("a", changed("modified", "/a"))
     log.begin("b")
@@ -174,13 +176,13 @@ def test_what_is_sure_besides_what_may_be_stays_sure() -> None:
     assert files(log) == {"/a": ("modified", False), "/b": ("deleted", True)}
 
 
-def test_what_a_sure_answer_does_not_know_stays_open() -> None:
+def test_changes_that_an_answer_leaves_open_stay_uncertain() -> None:
     log = Log()
     log.call("a", changed("modified", "/a", maybe=True), changed("modified", "/b"))
     assert files(log) == {"/a": ("modified", True), "/b": ("modified", False)}
 
 
-def test_a_rename_moves_what_may_have_happened_too() -> None:
+def test_a_rename_moves_uncertain_changes_as_well() -> None:
     log = Log()
     log.begin("a")
     log.timed_out("a", changed("modified", "/d/a", maybe=True))
@@ -190,7 +192,7 @@ def test_a_rename_moves_what_may_have_happened_too() -> None:
     assert files(log) == {"/e": ("renamed", False), "/e/a": ("modified", False)}
 
 
-def test_what_this_version_does_not_know_is_left_out() -> None:
+def test_unknown_operations_are_ignored() -> None:
     log = Log()
     log.begin("a")
     facts = structs.replace(log.commits[-1].facts, kind=CommitKind.OUTCOME, status=Status.OK)
@@ -214,7 +216,7 @@ def test_content_that_was_dropped_is_counted() -> None:
     assert found.tools["files.write"].ok == 1
 
 
-def test_calls_whose_end_is_open_are_pending() -> None:
+def test_calls_with_an_open_outcome_are_pending() -> None:
     log = Log()
     seq = log.begin("a", "write")
     log.call("b")
@@ -235,7 +237,7 @@ def test_calls_whose_end_is_open_are_pending() -> None:
     assert seen(log).pending_actions == {}
 
 
-def test_a_leg_that_was_parked_is_over_when_the_call_goes_on() -> None:
+def test_a_parked_leg_ends_when_the_call_continues() -> None:
     log = Log()
     log.begin("a")
     log.end(
@@ -277,7 +279,7 @@ def test_decisions_are_known_by_their_id_or_their_commit() -> None:
     assert second < third
 
 
-def test_a_fact_is_as_the_last_note_about_it_left_it() -> None:
+def test_a_fact_has_the_state_of_its_last_note() -> None:
     log = Log()
     first = log.note(
         Fact(id="p", action=FactAction.ASSERT, subject="port", value="80", validity="today")
@@ -304,14 +306,14 @@ def test_a_recall_brings_back_that_key_only() -> None:
     assert seen(log).evicted_keys == {"b": gone, "c": gone}
 
 
-def test_metadata_is_added_to_and_taken_away() -> None:
+def test_metadata_is_added_and_removed() -> None:
     log = Log(client="agent")
     log.note(Metadata(entries={"goal": "a", "model": "m"}))
     log.note(Metadata(entries={"goal": "b", "model": ""}))
     assert seen(log).metadata == {"client": "agent", "goal": "b"}
 
 
-def test_a_budget_tells_what_is_left() -> None:
+def test_a_budget_shows_the_rest() -> None:
     log = Log()
     log.note(Budget(calls=2, bytes=100, seconds=1.0))
     log.call("a")
@@ -321,7 +323,7 @@ def test_a_budget_tells_what_is_left() -> None:
     assert not any(name.endswith(("_left", "_over")) for name in seen(log).usage)
 
 
-def test_a_budget_that_is_exceeded_tells_by_how_much() -> None:
+def test_an_exceeded_budget_shows_by_how_much() -> None:
     log = Log()
     log.note(Budget(calls=1, bytes=100, seconds=0.001))
     log.call("a")
@@ -336,7 +338,7 @@ def test_a_budget_that_is_exceeded_tells_by_how_much() -> None:
     assert (changes["calls_over"].before, changes["calls_over"].after) == (None, 1)
 
 
-def test_turns_and_what_the_user_said_change_no_field() -> None:
+def test_turns_and_user_input_change_no_field() -> None:
     log = Log()
     before = seen(log)
     log.turn = 2
@@ -380,7 +382,7 @@ def test_every_change_names_its_commit_and_the_reason() -> None:
     ]
 
 
-def test_a_lookup_is_no_use_of_a_tool() -> None:
+def test_a_lookup_does_not_count_as_use_of_a_tool() -> None:
     log = Log()
     log.begin("a", method="resources/read")
     log.end("a")

@@ -49,7 +49,7 @@ def test_a_difference_names_field_and_key_with_both_values() -> None:
     assert found[StateField.USAGE, "bytes_out"].after == 20
 
 
-def test_a_difference_makes_one_table_into_the_other_both_ways() -> None:
+def test_applying_a_difference_turns_one_table_into_the_other() -> None:
     before, after = grown()
     assert apply(before, diff(before, after)) == after
     assert apply(after, diff(after, before)) == before

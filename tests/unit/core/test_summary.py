@@ -78,28 +78,28 @@ TOLD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "summary"), TOLD, ids=lambda value: repr(value)[:40])
-def test_a_result_is_told_in_a_line(answer: object, summary: str) -> None:
+def test_a_result_is_summarized_in_a_line(answer: object, summary: str) -> None:
     assert mcp(answer) == summary
 
 
-def test_a_result_that_was_cut_shows_the_text_it_has() -> None:
+def test_a_cut_result_shows_the_text_it_has() -> None:
     whole = json.dumps({"content": [text('say "hi" \\ ok\nnow \ud83d\ude00')]}).encode()
     assert mcp(whole[:-20], size=900) == 'say "hi" \\ ok'
     assert mcp(whole[:-6], size=900).startswith('say "hi" \\ ok now')
 
 
-def test_a_cut_image_is_told_by_kind_and_full_size() -> None:
+def test_a_cut_image_is_summarized_by_kind_and_full_size() -> None:
     whole = json.dumps({"content": [IMAGE]}).encode()
     assert mcp(whole[:1000], size=6 << 20) == "image/png 6 MiB"
 
 
-def test_a_long_text_does_not_push_out_what_stands_beside_it() -> None:
+def test_a_long_text_does_not_push_out_other_blocks() -> None:
     summary = mcp({"content": [text("word " * 1000), IMAGE]})
     assert summary.endswith("… [image/png 34 KiB]")
     assert len(summary.encode()) <= 512
 
 
-def test_many_kinds_are_told_by_the_commonest() -> None:
+def test_many_kinds_of_blocks_are_summarized_by_the_commonest() -> None:
     kinds = [{"type": f"kind{n}"} for n in range(9)] + [{"type": "kind7"}]
     assert mcp({"content": kinds}) == "[2 x kind7, kind0, kind1, kind2, ...]"
 
@@ -122,11 +122,13 @@ def test_many_kinds_are_told_by_the_commonest() -> None:
         (b"\xff ok", "text/plain", "\N{REPLACEMENT CHARACTER} ok"),
     ],
 )
-def test_a_plain_answer_is_told_in_a_line(answer: bytes, media_type: str, summary: str) -> None:
+def test_a_plain_answer_is_summarized_in_a_line(
+    answer: bytes, media_type: str, summary: str
+) -> None:
     assert http(answer, media_type) == summary
 
 
-def test_what_was_not_kept_is_told_by_size_and_type() -> None:
+def test_an_unrecorded_answer_is_summarized_by_size_and_type() -> None:
     assert http(b"%PDF", "application/pdf", size=12_900_000) == "12.3 MiB application/pdf"
     assert http(b"", "application/pdf", size=2048) == "2 KiB application/pdf"
     assert http(b"", "", size=2048) == "2 KiB"
@@ -147,7 +149,7 @@ def test_what_was_not_kept_is_told_by_size_and_type() -> None:
         "\x1b[" + ";" * 150 + "mred",
     ],
 )
-def test_nothing_that_a_terminal_obeys_survives(hostile: str) -> None:
+def test_terminal_escapes_are_removed(hostile: str) -> None:
     for line in (
         mcp({"content": [text(hostile)]}),
         mcp({"code": 1, "message": hostile}),
@@ -160,7 +162,7 @@ def test_nothing_that_a_terminal_obeys_survives(hostile: str) -> None:
     assert http(b"\0", hostile).isprintable()
 
 
-def test_a_preview_is_the_head_of_the_arguments() -> None:
+def test_a_preview_is_the_beginning_of_the_arguments() -> None:
     assert preview(b'{"path": "/a",\n  "n": 1}') == '{"path": "/a", "n": 1}'
     assert preview(b'{"a":"' + b"x" * 500) == '{"a":"' + "x" * 191 + "…"
     assert preview(b"") == ""

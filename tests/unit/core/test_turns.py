@@ -105,7 +105,7 @@ def test_turns_only_rise_and_steps_begin_at_one(events: list[tuple[str, int, str
         assert place.in_flight >= 0
 
 
-def test_who_says_so_begins_another_turn() -> None:
+def test_a_caller_can_begin_a_new_turn() -> None:
     place = after_commit(next_call(TurnPosition(), AT, "", TurnSource.GAP), AT, ended=1)
     marked = turns.new_turn(place, AT + 1, "b")
     assert (marked.turn, marked.step, marked.label) == (2, 0, "b")

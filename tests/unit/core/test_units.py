@@ -39,18 +39,18 @@ def test_a_bare_number_is_seconds_or_bytes() -> None:
     "value",
     ["", "s", "-1s", "1 hour ago", "1x", True, None, [], -1, float("nan"), float("inf"), 10**400],
 )
-def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
+def test_text_that_is_not_a_duration_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="write a duration like 200ms"):
         duration(value)
 
 
-def test_what_is_left_blank_is_told_as_such() -> None:
+def test_a_blank_value_is_reported_as_blank() -> None:
     with pytest.raises(ValueError, match=r"^nothing stands here, write a duration"):
         duration(None)
 
 
 @pytest.mark.parametrize("value", ["1e9", "64KiBB", "9999999TiB", "1" * 5000, b"1", 2**60])
-def test_what_is_no_size_is_refused_with_an_example(value: object) -> None:
+def test_text_that_is_not_a_size_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="write a size like 64KiB"):
         size(value)
 
