@@ -21,7 +21,7 @@ from turnlog.transport.async_pipes import DOUBT
 
 
 class Carrier(Protocol):
-    """What carries a call to its server, and its answer back: a request over HTTP, or a pipe."""
+    """Carries a call to its server, and its answer back: a request over HTTP, or a pipe."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -54,7 +54,7 @@ class Carrier(Protocol):
         ...
 
     def may_retry(self) -> bool:
-        """Take one retry out of the server's quota; false where none is left."""
+        """Spend one retry of the server's quota; false where none is left."""
         ...
 
     def tell(self, failure: Failure) -> None:
@@ -66,7 +66,7 @@ class Carrier(Protocol):
         ...
 
     def take_back(self) -> None:
-        """Tell the server that nobody waits for the latest attempt any more."""
+        """Cancel the latest attempt at the server."""
         ...
 
     def drop(self) -> None:
@@ -226,7 +226,7 @@ class CallDriver:
     # -- events of whoever carries it -------------------------------------------------------
 
     def begins(self, attempt: Attempt) -> None:
-        """Take in the attempt whose intent was queued."""
+        """Set the attempt whose intent was queued."""
         self.attempt = attempt
         attempt.driver = self
         if self.call.stage is Stage.NEW:
@@ -249,7 +249,7 @@ class CallDriver:
         return commands
 
     def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
-        """Take in how an attempt ended; return what to record of it.
+        """Decide what follows the end of an attempt; return what to record of it.
 
         `ours` tells whether turnlog answers in the server's place.
         """
@@ -291,7 +291,7 @@ class CallDriver:
         )
 
     def on_outcome_written(self, *, written: bool) -> None:
-        """Take in that the last outcome is on disk, or will never be."""
+        """Release the answer: its outcome is on disk, or will never be."""
         if self.call.stage is Stage.SETTLING:
             self.feed(ev.Recorded() if written else ev.NotRecorded())
 
@@ -301,7 +301,7 @@ class CallDriver:
         return send
 
     def on_expired(self, failure: Failure) -> bool:
-        """Take in that the caller's time is over; return whether the call runs on all the same."""
+        """Return whether the call runs on, now that its caller's time is over."""
         self._failure = failure
         try:
             commands = self.feed(ev.Expired(failure.kind, can_tell=self._carrier.can_tell))
@@ -310,34 +310,34 @@ class CallDriver:
         return any(isinstance(command, ev.Tell) for command in commands)
 
     def on_over(self) -> None:
-        """Take in that nobody carries it any more, or that a late answer came."""
+        """Mark the call as over, or over anew where a late answer came."""
         self.feed(ev.Over())
 
     # -- events of its caller, and of others ------------------------------------------------
 
     def on_left(self) -> None:
-        """Take in that its caller is gone."""
+        """Mark the caller as gone; starts the drain timer."""
         if self.attempt is not None:
             self.feed(ev.Left())
         if self._left is not None:
             self._left.set()
 
     def on_cancelled(self) -> None:
-        """Take in that its caller took it back, and that the server is told."""
+        """Mark the call as cancelled by its caller; the server is told."""
         self.feed(ev.Cancelled())
 
     def on_late_cancel(self) -> bool:
-        """Take in a cancel that crossed the answer; return whether the answer counts as not delivered."""
+        """Return whether a cancel that crossed the answer makes it undelivered."""
         return self.attempt is not None and bool(self.feed(ev.CancelledLate()))
 
     def on_delivered(self) -> None:
-        """Take in that the whole answer was handed to a caller."""
+        """Note that the whole answer was handed to a caller."""
         if self.attempt is not None and self.attempt.ending is not None:
             self.on_outcome_written(written=True)  # no answer leaves before
             self.feed(ev.Delivered())
 
     def on_server_asks(self) -> None:
-        """Take in that the server asks the caller something."""
+        """End a call that nobody waits for, as its server asks the caller something."""
         self.feed(ev.ServerAsked())
 
     def on_guess_left(self, connection: int | str) -> None:
@@ -346,13 +346,13 @@ class CallDriver:
         self.call.on_guess_left(self._loop.time())
 
     async def resumed(self) -> None:
-        """Give it up to the stream that resumes its own, if its caller has left."""
+        """End it for the stream that resumes its own, if its caller has left."""
         if self.call.is_abandoned and self.is_carried:
             self.feed(ev.Resumed())
             await self.ended()
 
     def stop(self) -> None:
-        """Give it up, because the proxy stops."""
+        """End it, because the proxy stops."""
         self.feed(ev.Stopped())
 
     async def made_certain(self) -> None:
@@ -391,7 +391,7 @@ class CallDriver:
             self.feed(ev.JoinerLeft())
 
     def close(self) -> None:
-        """Take in that nobody carries a call any more that no later one can ask for."""
+        """Mark a call as over that no later one can ask for."""
         self._carrier = _NOBODY
         if self.attempt is not None:
             self.attempt.driver = None  # else both would wait for the collector
@@ -430,15 +430,15 @@ class CallDriver:
             timer.cancel()
 
     def do_send(self, command: ev.Send) -> None:
-        """Keep in mind that an attempt is to be sent."""
+        """Set the attempt that is to be sent."""
         self.to_send = command
 
     def do_rest(self, command: ev.Rest) -> None:
-        """Keep in mind for how long whoever carries it has to wait."""
+        """Set how long to wait before the next attempt."""
         self.delay = command.delay
 
     def do_release(self, command: ev.Release) -> None:
-        """Keep in mind which answer is the caller's."""
+        """Set which answer is the caller's."""
         self.released = command
 
     def do_dequeue(self, _: ev.Dequeue) -> None:
@@ -452,12 +452,12 @@ class CallDriver:
         self._carrier.tell(self._failure)
 
     def do_fail(self, command: ev.Fail) -> None:
-        """Give the attempt up; where a limit was reached its connection does that."""
+        """End the attempt as failed; where a limit was reached its connection does that."""
         if self._failure is None:
             self._carrier.fail(command.kind)
 
     def do_take_back(self, _: ev.TakeBack) -> None:
-        """Tell the server that nobody waits."""
+        """Cancel the latest attempt at the server."""
         self._carrier.take_back()
 
     def do_drop(self, _: ev.Drop) -> None:

@@ -35,7 +35,7 @@ class Joiner:
         """Whether its caller took it back."""
 
     def leave(self) -> None:
-        """Let it wait no more."""
+        """End its wait."""
         self.has_left = True
         self._scope.reschedule(asyncio.get_running_loop().time())
 
@@ -62,11 +62,11 @@ class OpenCalls:
         """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
-        """Take in an attempt that starts."""
+        """Add an attempt that starts."""
         self._open.setdefault(scope, {}).setdefault(id_key, []).append(attempt)
 
     def has(self, scope: Scope, id_key: str) -> bool:
-        """Tell whether a call with this id is under way (an id must not be reused before)."""
+        """Return whether a call with this id is under way (an id must not be reused before)."""
         ids = self._open.get(scope)
         return ids is not None and id_key in ids
 
@@ -88,7 +88,7 @@ class OpenCalls:
 
     @contextmanager
     def joining(self, scope: Scope, id_key: str, joiner: Joiner) -> Generator[None]:
-        """Let a call be found while it waits for an earlier one."""
+        """Register a call that waits for an earlier one, within the block."""
         waiting = self._joining.setdefault((scope, id_key), [])
         waiting.append(joiner)
         try:
@@ -99,7 +99,7 @@ class OpenCalls:
                 del self._joining[scope, id_key]
 
     def leave(self, scope: Scope, id_key: str, kin: str = "") -> bool:
-        """Take back the newest call with this id that waits for an earlier one; false where none does.
+        """Cancel the newest call with this id that waits for an earlier one; false where none does.
 
         On another connection (see `cancel`) it is that of the same client, if it is the only one.
         """
@@ -216,7 +216,7 @@ class OpenCalls:
         self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:
-        """Take the call that an answer on another stream belongs to: the newest whose own stream
+        """Return the call that an answer on another stream belongs to, and remove it: the newest whose own stream
         has ended, else the newest."""
         waiting = self._detached.get((scope, id_key))
         if waiting:
@@ -231,7 +231,7 @@ class OpenCalls:
         return attempt
 
     def take(self, scope: Scope, attempt: Attempt) -> bool:
-        """Take a call whose own stream has ended; false where it has not, or it was answered."""
+        """Remove a call whose own stream has ended; false where it has not, or it was answered."""
         for key, waiting in self._detached.items():
             left = [each for each in waiting if each[0] is not attempt]
             if key[0] == scope and len(left) < len(waiting):
@@ -243,7 +243,7 @@ class OpenCalls:
         return False
 
     def overdue(self, now: int) -> list[Attempt]:
-        """Take the detached calls that nobody resumed in time."""
+        """Return the detached calls that nobody resumed in time, and remove them."""
         late: list[Attempt] = []
         for key, waiting in list(self._detached.items()):
             kept: list[tuple[Attempt, int]] = []
@@ -260,7 +260,7 @@ class OpenCalls:
         return late
 
     def detached(self, scope: Scope) -> list[Attempt]:
-        """Take the calls of a scope whose own exchange has ended."""
+        """Return the calls of a scope whose own exchange has ended, and remove them."""
         taken: list[Attempt] = []
         for key in [key for key in self._detached if key[0] == scope]:
             for attempt, _ in self._detached.pop(key):
@@ -269,7 +269,7 @@ class OpenCalls:
         return taken
 
     def everything_detached(self) -> list[Attempt]:
-        """Take all detached calls; the process ends."""
+        """Return all detached calls, and remove them; the process ends."""
         return self.overdue(1 << 63)
 
     def park(self, links: tuple[bytes, ...], attempt: Attempt) -> None:

@@ -9,14 +9,14 @@ from turnlog.record.errors import Failure
 
 
 class _Row:
-    """What one rule has given out, and who waits for it."""
+    """The slots that one rule has given out, and who waits for one."""
 
     def __init__(self) -> None:
         self.taken = 0
         self.waiting: deque[Place] = deque()
 
     def admit(self) -> None:
-        """Give what is free to those who wait, in their order."""
+        """Grant free slots to those who wait, in their order."""
         while self.waiting and self.taken < self.waiting[0].limit:
             self.taken += 1
             self.waiting.popleft().hold()

@@ -1,4 +1,4 @@
-"""What the handlers of all requests share. Built once, in `app.serve`."""
+"""The parts that the handlers of all requests share. Built once, in `app.serve`."""
 
 import asyncio
 from collections.abc import Callable

@@ -297,7 +297,7 @@ class CallMachine:
         return (ev.Fail(event.kind), ev.Release(self._release, event.reason))
 
     def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
-        """Take the end of an attempt that was not sent: none follows, and no disk is waited for."""
+        """End an attempt that was not sent: none follows, and no disk is waited for."""
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.stage, self.ended_at = event.ending, ENDED, now
@@ -345,7 +345,7 @@ class CallMachine:
         return (ev.Note(NoteKind.CANCEL_FORWARDED), *runs_on)
 
     def on_cancelled_between(self, event: ev.Cancelled, now: float) -> Commands:
-        """Take note of a cancel before the next attempt: none follows, and the answer is at hand."""
+        """End the call between two attempts; the answer is at hand."""
         commands = self.on_cancelled(event, now)
         self.stage = ENDED
         return (*commands, ev.Release(self._release, StopReason.CANCELLED))
@@ -495,7 +495,7 @@ class CallMachine:
         )
 
     def on_judged_again(self, event: ev.Judged, now: float) -> Commands:
-        """Take what comes after the end: it is recorded, and is the call's end from now on."""
+        """Record what comes after the end; it is the call's end from now on."""
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.ended_at, self._is_told = event.ending, now, False
@@ -529,7 +529,7 @@ class CallMachine:
         return (ev.Note(NoteKind.DELIVERED, on_outcome=True),) if is_of_use else _NOTHING
 
     def on_left_late(self, _: ev.Left, now: float) -> Commands:
-        """Take note that the caller has left with the answer on its way, or still to come."""
+        """Mark the caller as gone with the answer on its way, or still to come."""
         if self.caller is GONE or self.caller is ANSWERED or self.stage is OPEN:
             return _NOTHING
         self.caller, self._left_at = GONE, now

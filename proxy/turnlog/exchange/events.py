@@ -222,7 +222,7 @@ class Tell(Struct, frozen=True):
 
 
 class TakeBack(Struct, frozen=True):
-    """Tell the server that nobody waits for the latest attempt any more."""
+    """Cancel the latest attempt at the server."""
 
 
 class Drop(Struct, frozen=True):

@@ -32,27 +32,27 @@ class Driver(Protocol):
         ...
 
     def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
-        """Take in how an attempt ended, and whether turnlog answers; return what to record of it."""
+        """Decide what follows the end of an attempt; return what to record of it."""
         ...
 
     def on_outcome_written(self, *, written: bool) -> None:
-        """Take in that the last outcome is on disk, or will never be."""
+        """Release the answer: its outcome is on disk, or will never be."""
         ...
 
     def on_cancelled(self) -> None:
-        """Take in that the caller took it back, and that the server is told."""
+        """Mark the call as cancelled by its caller; the server is told."""
         ...
 
     def on_server_asks(self) -> None:
-        """Take in that the server asks the caller something."""
+        """End a call that nobody waits for, as its server asks the caller something."""
         ...
 
     def on_delivered(self) -> None:
-        """Take in that the whole answer was handed to a caller."""
+        """Note that the whole answer was handed to a caller."""
         ...
 
     async def resumed(self) -> None:
-        """Give it up to the stream that resumes its own, if its caller has left."""
+        """End it for the stream that resumes its own, if its caller has left."""
         ...
 
 
@@ -376,7 +376,7 @@ class Attempt(Struct, eq=False):
         self.event_ids.append(event_id)
 
     def tell(self, ending: Ending) -> None:
-        """Tell whoever follows it how it has ended."""
+        """Stop its timers, and report how it ended to the circuit breaker."""
         if self.patience is not None:
             self.patience.close()
         if self.watch is not None:

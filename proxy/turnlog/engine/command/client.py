@@ -27,12 +27,12 @@ class Seat:
         self.used = asyncio.get_running_loop().time()
 
     def listen(self, reply: Reply) -> None:
-        """Hear what belongs to no request."""
+        """Return a stream of the messages that belong to no request."""
         self.listener = reply
         self.drain(reply)
 
     def left(self, _: Reply) -> None:
-        """Learn that nobody reads the listening stream any more."""
+        """Mark the listening stream as closed."""
         self.listener = None
 
     def keep(self, line: bytes) -> None:

@@ -216,7 +216,7 @@ class Front:
         return Said(200, with_id(met.answer, message.id) or met.answer, (self._admit(place),))
 
     def _admit(self, place: Place) -> tuple[bytes, bytes]:
-        """Know a session from now on; return the field that names it."""
+        """Add a session; return the field that names it."""
         session = secrets.token_hex(16).encode()
         self._sessions[session] = place
         while len(self._sessions) > _SESSIONS:
@@ -276,7 +276,7 @@ class Front:
         return Said(200)
 
     def _end(self, place: Place) -> None:
-        """Let an agent go, and with the last one the process."""
+        """Remove a client, and with the last one the process."""
         place.lane.leave(place.seat)
         if place.lane.closed:
             self.lanes.discard(place.lane)
@@ -321,7 +321,7 @@ def _too_old(message: Message, met: Met) -> RpcRefusal | None:
 
 
 def _no_session(asked: Asked, raw_id: bytes = b"") -> Said:
-    """Say that a session is not known: clients begin a new one (MCP, transports)."""
+    """Return the answer to an unknown session: clients begin a new one (MCP, transports)."""
     if _SESSION in asked.fields:
         return refusing(raw_id, RpcRefusal(_SESSION_NOT_FOUND, "session not found"), status=404)
     missing = RpcRefusal(INVALID_REQUEST, "Mcp-Session-Id is missing, initialize first")

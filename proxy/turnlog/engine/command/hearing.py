@@ -1,4 +1,4 @@
-"""What is heard of a command behind HTTP: whole lines, while there is room for them."""
+"""Reads a command's output as whole lines, while there is room for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _LINE: Final = 1 << 20
 
 
 class Hearing:
-    """Hears one process. `take` gets each of its lines, without what ends it.
+    """Reads one process. `take` gets each of its lines, without what ends it.
 
     `crowded` tells which answer its agent leaves too much of unread, if any.
     """
@@ -37,7 +37,7 @@ class Hearing:
         self._lifted = False
 
     def take(self, chunk: bytes) -> None:
-        """Take what it says; nothing more after a line that is too long."""
+        """Read a piece of its output; nothing more after a line that is too long."""
         if self._size > LONGEST:
             return
         for piece in self._reader.feed(chunk):
@@ -63,7 +63,7 @@ class Hearing:
         asyncio.get_running_loop().call_later(GRACE, self._process.leave)
 
     async def finish(self) -> None:
-        """Take a last line that has no end."""
+        """Read a last line that has no end."""
         for piece in self._reader.finish():
             self._add(piece)
 

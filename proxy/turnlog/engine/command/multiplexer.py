@@ -1,4 +1,4 @@
-"""Tells whose is what goes to a command, and what comes from it.
+"""Routes JSON-RPC messages between clients and one child process, rewriting ids.
 
 Ids and progress tokens of several agents may be the same, so where they share a command each gets a
 word of turnlog's own for its way there and back. What a command says without naming a request goes
@@ -73,7 +73,7 @@ class Switchboard:
         return not listens and not self._pending.is_awaited
 
     def is_quiet(self, seat: Seat) -> bool:
-        """Tell whether one agent waits for nothing."""
+        """Return whether one client waits for nothing."""
         return seat.listener is None and not self._pending.waiting(seat)
 
     def begin(self, process: Process, startup: Startup) -> None:
@@ -86,7 +86,7 @@ class Switchboard:
             seat.questions.clear()
 
     def lost(self, process: Process, kind: ErrorKind, detail: str, phase: Phase | None) -> None:
-        """Learn that a process has ended: it answers nothing any more.
+        """End all open requests, as the process has ended.
 
         `phase` is how far its requests came, if not as far as it seemed.
         """
@@ -99,7 +99,7 @@ class Switchboard:
                 self._fail(one, kind, detail, phase)
 
     def leave(self, seat: Seat) -> None:
-        """Let an agent go: what it asked is taken back, what it was asked is answered by an error."""
+        """Remove a client: its requests are cancelled, questions to it are answered by an error."""
         self.seats.discard(seat)
         for one in self._pending:
             if one.seat is seat:
@@ -149,13 +149,13 @@ class Switchboard:
         self.write(self._renamed(Seat(), reply, asked, handshake))
 
     def left(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more; what it waits for goes on, as far as such requests
+        """Detach a reply that nobody reads any more; what it waits for goes on, as far as such requests
         are remembered: a question for the sake of one that was forgotten would be put to somebody else."""
         for one in self._pending.left(reply):
             self.write(mcp.cancellation(one.raw_id, _LEFT))
 
     def cancel(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more, which takes its requests back."""
+        """Cancel the requests of a reply that nobody reads any more."""
         for key in list(reply.awaited):
             if (one := self._pending.forget(key)) is not None:
                 self.write(mcp.cancellation(one.raw_id))
@@ -197,7 +197,7 @@ class Switchboard:
                 assert_never(message.kind)
 
     def _renamed(self, seat: Seat, reply: Reply, message: Message, text: bytes) -> bytes:
-        """Give a request an id and a token that nobody else has."""
+        """Return a request with an id and a progress token of its own."""
         ours = self._recorder.new_request_id()
         token = self._recorder.new_request_id() if mcp.wanted_progress(message) else b""
         self._await(seat, reply, message, ours, token)
@@ -223,7 +223,7 @@ class Switchboard:
         )
 
     def _taken_back(self, seat: Seat, message: Message, text: bytes) -> bytes | None:
-        """Let an agent take back what is its own."""
+        """Return a cancel with the id that the process knows."""
         key = mcp.cancelled_id(message)
         its = (one for one in self._pending if one.seat is seat and not one.is_cancelled)
         own = [one for one in its if id_key(one.own_id) == key]
@@ -240,7 +240,7 @@ class Switchboard:
         return next((reply for reply in replies if reply.is_crowded), None)
 
     def take(self, process: Process, line: bytes) -> None:
-        """Take a line; whatever goes wrong with it, the process and turnlog go on."""
+        """Route one line of the process; a bug in reading it ends nothing else."""
         if self.process is not process and self.process is not None:
             return  # another one has its place, where ids begin anew
         try:
@@ -298,7 +298,7 @@ class Switchboard:
                 assert_never(message.kind)
 
     def _answer(self, keys: Sequence[str], line: bytes) -> None:
-        """Give a line to who asked for it."""
+        """Route a response to the client that asked."""
         meant = [meant_key(key, self._pending.has) for key in keys]
         answered = [one for key in meant if (one := self._pending.take(key)) is not None]
         one = next((one for one in answered if one.reply is not None), None)
@@ -309,7 +309,7 @@ class Switchboard:
             one.reply.end()
 
     def _ask_back(self, message: Message, line: bytes) -> None:
-        """Find who is asked; where nothing tells, say so."""
+        """Route a request of the process to the client that it is for."""
         seat = self._meant()
         if seat is not None:
             self._hear(seat, self._asking(seat, message, line))
@@ -332,7 +332,7 @@ class Switchboard:
         return with_id(line, own_id) or line
 
     def _pass_on(self, message: Message, line: bytes) -> None:
-        """Find who hears what is no answer."""
+        """Route a notification of the process."""
         if token := mcp.progress_token(message):
             self._report(token, line)
         elif (one := self._pending.find(mcp.subscription(message))) is not None:
@@ -357,13 +357,13 @@ class Switchboard:
                     self._give(seat, hearer, line)
 
     def _tell(self, one: Open, path: Sequence[str], own: bytes, line: bytes) -> None:
-        """Tell an agent what names a request, in the agent's own words."""
+        """Send a client a notification about one of its requests, with its own id."""
         if one.reply is not None:
             told = (with_member(line, path, own) or line) if self.renames else line
             self._give(one.seat, one.reply, told)
 
     def _give(self, seat: Seat, reply: Reply, line: bytes) -> None:
-        """Give an agent what is no answer; it keeps nobody waiting but itself."""
+        """Send a client what is no response."""
         reply.add(line)
         if self.renames or reply is seat.listener:
             reply.cut()
@@ -391,7 +391,7 @@ class Switchboard:
         return None
 
     def _hear(self, seat: Seat, line: bytes) -> None:
-        """Tell an agent what names no request; it may hear it later."""
+        """Send a client a notification that names no request; it may be kept for later."""
         hearer = self._hearer(seat)
         if hearer is not None:
             self._give(seat, hearer, line)
@@ -407,5 +407,5 @@ class Switchboard:
 
 
 def _only_answers(batch: Batch) -> bool:
-    """Tell whether a batch answers requests, and says nothing else."""
+    """Return whether a batch holds nothing but responses."""
     return all(isinstance(item, Message) and item.kind in _ANSWERS for item in batch.items)

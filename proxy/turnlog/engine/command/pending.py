@@ -113,7 +113,7 @@ class Pending:
             self._late.popitem(last=False)
 
     def take_late(self, message: Message, text: bytes) -> None:
-        """Have a late answer read, where it is one to a request that was given up."""
+        """Report a late answer to a request that was given up."""
         reader, own_key = self._late.pop(id_key(message.id), (None, ""))
         if reader is not None:
             reader(own_key, message, text)
@@ -123,7 +123,7 @@ class Pending:
         self._late.clear()
 
     def cancelled(self, key: str) -> None:
-        """Learn that a request was taken back: nobody has to answer it, and soon nobody waits."""
+        """Mark a request as cancelled: nobody has to answer it, and soon nobody waits."""
         one = self._open.get(key)
         if one is None or one.reply is None or not one.reply.is_guarded:
             self.forget(key)

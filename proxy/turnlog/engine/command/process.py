@@ -27,10 +27,10 @@ _KILLED: Final = 0.4
 
 
 class Hearer(Protocol):
-    """Who hears a command."""
+    """Reads the output of a command."""
 
     def take(self, chunk: bytes) -> None:
-        """Take what it says, piece by piece."""
+        """Read a piece of its output."""
         ...
 
     async def room(self) -> None:
@@ -42,11 +42,11 @@ class Hearer(Protocol):
         ...
 
     def unheard(self) -> None:
-        """Learn that the command did not read what was written."""
+        """Report that the command did not read what was written."""
         ...
 
     async def finish(self) -> None:
-        """Learn that nothing more comes; when this returns the command is to end."""
+        """Report the end of its output; when this returns the command is to end."""
         ...
 
 
@@ -80,7 +80,7 @@ class Process:
         self._child.send(number)
 
     def leave(self) -> None:
-        """Let it end by itself, or be ended soon."""
+        """Close its input; it ends by itself, or is ended soon."""
         if not self.leaving.done():
             self._left_at = self._loop.time()
             self.leaving.set_result(None)
@@ -93,7 +93,7 @@ class Process:
         return max(LAST_WORDS, GRACE + _KILLED + LAST_WORDS - spent)
 
     def stop(self) -> None:
-        """Tell it to end, while it may be seen whether it has read anything."""
+        """Ask it to end, while it may be seen whether it has read anything."""
         self._child.send(signal.SIGTERM)
         self._loop.call_later(_KILLED, self.leave)
 

@@ -1,4 +1,4 @@
-"""What a command has asked one agent: the ids of the questions on both sides."""
+"""Maps the ids of a process's requests to those that one client knows."""
 
 from collections.abc import Iterator
 from typing import Final

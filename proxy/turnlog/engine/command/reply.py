@@ -1,4 +1,4 @@
-"""What a command answers to one HTTP request: messages, one by one, as JSON or as a stream."""
+"""The response of a command to one HTTP request: messages, as JSON or as a stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Reply:
         self._began = False
 
     def add(self, message: bytes) -> None:
-        """Take a message."""
+        """Add a message."""
         if self._failure is None:
             self._messages.append(message)
             self._size += len(message)
@@ -76,12 +76,12 @@ class Reply:
         self._taken.set()
 
     def end(self) -> None:
-        """Learn that nothing more is to come."""
+        """Mark the response as complete."""
         self.over = True
         self._wake()
 
     def fail(self, kind: ErrorKind, detail: str, phase: Phase | None = None) -> None:
-        """Learn that what is awaited will not come; `phase` is how far it came, if not as far as
+        """Fail what is awaited; `phase` is how far it came, if not as far as
         it seemed."""
         if not self.over and self._failure is None:
             phase = phase or (Phase.BODY if self._began else self._progress.phase)
@@ -103,7 +103,7 @@ class Reply:
 
     @property
     def late(self) -> LateReader | None:
-        """What reads an answer that comes after the request was given up."""
+        """Reads an answer that comes after the request was given up."""
         return self._progress.late
 
     @property

@@ -47,13 +47,13 @@ class Startup:
 
     @property
     def detail(self) -> str:
-        """Say that the limit was reached, or why it would be."""
+        """Return that the limit was reached, or why it would be."""
         if self._framed:
             return FRAMED
         return f"the limit timeout.startup of {self._limit:g} s was reached"
 
     def ask(self) -> None:
-        """Learn that something is asked of the command."""
+        """Start the limit: something is asked of the command."""
         if self._asked:
             return
         self._asked = True
@@ -61,7 +61,7 @@ class Startup:
             self._timer = asyncio.get_running_loop().call_later(self._limit, self._reached)
 
     def hear(self) -> None:
-        """Learn that it has said something."""
+        """Mark the command as started: it has said something."""
         self.heard = True
         self.close()
 

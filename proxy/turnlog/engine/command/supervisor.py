@@ -95,19 +95,19 @@ class Lane:
         return self._board.is_idle
 
     def is_quiet(self, seat: Seat) -> bool:
-        """Tell whether one agent waits for nothing."""
+        """Return whether one client waits for nothing."""
         return self._board.is_quiet(seat)
 
     # -- its agents ------------------------------------------------------------------------
 
     def seat(self) -> Seat:
-        """Let another agent talk to the command."""
+        """Add a client."""
         seat = Seat()
         self._board.seats.add(seat)
         return seat
 
     def leave(self, seat: Seat) -> None:
-        """Let an agent go; with the last one the process ends, and no other is started."""
+        """Remove a client; with the last one the process ends, and no other is started."""
         if self._board.seats == {seat}:
             self.end()
         else:
@@ -128,11 +128,11 @@ class Lane:
         self._board.tell(seat, messages, line)
 
     def left(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more; what it waits for goes on."""
+        """Detach a reply that nobody reads any more; what it waits for goes on."""
         self._board.left(reply)
 
     def cancel(self, reply: Reply) -> None:
-        """Learn that nobody reads a reply any more, which takes its requests back."""
+        """Cancel the requests of a reply that nobody reads any more."""
         self._board.cancel(reply)
 
     def _use(self, seat: Seat) -> None:
@@ -141,7 +141,7 @@ class Lane:
     # -- its process -----------------------------------------------------------------------
 
     async def connect(self, handshake: bytes = b"") -> "Lane":
-        """Have a process that can be talked to. Raises `Failure`.
+        """Start the process where it does not run. Raises `Failure`.
 
         `handshake` opens a conversation that nobody has opened yet.
         """

@@ -117,7 +117,7 @@ class Repeats:
     async def admit(
         self, ask: Ask, *, stateless: bool, waits: Waits = _plainly
     ) -> tuple[Ask, CallDriver | None]:
-        """Let a call go on; return what it is recorded as, and what guards it where something does.
+        """Return what a call is recorded as, and what drives it where it must not happen twice.
 
         Waits for an earlier call that it joins, by way of `waits`. Raises `Repeated` where it is not
         sent.
@@ -137,7 +137,7 @@ class Repeats:
     def admitted(
         self, ask: Ask, *, stateless: bool, before: Joins | None = None, doubts: bool = False
     ) -> tuple[Ask, CallDriver | None]:
-        """Let a call go on, as `admit` does, but raise `Joins` where it would wait.
+        """Do what `admit` does, but raise `Joins` where it would wait.
 
         `before` is what it has waited for last, if it has. Where it goes on beside an earlier
         one, whose caller may have given it up, raise `InDoubt` if `doubts`.
@@ -174,7 +174,7 @@ class Repeats:
         )
 
     def on_guessed_call(self, guess: Guess) -> None:
-        """Take note of a call in a session that is only guessed."""
+        """Remember a call in a session that is only guessed."""
         if not guess.pair:
             return
         calls = self._guessed.setdefault(guess.pair, OrderedDict())
@@ -186,7 +186,7 @@ class Repeats:
                 found.popitem(last=False)
 
     def _after_guessed(self, ask: Ask, link: bytes, *, before: Joins | None, doubts: bool) -> Ask:
-        """Have a call join an abandoned one whose caller it may be. Raises as `admitted` does."""
+        """Join a call to an abandoned one whose caller it may be. Raises as `admitted` does."""
         running = self._known.get(link)
         if running is None:
             return ask
@@ -352,7 +352,7 @@ class Repeats:
             asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._told.remove, repeated)
 
     def over(self, running: CallDriver, kept: Made | None = None) -> None:
-        """Learn that a call has ended, or ended anew; hold its answer while there is room."""
+        """Mark a call as over, or over anew; hold its answer while there is room."""
         self._held -= running.size
         running.kept = kept if self._remembers(running) else None
         running.on_over()
@@ -368,7 +368,7 @@ class Repeats:
             self._forget(oldest)
 
     def runs(self, call: bytes) -> bool:
-        """Tell whether a guarded call has not ended, whatever its caller was told."""
+        """Return whether a call runs that must not happen twice, whatever its caller was told."""
         return any(running.ask.call == call for running in self._under_way)
 
     @property
@@ -382,7 +382,7 @@ class Repeats:
             await next(iter(self._under_way)).ended()
 
     async def stop(self) -> None:
-        """Give up those under way, and wait for their ends."""
+        """End those under way, and wait for that."""
         for running in list(self._under_way):
             if running.is_carried:
                 running.stop()
@@ -411,7 +411,7 @@ class Repeats:
             self._replacements.on_broken(_caller(ask), ask.session.aliases[0], now)
 
     def _look_at_session(self, ask: Ask) -> None:
-        """Say once where a repeat of a call would not be found."""
+        """Report once where a repeat of a call would not be found."""
         if not ask.is_named or ask.links.key:
             return
         ref = ask.session
@@ -612,7 +612,7 @@ def _answered(links: Links, found: Found) -> Links:
 
 
 def _is_later(stored: Found, here: CallDriver) -> bool:
-    """Tell whether the newest call that the log has came after one that is remembered here."""
+    """Return whether the newest call in the log came after one that is remembered here."""
     if stored.call == here.ask.call:
         return False
     # Ids say when calls came; one that was made after another had failed may have the older id.

@@ -1,4 +1,4 @@
-"""What the store has of earlier calls that asked the same, whichever process made them."""
+"""Finds earlier calls that are the same in the store, whichever process made them."""
 
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
@@ -27,7 +27,7 @@ _SAME: Final = Likeness.SAME
 
 
 class StoredCalls:
-    """Finds calls by the keyed digests in their intents. A store that cannot be read stops no call."""
+    """Earlier calls by the keyed digests in their intents. A store that cannot be read stops no call."""
 
     def __init__(self, store: Store, limits: NeverTwice, clock: Clock, log: Log) -> None:
         self._store = store
@@ -210,7 +210,7 @@ class StoredCalls:
         self._arrived.pop(call, None)
 
     def _is_warned(self, view: View, call: bytes) -> bool:
-        """Tell whether somebody was told that nobody knows what a call did."""
+        """Return whether somebody was told that nobody knows what a call did."""
         try:
             return view.linked(self.told(call)) is not None
         except Corrupt:

@@ -1,4 +1,4 @@
-"""What is known of an earlier call that asked the same, and what that means for a later one."""
+"""An earlier call that is the same, and what it means for a later one."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -73,7 +73,7 @@ class Repeated(Exception):
 
 
 class Caller(Struct, frozen=True):
-    """Who asked: within what its ids are unique, what else its client sends has in common, and the id."""
+    """One request of one client: its scope, its kin, and its id."""
 
     scope: tuple[str, str]
     kin: str

@@ -54,7 +54,7 @@ class Admission:
         )
 
     def admits(self, start: RequestStart) -> bool:
-        """Tell whether a request may be forwarded."""
+        """Return whether a request may be forwarded."""
         # Of what goes to a path, as nearly all does, the fields alone decide.
         if start.target.startswith("/") and start.method != "CONNECT":
             return self._is_welcome(start.head)

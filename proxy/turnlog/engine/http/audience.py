@@ -19,7 +19,7 @@ _END_BYTES = 3
 
 
 class Audience:
-    """Takes an answer as `Downstream` does, and never raises `Gone`. Keeps a copy if asked to."""
+    """The agent's side of an answer that may outlive it: never raises `Gone`; keeps a copy if asked to."""
 
     def __init__(self, down: Downstream, *, keeps: bool) -> None:
         self._down = down
@@ -42,11 +42,11 @@ class Audience:
         return not self._gone and (not self._down.begun or self._between_events)
 
     def hush(self) -> None:
-        """Let nothing more of the answer go to the agent."""
+        """Drop the rest of the answer."""
         self._gone = True
 
     async def say(self, made: Made, told: bytes) -> None:
-        """Say something of turnlog's own to an agent that hears nothing else any more."""
+        """Send turnlog's own answer in place of the one that was dropped."""
         if self._down.begun:
             await self._down.end(as_event(made.body))
         else:
@@ -85,35 +85,35 @@ class Audience:
         return Made(status, reason, _headers(lines), b"".join(self._body))
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
-        """Hand an interim answer on."""
+        """Forward an interim answer."""
         self._down.interim(status, reason, lines)
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
-        """Take a whole answer."""
+        """Send a whole answer."""
         self._begins(status, reason, lines)
         self._keep(body)
         self._whole = True
         await self._told(self._down.answer(status, reason, lines, body))
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
-        """Take an answer that never has a body."""
+        """Send an answer that never has a body."""
         self._begins(status, reason, lines)
         self._whole = True
         await self._told(self._down.bodiless(status, reason, lines))
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
-        """Take a head whose body follows."""
+        """Send a head whose body follows."""
         self._begins(status, reason, lines)
         self._has_length = length is not None
         await self._told(self._down.start(status, reason, lines, length))
 
     async def write(self, data: bytes) -> None:
-        """Take a piece of the body; wait while the agent reads slowly."""
+        """Send a piece of the body; wait while the agent reads slowly."""
         self._keep(data)
         await self._told(self._down.write(data))
 
     async def end(self, last: bytes = b"") -> None:
-        """Take the end of the message."""
+        """Send the end of the message."""
         self._keep(last)
         self._whole = True
         await self._told(self._down.end(last))

@@ -188,7 +188,7 @@ def _is_preflight(request: Request) -> bool:
 
 
 def _means_mcp(request: Request, transport: Transport) -> bool:
-    """Tell whether a body is meant to hold JSON-RPC, whatever is in it."""
+    """Return whether a body is meant to hold JSON-RPC, whatever is in it."""
     named = any(name.startswith(b"mcp-") for name in request.fields)
     return named or transport is _MCP
 

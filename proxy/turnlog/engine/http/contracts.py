@@ -1,4 +1,4 @@
-"""What the parts that carry a call over HTTP ask of each other."""
+"""Interfaces between the parts that carry a call over HTTP."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -24,7 +24,7 @@ from . import response_buffer
 
 
 class Hearer(response_buffer.Way, Protocol):
-    """Who asked: the request as it came, and where its answer goes."""
+    """The agent's side: its request as it came, and where the answer goes."""
 
     @property
     def method(self) -> str:
@@ -42,7 +42,7 @@ class Hearer(response_buffer.Way, Protocol):
         ...
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
-        """Hand an interim answer on."""
+        """Forward an interim answer."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class Hearer(response_buffer.Way, Protocol):
 
 
 class Watcher(Protocol):
-    """What reads along. Each method returns the tickets to settle before what it read goes on."""
+    """Reads a copy of the answer. Each method returns the tickets to settle before what it read goes on."""
 
     attempt: Attempt | None
     """The latest attempt, where there is exactly one call."""
@@ -95,7 +95,7 @@ class Watcher(Protocol):
         ...
 
     def ended(self) -> Sequence[Ticket]:
-        """Learn that a stream ended as it should."""
+        """End a stream that came to its end."""
         ...
 
     @property
@@ -188,7 +188,7 @@ class Exchange(Watcher, Protocol):
         ...
 
     def repeatable(self, content: Content) -> bool:
-        """Tell whether another attempt can be made with this body."""
+        """Return whether another attempt can be made with this body."""
         ...
 
     async def again(self, content: bytes) -> bytes:
@@ -216,7 +216,7 @@ class Exchange(Watcher, Protocol):
         ...
 
     def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
+        """Read the answer's head."""
         ...
 
     def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:

@@ -112,7 +112,7 @@ class Downstream:
             self._write_start(_CONTINUE)
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
-        """Hand an interim answer (1xx) on at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
+        """Forward an interim answer (1xx) at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
         transport = self._agent.transport
         if self.begun or self.asked.version < (1, 1) or transport is None:
             return

@@ -252,7 +252,7 @@ class Handler:
         exchange: Exchange,
         content: Content,
     ) -> None:
-        """Have a call carried out that may outlive its caller; be there as long as that is."""
+        """Carry a call out in a task of its own, which may outlive its caller; wait for it or for the caller's time."""
         audience = Audience(down, keeps=exchange.kept_as_sent)
         runner = self._runner(audience, route, exchange)
         guarded = self._guarded(driver, down, audience, runner, exchange, content)
@@ -393,6 +393,6 @@ class Handler:
 
 
 def _free(told: "asyncio.Future[Outlived | None]", _: object) -> None:
-    """Let a caller go whose call is over."""
+    """Free a caller whose call is over."""
     if not told.done():
         told.set_result(None)

@@ -184,7 +184,7 @@ class PlainCall:
         return content
 
     def repeatable(self, content: Content) -> bool:
-        """Tell whether the same request can be sent again: its whole body is here."""
+        """Return whether the same request can be sent again: its whole body is here."""
         return isinstance(content, bytes)
 
     async def again(self, content: bytes) -> bytes:
@@ -280,7 +280,7 @@ class PlainCall:
         self._end(ending, Reply(http_status=self._status))
 
     def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
+        """Read the answer's head."""
         self._status, self._headers = answer.status, answer.headers
         self.progress.phase = _HEAD
 

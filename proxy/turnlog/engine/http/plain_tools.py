@@ -1,4 +1,4 @@
-"""What is known of a plain HTTP tool before a call of it is looked at, worked out once and remembered."""
+"""A cache of what is known of a plain HTTP tool before a call of it is looked at."""
 
 from collections.abc import Callable
 from typing import Final

@@ -398,7 +398,7 @@ class Relay(Struct, eq=False):
             self._mask = mask_for(in_events=is_stream, looks=not self._says_json)
 
     def _is_misread(self, raw: bytes, text: bytes) -> bool:
-        """Take a piece, as it came and decoded; tell whether some client may read an outcome there."""
+        """Return whether some client may read an outcome in what has come so far."""
         if self._readings is None:
             return False
         self._readings.feed(raw, text)
@@ -533,7 +533,7 @@ class Relay(Struct, eq=False):
             self._watcher.handed_over()
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
-        """Tell whether an event's start waits for its end, so that a word can be put into it."""
+        """Return whether an event's start waits for its end, so that something can be put into it."""
         wanted = self._watcher.amends and not self._torn
         return wanted and events.in_data and len(raw) <= HOLD
 

@@ -17,23 +17,23 @@ class Way(Protocol):
     """Where an answer goes: to the agent, or on a shelf."""
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes, /) -> None:
-        """Take a whole answer."""
+        """Send a whole answer."""
         ...
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes, /) -> None:
-        """Take an answer that never has a body."""
+        """Send an answer that never has a body."""
         ...
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None, /) -> None:
-        """Take a head whose body follows."""
+        """Send a head whose body follows."""
         ...
 
     async def write(self, data: bytes, /) -> None:
-        """Take a piece of the body."""
+        """Send a piece of the body."""
         ...
 
     async def end(self, last: bytes = b"", /) -> None:
-        """Take the end of the message."""
+        """Send the end of the message."""
         ...
 
     def abort(self) -> None:
@@ -148,7 +148,7 @@ class Outlet(Struct, eq=False):
         await self._flush()
 
     async def write(self, data: bytes) -> None:
-        """Take a piece of the body; wait while the agent reads slowly."""
+        """Send a piece of the body; wait while the agent reads slowly."""
         if data and self._respelling is not None:
             data = self._respelling.feed(data)
         if self._gate is None and self._head is None:

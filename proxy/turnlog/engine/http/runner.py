@@ -93,7 +93,7 @@ class Runner(Struct, eq=False):
     _held: dict[int, tuple[Attempt | None, Held]] = {}
     """Answers that were kept from the caller, by the numbers of their attempts."""
     _notice: asyncio.Task[None] | None = None
-    """Takes the attempt before back."""
+    """The message that cancels the attempt before."""
     _place: Place | None = None
     """Among the calls under way, where a rule counts them."""
 
@@ -131,7 +131,7 @@ class Runner(Struct, eq=False):
         return guard is not None and not guard.told.done() and guard.audience.can_hush
 
     def may_retry(self) -> bool:
-        """Take one retry out of the server's quota; false where none is left."""
+        """Spend one retry of the server's quota; false where none is left."""
         return self._context.health.may_retry(self._route.target.name)
 
     def tell(self, failure: Failure) -> None:
@@ -145,7 +145,7 @@ class Runner(Struct, eq=False):
         self._exchange.left(kind)
 
     def take_back(self) -> None:
-        """Tell the server that nobody waits for the latest attempt any more."""
+        """Cancel the latest attempt at the server."""
         if message := self._exchange.cancelling():
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
@@ -199,7 +199,7 @@ class Runner(Struct, eq=False):
         driver.feed(Recorded(in_doubt=self._down.has_ended, is_repeatable=repeatable))
 
     def over(self) -> None:
-        """Give up the call's place: it has ended, however that was."""
+        """Release the call's slot."""
         if self._place is not None:
             self._place.give_back()
 

@@ -514,7 +514,7 @@ class McpExchange:
     # -- reading along ---------------------------------------------------------------------
 
     def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
+        """Read the answer's head."""
         self._reading.head(answer)
 
     def event(self, event: Event) -> Sequence[Ticket]:

@@ -85,7 +85,7 @@ class Reading(Struct, eq=False):
         )
 
     def head(self, answer: Answer) -> None:
-        """Take in the answer's head."""
+        """Read the answer's head."""
         self.answer, self.status = answer, answer.status
         self._underway.progress.phase = _HEAD
 

@@ -95,7 +95,7 @@ class Errand:
         return self._context.stop.is_set()
 
     def may_retry(self) -> bool:
-        """Take one retry out of the server's quota; false where none is left."""
+        """Spend one retry of the server's quota; false where none is left."""
         attempt = self.exchange.attempt
         return attempt is not None and self._context.health.may_retry(attempt.ask.server)
 
@@ -113,7 +113,7 @@ class Errand:
         self.exchange.left(kind)
 
     def take_back(self) -> None:
-        """Tell the server that nobody waits for the latest attempt any more."""
+        """Cancel the latest attempt at the server."""
         if cancel := self.exchange.cancelling():
             self._pipe.to_server.line(cancel + b"\n")
 
@@ -160,12 +160,12 @@ class Errand:
         driver.feed(SlotGranted())
 
     def over(self) -> None:
-        """Give up that slot: the call has ended, however that was."""
+        """Release that slot."""
         if self._place is not None:
             self._place.give_back()
 
     def _leaves(self) -> bool:
-        """Tell whether it is to be sent now: its caller may have left meanwhile."""
+        """Return whether it is to be sent now: its caller may have left meanwhile."""
         driver = self.exchange.driver
         return driver is None or driver.take_send() is not None
 
@@ -192,7 +192,7 @@ class Errand:
         self.exchange.acknowledge()
 
     def _passes(self) -> bool:
-        """Tell whether an attempt may be made; answer it where its server is left alone."""
+        """Return whether an attempt may be made; answer it where the circuit is open."""
         attempt = self.exchange.attempt
         if attempt is None:
             return True
@@ -222,7 +222,7 @@ class Errand:
         self._pipe.expect(self)
 
     def came(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Take the whole answer, which was read already."""
+        """Pass on the whole answer, or keep it where another attempt follows."""
         attempt = self.exchange.attempt
         if attempt is not None:
             raw = _amended(self.exchange, respelled(attempt, raw))
@@ -239,7 +239,7 @@ class Errand:
             patience.close()
 
     def lost(self, failure: Failure) -> None:
-        """Take in that there will be no answer, of this attempt or any other."""
+        """Answer the agent: nothing will come from the server any more."""
         if self.exchange.attempt is None or self.exchange.attempt.ending is None:
             made, tickets = self.exchange.broken_off(failure)
             self._held[self._number] = (line_of(made), tickets)
@@ -258,7 +258,7 @@ class Errand:
         return True
 
     def left(self) -> None:
-        """Take in that the agent is gone."""
+        """Mark the agent as gone."""
         if self.exchange.driver is not None and self.exchange.driver.is_guarded:
             self.exchange.driver.on_left()
 
@@ -318,7 +318,7 @@ class Errand:
                     self._send(line)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
-        """Tell whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
+        """Return whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
         if self.exchange.withdrawn() is None:
             return False
         self._context.recorder.abandoned(before, StopReason.CANCELLED)
