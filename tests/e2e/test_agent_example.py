@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit.clients import BOUND
 from kit.proxy import running
 
@@ -57,7 +56,7 @@ def test_a_program_without_a_url_says_how_it_is_called(name: str) -> None:
     assert said(EXAMPLES / name).startswith(f"usage: python {name} URL")
 
 
-@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-2")
 async def test_the_model_knows_what_it_lost_and_gets_it_back(shop: str, tmp_path: Path) -> None:
     rules = ("--rules", str(EXAMPLES / "rules.yaml"))
     async with running(tmp_path, shop, flags=rules) as proxy:

@@ -14,7 +14,6 @@ import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import TextContent
 
-from conformance.requirements import Requirement, proves
 from e2e.stores import Call, call_id, fill, session_id, turnlog
 from kit.beside import session_notes
 from kit.clients import BOUND, call, message
@@ -80,7 +79,7 @@ def filled(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@proves(Requirement.AGENT_OWN_SESSION, Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-1", "AGENT-2")
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_tools_read_and_note_the_session_they_were_started_for(
     filled: Path, mode: str
@@ -98,7 +97,7 @@ async def test_the_tools_read_and_note_the_session_they_were_started_for(
     assert session_notes(filled, "work") == ["evict", "recall"]
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 async def test_two_agents_and_a_proxy_write_to_one_session(tmp_path: Path) -> None:
     with RawUpstream() as upstream:
         async with running(tmp_path, upstream.url) as proxy:
@@ -118,7 +117,7 @@ async def test_two_agents_and_a_proxy_write_to_one_session(tmp_path: Path) -> No
     assert turnlog("verify", data=proxy.data).returncode == 0
 
 
-@proves(Requirement.FACT_HEAD)
+@pytest.mark.promise("STATE-3")
 async def test_of_two_who_speak_of_a_fact_the_second_has_to_know_the_first(tmp_path: Path) -> None:
     fact = {"kind": "fact", "id": "port", "subject": "port"}
     with RawUpstream() as upstream:
@@ -150,7 +149,7 @@ async def test_of_two_who_speak_of_a_fact_the_second_has_to_know_the_first(tmp_p
                 assert state["facts"]["port"]["value"] == "80"
 
 
-@proves(Requirement.REDACT_SECRETS)
+@pytest.mark.promise("SEC-1")
 def test_secrets_are_cut_as_the_settings_of_the_proxy_say(
     filled: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -12,7 +12,6 @@ import mcp_types
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from conformance.requirements import Requirement, proves
 from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Response, call, message
 from kit.proxy import running
@@ -84,7 +83,7 @@ async def failure(client: mcp.Client, tool: str, **arguments: Any) -> str:
     return block.text
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
     async with agent(f"{origin(rig)}/turnlog/mcp", mode) as client:
@@ -96,7 +95,7 @@ async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
     assert all(tool.output_schema and tool.description and tool.title for tool in tools)
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 @pytest.mark.parametrize("asked", ["agent", "operator"])
 def test_a_read_is_seen_as_soon_as_its_answer_is_there(tmp_path: Path, asked: str) -> None:
     with ruled(tmp_path, READS) as rig:
@@ -117,7 +116,7 @@ def test_a_read_is_seen_as_soon_as_its_answer_is_there(tmp_path: Path, asked: st
                 assert (row["tool"], row["status"]) == (f"read_{count}", "ok")
 
 
-@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-2")
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_agent_learns_what_it_lost_and_gets_it_back(rig: Rig, mode: Mode) -> None:
     rig.post(call("read_file", {"path": "/a"}))
@@ -141,7 +140,7 @@ async def test_an_agent_learns_what_it_lost_and_gets_it_back(rig: Rig, mode: Mod
     assert rig.rows() == [row]
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 @pytest.mark.parametrize("mode", MODES)
 async def test_two_agents_at_once_see_each_its_own(rig: Rig, mode: Mode) -> None:
     names = [f"{rig.session}-{one}" for one in ("a", "b")]
@@ -163,7 +162,7 @@ async def test_two_agents_at_once_see_each_its_own(rig: Rig, mode: Mode) -> None
     assert [session_notes(rig.proxy.data, name) for name in names] == [["decision"] * 2] * 2
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_session_may_be_named_by_header_or_by_a_vendors_key(rig: Rig, mode: Mode) -> None:
     rig.post(call("read_file"))
@@ -180,7 +179,7 @@ async def test_a_session_may_be_named_by_header_or_by_a_vendors_key(rig: Rig, mo
     assert [item["tool"] for item in result.structured_content["items"]] == ["search"]
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 @pytest.mark.parametrize("mode", MODES)
 async def test_without_a_name_it_is_the_only_session_of_client_and_credential(
     rig: Rig, mode: Mode
@@ -241,7 +240,7 @@ async def test_a_first_note_opens_a_named_session_that_calls_then_belong_to(
     assert row["session"] == first["session"]
 
 
-@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-2")
 async def test_what_is_not_whole_is_not_recalled_and_the_answer_says_why(rig: Rig) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
     texts = iter([f"the key is {secret}", "x" * (2 << 20)])
@@ -263,7 +262,7 @@ async def test_what_is_not_whole_is_not_recalled_and_the_answer_says_why(rig: Ri
     assert rig.notes() == []
 
 
-@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-2")
 async def test_a_result_that_is_more_than_text_comes_back_as_it_was(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         asked = peer.read().json()
@@ -303,7 +302,7 @@ async def test_state_diff_and_dangling_are_those_of_the_api(rig: Rig) -> None:
         assert await used(client, "log", limit=1) == asked("log?limit=1")
 
 
-@proves(Requirement.AGENT_RECALLS)
+@pytest.mark.promise("AGENT-2")
 async def test_a_result_that_is_too_large_to_give_is_not_recalled(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         peer.send_json(text_result(peer.read().json()["id"], "x" * (3 << 20)))
@@ -325,7 +324,7 @@ def post(rig: Rig, body: bytes, *headers: tuple[str, str], path: str = "/turnlog
         return raw.request("POST", path, body, headers=(*MCP_HEADERS, *headers))
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 def test_a_page_of_another_origin_and_another_host_are_refused(rig: Rig) -> None:
     path = f"/s/{rig.session}/turnlog/mcp"
     assert post(rig, message("ping"), ("Origin", "http://evil.example"), path=path).status == 403

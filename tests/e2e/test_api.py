@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conformance.requirements import Requirement, proves
+import pytest
+
 from e2e.stores import process
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, Response, call, wait_until
@@ -55,7 +56,7 @@ def unknown(rig: Rig) -> str:
     return row.call
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 def test_a_page_of_another_origin_is_refused_before_its_token_is_looked_at(rig: Rig) -> None:
     bearer = ("Authorization", f"Bearer {token(rig)}")
     assert ask(rig, f"{V1}/log", headers=(bearer, ("Origin", "http://evil.example"))).status == 403
@@ -77,7 +78,7 @@ def test_the_log_is_what_the_command_prints(rig: Rig) -> None:
     assert [row["call"] for row in page["items"]] == [row.call for row in rows]
 
 
-@proves(Requirement.DANGLING_FACTS, Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-1", "OPEN-2")
 async def test_an_unknown_call_is_listed_settled_and_gone(rig: Rig) -> None:
     name = unknown(rig)
     (one,) = found(rig, f"/sessions/{rig.session}/dangling")["items"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from e2e.stores import Call, call_id, fill, process, turnlog
 from turnlog.core import ids
 from turnlog.core.kinds import Status
@@ -38,7 +37,7 @@ def lines(data: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@proves(Requirement.DANGLING_FACTS)
+@pytest.mark.promise("OPEN-1")
 def test_calls_without_an_answer_are_listed_with_what_is_known(data: Path) -> None:
     found = lines(data, "dangling")
     assert [(one["row"]["call"], one["standing"]) for one in found] == [
@@ -72,7 +71,7 @@ def test_one_session_and_a_time_narrow_the_list(data: Path) -> None:
     assert turnlog("dangling", "nobody", data=data).returncode == 2
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_what_an_operator_says_is_the_outcome(data: Path) -> None:
     done = turnlog("resolve", name(1), "--happened", "--why", "she has it", data=data)
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,7 +85,7 @@ def test_what_an_operator_says_is_the_outcome(data: Path) -> None:
     assert [row["call"] for row in lines(data, "log", "--flag", "resolved")] == [name(1), name(3)]
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_other_commands_show_who_said_so(data: Path) -> None:
     turnlog("resolve", name(1), "--happened", "--why", "she has it", data=data)
     shown = turnlog("show", name(1), data=data).stdout
@@ -106,7 +105,7 @@ def test_a_secret_in_the_reason_is_not_kept(data: Path) -> None:
     assert all(secret.encode() not in file.read_bytes() for file in data.rglob("*.mdb"))
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -155,7 +154,7 @@ def test_a_process_of_its_own_does_the_same(data: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@proves(Requirement.REDACT_SECRETS)
+@pytest.mark.promise("SEC-1")
 def test_what_settings_want_to_be_cut_is_cut_from_a_reason(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "turnlog.yaml"
     config.write_text("data: ./data\nredact: {patterns: ['AB-[0-9]+']}\n")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit import stdio_server
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, Response, call, message, wait_until
@@ -108,7 +107,7 @@ def events(proxy: Proxy, name: str, count: int) -> list[dict[str, Any]]:
 # -- flags ---------------------------------------------------------------------------------
 
 
-@proves(Requirement.RECORD_FLAGS)
+@pytest.mark.promise("REC-3")
 def test_a_stray_line_marks_the_calls_that_are_open_and_no_other(
     proxy: Proxy, client: Client
 ) -> None:
@@ -118,7 +117,7 @@ def test_a_stray_line_marks_the_calls_that_are_open_and_no_other(
     assert [row.flags for row in proxy.rows()] == [[], ["stray_output"], []]
 
 
-@proves(Requirement.RECORD_FLAGS)
+@pytest.mark.promise("REC-3")
 def test_the_end_of_a_process_marks_the_calls_that_it_did_not_answer(
     proxy: Proxy, client: Client
 ) -> None:
@@ -136,7 +135,7 @@ def test_the_end_of_a_process_marks_the_calls_that_it_did_not_answer(
 # -- commands that fail to start -----------------------------------------------------------
 
 
-@proves(Requirement.COMMAND_STARTS)
+@pytest.mark.promise("CMD-2")
 def test_a_command_that_ends_before_it_says_anything_is_told_and_nothing_was_done(
     tmp_path: Path,
 ) -> None:
@@ -151,7 +150,7 @@ def test_a_command_that_ends_before_it_says_anything_is_told_and_nothing_was_don
         assert (row.status, row.phase, row.flags) == ("error", "connecting", ["process_exit"])
 
 
-@proves(Requirement.RECORD_OUTCOME)
+@pytest.mark.promise("REC-2")
 def test_a_call_that_the_command_read_before_it_ended_may_have_been_executed(
     tmp_path: Path,
 ) -> None:
@@ -184,7 +183,7 @@ def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
 # -- timeout.startup -----------------------------------------------------------------------
 
 
-@proves(Requirement.COMMAND_STARTS)
+@pytest.mark.promise("CMD-2")
 def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
     tmp_path: Path,
 ) -> None:
@@ -198,7 +197,7 @@ def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
         wait_until(lambda: not children_of(proxy.process.pid), "the end of the commands")
 
 
-@proves(Requirement.RECORD_OUTCOME)
+@pytest.mark.promise("REC-2")
 def test_a_command_that_read_the_call_and_says_nothing_in_time_did_not_answer(
     tmp_path: Path,
 ) -> None:
@@ -258,7 +257,7 @@ def test_what_reads_nothing_is_no_server_that_was_left_behind(
     assert text_of(asked(client, headers, "say", text="again")) == "again"
 
 
-@proves(Requirement.COMMAND_ENDS)
+@pytest.mark.promise("CMD-3")
 def test_a_session_that_ends_ends_a_stubborn_command_within_two_seconds(
     proxy: Proxy, client: Client
 ) -> None:
@@ -276,7 +275,7 @@ def test_a_session_that_ends_ends_a_stubborn_command_within_two_seconds(
     assert proxy.rows()[-1].flags == ["process_exit"]
 
 
-@proves(Requirement.COMMAND_ENDS)
+@pytest.mark.promise("CMD-3")
 def test_turnlog_that_stops_ends_stubborn_commands_and_types_their_calls(
     proxy: Proxy, client: Client
 ) -> None:
@@ -296,7 +295,7 @@ def test_turnlog_that_stops_ends_stubborn_commands_and_types_their_calls(
 # -- agents that read slowly ---------------------------------------------------------------
 
 
-@proves(Requirement.COMMAND_PACE)
+@pytest.mark.promise("CMD-4")
 def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
     proxy: Proxy, client: Client, tmp_path: Path
 ) -> None:
@@ -313,7 +312,7 @@ def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
     assert int(text_of(json.loads(lines[-1][6:])["result"])) > 100_000 * notes
 
 
-@proves(Requirement.COMMAND_ENDS)
+@pytest.mark.promise("CMD-3")
 def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_waiting(
     proxy: Proxy, client: Client, tmp_path: Path
 ) -> None:
@@ -331,7 +330,7 @@ def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_wai
     assert verdict(outcome) == ("connection_lost", "maybe", "unsafe")
 
 
-@proves(Requirement.COMMAND_PACE)
+@pytest.mark.promise("CMD-4")
 def test_an_agent_that_reads_slowly_keeps_no_other_agent_of_its_command_waiting(
     proxy: Proxy, client: Client, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from mcp import Client, MCPError
 from mcp.client.context import ClientRequestContext
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 
-from conformance.requirements import Requirement, proves
 from kit import meeting_server
 from kit.clients import BOUND
 from kit.commands import settings
@@ -77,7 +76,7 @@ async def text(client: Client, tool: str, **arguments: Any) -> str:
     return text_of(await client.call_tool(tool, arguments))
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 @pytest.mark.parametrize("mode", [LEGACY, NEWEST])
 async def test_each_gets_its_own_progress_and_answer_at_the_same_time(
     tmp_path: Path, mode: str
@@ -112,7 +111,7 @@ async def waits(client: Client, **counts: int) -> None:
         pass
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 async def test_who_calls_is_asked(tmp_path: Path) -> None:
     async with two(tmp_path, LEGACY) as (_, (first, ada), (second, bob)):
         assert await text(bob, "ask") == "bob"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit.beside import proxy_beside
 from kit.clients import Client, Head, call
 from kit.commands import Agent, events_of, settings, text_of
@@ -49,7 +48,7 @@ def killed(agent: Agent) -> list[Any]:
     return events_of(agent.client.body(head))
 
 
-@proves(Requirement.OWN_ANSWER)
+@pytest.mark.promise("OUT-1")
 def test_a_call_that_is_lost_after_its_stream_has_begun_says_how_it_ended(proxy: Proxy) -> None:
     (last,) = killed(Agent(proxy))
     assert last["id"] == 5

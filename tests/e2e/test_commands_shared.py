@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.commands import (
@@ -91,7 +90,7 @@ def test_the_process_ends_with_the_last_session_and_the_next_one_opens_anew(prox
     assert other.text("pid") != pid
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_equal_ids_and_tokens_at_the_same_time_are_kept_apart(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang", request_id=5)
@@ -117,7 +116,7 @@ def ended(proxy: Proxy, tool: str) -> list[list[str]]:
     return [sorted(row.flags) for row in rows]
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang", request_id=5)
@@ -134,7 +133,7 @@ def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) ->
     wait_until(lambda: ended(proxy, "hang") == [["late"], []], "the cancelled one came late")
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_a_question_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     with listening(one) as other:
@@ -175,7 +174,7 @@ def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> 
     leave(one, two)
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     proxy: Proxy,
 ) -> None:
@@ -194,7 +193,7 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
     leave(one)
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_what_a_session_has_left_open_makes_no_question_another_ones(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang")
@@ -235,7 +234,7 @@ def test_what_is_said_of_the_command_reaches_all_who_listen(proxy: Proxy) -> Non
             assert said["method"] == changed
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_what_is_said_meanwhile_reaches_the_only_one_that_calls(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     log = {"method": "notifications/message", "params": {"level": "info", "data": "for two"}}
@@ -299,7 +298,7 @@ def test_a_byte_order_mark_does_not_reach_the_command(proxy: Proxy, form: bytes)
     assert agent.text("say", {"text": "on"}) == "on"
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     calls = [call("say", {"text": str(n)}, request_id=n) for n in (1, 2)]
@@ -334,7 +333,7 @@ def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> 
     assert {row.kind for row in proxy.rows() if row.tool == "hang"} == {"connection_lost"}
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_what_a_process_asked_that_is_gone_is_no_question_of_the_next_one(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "asks", {"as": "q"})
@@ -378,7 +377,7 @@ def test_stateless_requests_share_a_process_whoever_asks(proxy: Proxy) -> None:
     assert (said[-1]["id"], text_of(said[-1])) == (5, "progress for two")
 
 
-@proves(Requirement.SHARED_APART)
+@pytest.mark.promise("CMD-1")
 def test_a_stateless_call_hears_nothing_that_may_be_anothers(proxy: Proxy) -> None:
     log: dict[str, Any] = {"method": "notifications/message", "params": {"data": "secret"}}
     alone = events_of(stateless(proxy, "notifies", "one", **log).body)

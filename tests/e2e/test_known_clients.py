@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from conformance.requirements import Requirement, proves
 from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, call
@@ -248,7 +247,7 @@ def printed(rig: Rig, *arguments: str) -> str:
     return done.stdout
 
 
-@proves(Requirement.SESSION_NAMED)
+@pytest.mark.promise("SESS-1")
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_known_client_names_its_conversations(rig: Rig, name: str) -> None:
     client = CLIENTS[name]
@@ -280,7 +279,7 @@ def test_a_known_client_names_its_conversations(rig: Rig, name: str) -> None:
     assert api.json() == line
 
 
-@proves(Requirement.SESSION_NAMED)
+@pytest.mark.promise("SESS-1")
 @pytest.mark.parametrize(
     ("environ", "client"),
     [

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit.beside import Rig
 from kit.clients import MCP_HEADERS, Response, call, message
 from kit.upstreams import Peer, text_result
@@ -49,7 +48,7 @@ def test_one_connection_carries_calls_and_own_pages_in_turn(rig: Rig) -> None:
             assert client.request("GET", "/turnlog/nothing").status == 404
 
 
-@proves(Requirement.AGENT_OWN_SESSION)
+@pytest.mark.promise("AGENT-1")
 def test_a_caller_cannot_name_itself_by_the_fields_of_the_relay(rig: Rig) -> None:
     rig.post(call("write"))
     rig.row()
@@ -87,7 +86,7 @@ def test_the_target_may_be_absolute_and_have_a_query(rig: Rig) -> None:
     assert (answer.status, answer.json()["items"]) == (200, [])
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 def test_a_token_that_is_given_twice_is_none(rig: Rig) -> None:
     answer = ask(rig, "GET", LOG, bearer(rig), bearer(rig))
     assert answer.status == 401
@@ -101,7 +100,7 @@ def test_fields_that_stand_there_twice_do_no_harm(rig: Rig) -> None:
         assert client.request("POST", "/turnlog/mcp", PING, headers=twice).json() == PONG
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 def test_a_request_without_the_token_is_refused_before_its_body_is_there(rig: Rig) -> None:
     with rig.client() as client:
         length = ("Content-Length", "99")

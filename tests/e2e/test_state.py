@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from e2e.stores import turnlog
 from kit.beside import Rig, ruled
 from kit.clients import MCP_HEADERS, call, wait_until
@@ -65,7 +64,7 @@ def failed(text: str) -> bytes:
     return json.dumps(result(1, told)).encode()
 
 
-@proves(Requirement.STATE_FILES)
+@pytest.mark.promise("STATE-2")
 def test_files_follow_what_calls_did_and_may_have_done(rig: Rig) -> None:
     rig.post(call("write", {"path": "/a"}))
     rig.upstream.script = answer(ok(failed("no space")))
@@ -81,7 +80,7 @@ def test_files_follow_what_calls_did_and_may_have_done(rig: Rig) -> None:
     assert used["errors"] == {"tool_error": 1}
 
 
-@proves(Requirement.STATE_FILES)
+@pytest.mark.promise("STATE-2")
 @pytest.mark.parametrize(
     ("word", "left"), [("--happened", {"/a": ("modified", False)}), ("--did-not", {})]
 )
@@ -98,7 +97,7 @@ def test_the_word_of_an_operator_settles_what_may_have_happened(
     assert [op.maybe for op in rig.row().delta[1:]] == [False] * len(left)
 
 
-@proves(Requirement.STATE_FILES)
+@pytest.mark.promise("STATE-2")
 def test_a_call_in_flight_is_pending_and_its_file_uncertain(rig: Rig) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "done")).encode()))
     rig.upstream.script = slow
@@ -114,7 +113,7 @@ def test_a_call_in_flight_is_pending_and_its_file_uncertain(rig: Rig) -> None:
     assert (files(rig), state(rig)["pending_actions"]) == ({"/a": ("modified", False)}, {})
 
 
-@proves(Requirement.RECORD_WHY)
+@pytest.mark.promise("REC-5")
 def test_the_reason_of_a_call_is_recorded_from_a_header_or_its_meta(rig: Rig) -> None:
     rig.post(call("read"), ("Turnlog-Why", "to see it"))
     assert reasons(rig) == ["to see it"]
@@ -129,7 +128,7 @@ def test_the_reason_of_a_call_is_recorded_from_a_header_or_its_meta(rig: Rig) ->
     assert reasons(rig) == ["plainly"]
 
 
-@proves(Requirement.RECORD_WHY, Requirement.REDACT_SECRETS)
+@pytest.mark.promise("REC-5", "SEC-1")
 def test_secrets_and_what_is_not_to_be_kept_stand_in_no_reason(rig: Rig) -> None:
     rig.post(call("read"), ("Turnlog-Why", "password: hunter2-and-more"))
     assert reasons(rig) == ["password: [redacted]"]
@@ -168,7 +167,7 @@ def pages(rig: Rig, path: str) -> Iterator[dict[str, Any]]:
             cursor = page["next"]
 
 
-@proves(Requirement.STATE_FILES)
+@pytest.mark.promise("STATE-2")
 def test_the_files_of_the_last_turns_are_one_question_to_the_command_and_to_the_api(
     rig: Rig,
 ) -> None:

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from httpx2 import ConnectError
 from mcp import Client, MCPError
 from mcp.types import Implementation, TextContent
 
-from conformance.requirements import Requirement, proves
 from e2e.stores import turnlog
 from kit.proxy import Proxy, rows, running, until
 from kit.slow_server import SlowServer, slow_server
@@ -107,7 +107,7 @@ def whole(data: Path) -> list[Commit]:
     return found
 
 
-@proves(Requirement.SESSION_SHARED)
+@pytest.mark.promise("SESS-2")
 async def test_two_agents_behind_two_proxies_lose_nothing_and_stay_apart(tmp_path: Path) -> None:
     async with scene(tmp_path) as (server, one, other):
         agents = [Agent("agent-a", one), Agent("agent-b", other)]
@@ -127,7 +127,7 @@ async def test_two_agents_behind_two_proxies_lose_nothing_and_stay_apart(tmp_pat
     assert writers not in (sorted(writers), sorted(writers, reverse=True))
 
 
-@proves(Requirement.SESSION_SHARED)
+@pytest.mark.promise("SESS-2")
 async def test_a_proxy_that_is_killed_takes_nothing_from_the_other(tmp_path: Path) -> None:
     async with scene(tmp_path) as (server, one, other):
         killed, left = Agent("agent-a", one), Agent("agent-b", other)

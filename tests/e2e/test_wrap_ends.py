@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from kit.clients import BOUND, call, message, wait_until
 from kit.proxy import environment
 from kit.wraps import Wrap, is_gone, outcome, pumped, text_answer, wrapped, wrapping
@@ -472,7 +471,7 @@ def test_what_waits_for_another_attempt_gets_the_answer_that_there_is(
     assert (wrap.row().attempt, wrap.row().kind) == (1, "upstream_internal")
 
 
-@proves(Requirement.COMMAND_ENDS)
+@pytest.mark.promise("CMD-3")
 @pytest.mark.parametrize("how", ["gone", *SIGNALS])
 def test_a_stubborn_command_with_an_open_call_is_gone_within_two_seconds(
     tmp_path: Path, how: signal.Signals | str
@@ -493,7 +492,7 @@ def test_a_stubborn_command_with_an_open_call_is_gone_within_two_seconds(
     assert (row.status, row.kind, row.flags) == ("unknown", "connection_lost", ["process_exit"])
 
 
-@proves(Requirement.COMMAND_STARTS)
+@pytest.mark.promise("CMD-2")
 def test_a_call_that_the_command_never_read_was_not_executed(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.send(call("put"))
@@ -534,7 +533,7 @@ def test_what_reads_nothing_is_no_server_that_was_left_behind(tmp_path: Path) ->
 STARTUP = "rules: [{timeout: {startup: 300ms}}]"
 
 
-@proves(Requirement.COMMAND_STARTS)
+@pytest.mark.promise("CMD-2")
 def test_a_command_that_answers_nothing_in_time_is_ended(tmp_path: Path) -> None:
     with wrapping(tmp_path, rules=STARTUP) as wrap:
         # It may take its time until it is asked something.

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from conformance.requirements import Requirement, proves
+import pytest
+
 from e2e.stores import Done, process, turnlog
 from kit.beside import proxy_beside, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, wait_until
@@ -60,7 +61,7 @@ def resolve(proxy: Proxy, name: str, *how: str) -> Done:
     return process("resolve", name, *how, "--json", "--data", str(proxy.data))
 
 
-@proves(Requirement.DANGLING_FACTS, Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-1", "OPEN-2")
 def test_what_a_killed_proxy_left_is_listed_and_settled_beside_the_next(tmp_path: Path) -> None:
     with RawUpstream(Hangs()) as upstream:
         with proxy_beside(tmp_path, upstream.url) as first:
@@ -94,7 +95,7 @@ def _dangling(proxy: Proxy) -> str:
     return done.stdout
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_a_call_that_a_proxy_waits_for_is_settled_by_nobody(tmp_path: Path) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "sent")).encode()))
     with (
@@ -120,7 +121,7 @@ def test_a_call_that_a_proxy_waits_for_is_settled_by_nobody(tmp_path: Path) -> N
         assert (known.status, known.json()["reason"]) == (409, "known")
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_of_many_words_at_once_about_a_call_one_is_heard(tmp_path: Path) -> None:
     with (
         RawUpstream(ResetAfterRequest()) as upstream,
@@ -151,7 +152,7 @@ def test_of_many_words_at_once_about_a_call_one_is_heard(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_a_verdict_that_was_answered_outlives_a_kill(tmp_path: Path) -> None:
     with RawUpstream(ResetAfterRequest()) as upstream:
         with proxy_beside(tmp_path, upstream.url) as proxy:
@@ -181,7 +182,7 @@ def _ruled(folder: Path) -> dict[str, object]:
     return {"rules": ["rules.yaml"]}
 
 
-@proves(Requirement.DANGLING_FACTS)
+@pytest.mark.promise("OPEN-1")
 def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
     tmp_path: Path,
 ) -> None:
@@ -216,7 +217,7 @@ def test_the_answer_that_an_agent_left_before_is_in_the_list_until_one_has_it(
     assert turnlog("verify", data=second.data).returncode == 0
 
 
-@proves(Requirement.DANGLING_FACTS)
+@pytest.mark.promise("OPEN-1")
 def test_an_answer_of_which_nothing_was_noted_when_the_proxy_died_is_in_the_list_and_given_again(
     tmp_path: Path,
 ) -> None:
@@ -247,7 +248,7 @@ def test_an_answer_of_which_nothing_was_noted_when_the_proxy_died_is_in_the_list
     assert len(upstream.requests) == 1
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_what_did_not_happen_may_be_done_and_what_did_is_not_done_again(tmp_path: Path) -> None:
     settings = _ruled(tmp_path)
     with (
@@ -283,7 +284,7 @@ def pay(proxy: Proxy, amount: int) -> dict[str, Any]:
     return result
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 def test_a_call_that_was_timed_out_and_runs_on_is_not_settled_where_it_runs(tmp_path: Path) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "paid")).encode()))
     with (

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conformance.requirements import Requirement, proves
 from conformance.store.kit import START, begin, intent, known, new_id, outcome, put, seqs, session
 from kit.disks import disk_of, fill_disk
 from kit.proxy import until
@@ -46,7 +45,7 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     assert usage.log_bytes + usage.blob_bytes <= 4 << 20
 
 
-@proves(Requirement.STORE_LIMIT)
+@pytest.mark.promise("STORE-1")
 async def test_saved_states_are_counted_and_go_before_any_content(tmp_path: Path) -> None:
     limit, clock = 16 << 20, iter(range(START, START + 100 * HOUR, HOUR // 4))
     store = LmdbStore.open(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))

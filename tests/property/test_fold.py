@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.requirements import Requirement, proves
 from kit.commits import Log, changed
 from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.ids import to_text
@@ -102,7 +102,7 @@ def log_of(steps: list[dict[str, Any]]) -> Log:
     return log
 
 
-@proves(Requirement.STATE_FOLD)
+@pytest.mark.promise("STATE-1")
 @LAW
 @given(steps=STEPS, cuts=st.lists(st.integers(0, 26), max_size=4))
 def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(

@@ -9,7 +9,6 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from aiohttp import web
 
-from conformance.requirements import Requirement, proves
 from kit.pages import TOKEN, V1, Connect, Pages, own_pages
 from turnlog.api.pages import problems
 from turnlog.engine.http.own_pages import SECRET
@@ -30,7 +29,7 @@ async def pages(tmp_path: Path, aiohttp_client: Connect) -> AsyncGenerator[Pages
         yield found
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 @pytest.mark.parametrize(
     ("headers", "challenge"),
     [
@@ -71,7 +70,7 @@ async def test_a_refused_request_is_in_the_event_log_with_its_method(pages: Page
     assert (event.reason, event.http_method, event.http_status) == ("token", "GET", 401)
 
 
-@proves(Requirement.API_GUARDED)
+@pytest.mark.promise("API-1")
 @pytest.mark.parametrize("target", [f"{V1}/log", "/turnlog/mcp", "/turnlog/nothing"])
 async def test_a_request_that_the_proxy_did_not_relay_is_refused(pages: Pages, target: str) -> None:
     answer = await pages.ask(target, headers=(BEARER,), secret="guess")
@@ -123,7 +122,7 @@ async def test_a_call_is_shown_with_its_texts_only_where_they_are_asked_for(page
     assert full["row"] == bare["row"]
 
 
-@proves(Requirement.RESOLVE_SETTLES)
+@pytest.mark.promise("OPEN-2")
 async def test_a_call_that_is_known_or_not_there_is_not_settled(pages: Pages) -> None:
     name = await pages.unknown()
     settled = await pages.api(f"/calls/{name}/resolve", "POST", VERDICT)
@@ -352,7 +351,7 @@ async def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(pages
     assert made["decisions_made"]["d1"]["why"] == "it is dear"
 
 
-@proves(Requirement.FACT_HEAD)
+@pytest.mark.promise("STATE-3")
 async def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(pages: Pages) -> None:
     await pages.call()
     target = "/sessions/work/notes"

@@ -11,24 +11,23 @@ from conformance.cases.left import LEFT
 from conformance.cases.playing import play
 from conformance.cases.reports import load, names
 from conformance.cases.ruled import RULED
-from conformance.requirements import Requirement, proves
 from kit.proxy import events_in
 
 
-@proves(
-    Requirement.RELAY_ANSWER,
-    Requirement.RELAY_REQUEST,
-    Requirement.RELAY_ONCE,
-    Requirement.RELAY_STREAMS,
-    Requirement.RELAY_CUTS,
-    Requirement.RELAY_DISCONNECTS,
-    Requirement.OWN_ANSWER,
-    Requirement.RECORD_CALLS,
-    Requirement.RECORD_OUTCOME,
-    Requirement.RECORD_FLAGS,
-    Requirement.RECORD_CHAIN,
-    Requirement.REDACT_SECRETS,
-    Requirement.STORE_LIMIT,
+@pytest.mark.promise(
+    "WIRE-1",
+    "WIRE-2",
+    "WIRE-3",
+    "WIRE-4",
+    "WIRE-5",
+    "REC-1",
+    "REC-2",
+    "REC-3",
+    "REC-4",
+    "OUT-1",
+    "RULE-1",
+    "STORE-1",
+    "SEC-1",
 )
 @pytest.mark.parametrize("name", names())
 async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
@@ -48,7 +47,7 @@ async def test_a_case_differs_from_what_it_expects_only_where_that_is_known(
     assert seen == {aspect: left.seen for aspect, left in LEFT.get(name, {}).items()}
 
 
-@proves(Requirement.RELAY_ONCE, Requirement.RECORD_OUTCOME)
+@pytest.mark.promise("REC-2", "RULE-1")
 async def test_a_call_that_is_sent_again_is_answered_by_the_one_that_runs_on(
     tmp_path: Path,
 ) -> None:
@@ -68,7 +67,7 @@ async def test_a_call_that_is_sent_again_is_answered_by_the_one_that_runs_on(
     )
 
 
-@proves(Requirement.RELAY_ANSWER, Requirement.RELAY_ONCE, Requirement.RELAY_CUTS)
+@pytest.mark.promise("WIRE-1", "WIRE-4", "RULE-1")
 # C65, a stream that is cut, is ended with the typed answer, rule or not (semantics, section 3).
 @pytest.mark.parametrize("name", ["C25", "C53"])
 async def test_what_rules_change_is_as_it_comes_without_them(name: str, tmp_path: Path) -> None:
@@ -80,7 +79,7 @@ async def test_what_rules_change_is_as_it_comes_without_them(name: str, tmp_path
     assert judge.relayed(played.direct, played.through, played.ports) == {}
 
 
-@proves(Requirement.RECORD_DEFINITION)
+@pytest.mark.promise("PROV-1")
 async def test_each_call_names_the_definition_that_its_tool_had_at_that_time(
     tmp_path: Path,
 ) -> None:
@@ -93,7 +92,7 @@ async def test_each_call_names_the_definition_that_its_tool_had_at_that_time(
     assert before != after
 
 
-@proves(Requirement.RECORD_CALLS)
+@pytest.mark.promise("REC-1")
 async def test_a_refused_handshake_is_an_event_and_no_call(tmp_path: Path) -> None:
     """C11: 401 to `initialize`."""
     played = await play(load("C11"), tmp_path)

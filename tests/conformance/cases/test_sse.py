@@ -13,11 +13,10 @@ import pytest
 from conformance.cases import judge, player
 from conformance.cases.playing import kept, settled
 from conformance.cases.reports import INPUTS, Report, load
-from conformance.requirements import Requirement, proves
 from kit import proxy
 
 
-@proves(Requirement.RELAY_STREAMS, Requirement.RECORD_CALLS, Requirement.RECORD_OUTCOME)
+@pytest.mark.promise("WIRE-3", "REC-1", "REC-2")
 @pytest.mark.parametrize("prefix", ["", "/default"])
 async def test_c69_the_endpoint_leads_back_and_answers_are_matched_by_id(
     prefix: str, tmp_path: Path
