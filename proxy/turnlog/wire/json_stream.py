@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .json_text import (
     BOM,
@@ -362,20 +362,18 @@ def _place(path: str, tree: _Tree) -> JsonPlace:
     )
 
 
-def _decoders(place: JsonPlace) -> dict[str, Callable[[bytes], Any]]:
-    """Return a decoder for each place that has others in it, by path: all their texts as `Raw`."""
-    if not place.members:
-        return {}
-    kind = msgspec.defstruct("Members", [(name, Raw, Raw()) for name in place.members], gc=False)
-    found: dict[str, Callable[[bytes], Any]] = {place.path: msgspec.json.Decoder(kind).decode}
-    for inner in place.members.values():
-        found |= _decoders(inner)
-    return found
+def _type_of(place: JsonPlace) -> Any:
+    """Return the type of an object at a place with others in it: their values are `Raw`."""
+    fields: list[tuple[str, Any, Any]] = [
+        (name, _type_of(inner) | None | UnsetType, UNSET) if inner.members else (name, Raw, Raw())
+        for name, inner in place.members.items()
+    ]
+    return msgspec.defstruct("Members", fields, gc=False)
 
 
 MESSAGE: Final = _place("", _TREE)
 """What an outline holds, as far as it is there."""
-_DECODERS: Final = _decoders(MESSAGE)
+_decode = msgspec.json.Decoder(_type_of(MESSAGE)).decode
 _CONTAINERS: Final = {
     (ValueShape.EMPTY, b"{"): b"{}",
     (ValueShape.EMPTY, b"["): b"[]",
@@ -448,27 +446,34 @@ def outline_of(text: bytes) -> Outline:
     """Return the outline of a whole text: the same as in pieces, many times faster."""
     tokens: dict[str, bytes] = {}
     try:
-        _put_members(MESSAGE, text, tokens)
+        _put_members(MESSAGE, _decode(text), tokens)
     except (ValueError, RecursionError):
-        tokens.clear()
-    if tokens:
-        return Outline({"": b"{"} | tokens, complete=True)
-    reader = OutlineReader()
-    reader.feed(text)
-    return reader.finish()
+        # No strict JSON, or another kind of value than usual in some place.
+        reader = OutlineReader()
+        reader.feed(text)
+        return reader.finish()
+    return Outline(tokens, complete=True)
 
 
-def _put_members(place: JsonPlace, raw: bytes, tokens: dict[str, bytes]) -> None:
-    found = _DECODERS[place.path](raw)
+def _put_members(place: JsonPlace, found: Struct | None, tokens: dict[str, bytes]) -> None:
+    if found is None:
+        tokens[place.path] = b"null"
+        return
+    size = len(tokens)
+    tokens[place.path] = b"{"
     for name, inner in place.members.items():
-        value: Raw = getattr(found, name)
-        if not value:
-            continue
-        first = bytes(memoryview(value)[:1])
-        token = _CONTAINERS.get((shape(value), first))
-        tokens[inner.path] = bytes(memoryview(value)[: inner.limit]) if token is None else token
-        if token == b"{" and inner.members:
+        value = getattr(found, name)
+        if inner.members and value is not UNSET:
             _put_members(inner, value, tokens)
+        elif value:
+            tokens[inner.path] = _token(value, inner.limit)
+    if len(tokens) == size + 1:
+        raise ValueError("nothing was found in it: it may be empty")
+
+
+def _token(raw: Raw, limit: int) -> bytes:
+    token = _CONTAINERS.get((shape(raw), bytes(memoryview(raw)[:1])))
+    return bytes(memoryview(raw)[:limit]) if token is None else token
 
 
 # -- another id for a message ------------------------------------------------------------------
