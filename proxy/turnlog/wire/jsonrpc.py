@@ -187,8 +187,9 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
         return _message(envelope, (), unchecked=data)
     # What is asked is written in canonical form, as far as it is plain.
     value = _value(decode_plain, data) if len(data) <= DUPLICATES_LIMIT else None
-    flags = _flags(data, value)
-    return _message(envelope, flags, value if len(data) <= _HELD and not flags else None)
+    if value is None or repeats_key(data, value):
+        return _message(envelope, _flags(data))
+    return _message(envelope, (), value if len(data) <= _HELD else None)
 
 
 def parse_answer(data: bytes) -> Message | Batch | Malformed:
@@ -201,16 +202,22 @@ def parse_answer(data: bytes) -> Message | Batch | Malformed:
 
 
 def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...]]:
-    """Return an answer as plain values, if it is short, and what is odd about its text.
+    """Return an answer as plain values, if it is short and repeats no key, and what is odd about it.
 
     Both take one decoding, so they are not found before somebody records the answer.
     """
     text = message.unchecked
     if not text:
         return None, message.flags
-    value = _value(_decode_any, text) if len(text) <= DUPLICATES_LIMIT else None
-    flags = _flags(text, value)
-    return value if len(text) <= _HELD else None, flags
+    if len(text) > DUPLICATES_LIMIT:
+        return None, _flags(text)
+    try:
+        value = _decode_any(text)
+    except (ValueError, RecursionError):
+        return None, _flags(text)
+    if repeats_key(text, value):
+        return None, (Flag.DUPLICATE_KEYS,)
+    return value if len(text) <= _HELD else None, ()
 
 
 def id_key(raw: bytes) -> str:
@@ -289,7 +296,7 @@ def _message(
     identifier = b"" + envelope.id
     kind = _kind(method, identifier, envelope.result, error)
     if kind is None:
-        return Malformed(Defect.NOT_JSONRPC, _flags(unchecked, None) if unchecked else flags)
+        return Malformed(Defect.NOT_JSONRPC, _flags(unchecked) if unchecked else flags)
     jsonrpc = envelope.jsonrpc == _VERSION
     if kind is _ERROR:
         details = load(_Error, error)
@@ -306,7 +313,7 @@ def _message(
     return Message(
         kind=kind,
         id=identifier,
-        method=_name(method) if method else "",
+        method="tools/call" if method == _CALL else text_of(method) if method else "",
         params=envelope.params,
         result=envelope.result,
         flags=flags,
@@ -314,10 +321,6 @@ def _message(
         plain=plain,
         unchecked=unchecked,
     )
-
-
-def _name(method: Raw) -> str:
-    return "tools/call" if method == _CALL else text_of(method)
 
 
 def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Kind | None:
@@ -331,13 +334,9 @@ def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Ki
     return _RESPONSE if answered else None
 
 
-def _flags(data: bytes, value: object) -> tuple[Flag, ...]:
-    """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys.
-
-    `value` is what a decoder reads there, if there is one: that checks UTF-8 as well.
-    """
-    if value is None and len(data) <= DUPLICATES_LIMIT:
-        value = _value(_decode_any, data)
+def _flags(data: bytes) -> tuple[Flag, ...]:
+    """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys."""
+    value = _value(_decode_any, data) if len(data) <= DUPLICATES_LIMIT else None
     if value is not None:
         return (Flag.DUPLICATE_KEYS,) if repeats_key(data, value) else ()
     flags: tuple[Flag, ...] = () if _is_utf8(data) else (Flag.INVALID_UTF8,)
@@ -393,7 +392,7 @@ def _parse_array(text: bytes, flags: tuple[Flag, ...], most: int | None) -> Batc
             return Batch(read, flags, is_partial=True)
     texts = decode_items(text)
     if texts is not None:
-        return Batch(tuple(texts), (*flags, *_flags(text, None)))
+        return Batch(tuple(texts), (*flags, *_flags(text)))
     check = _check(text)
     flags += check.flags
     if not check.valid:

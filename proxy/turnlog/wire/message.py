@@ -37,6 +37,8 @@ class MessageReader(Struct, eq=False):
     limit: int = LIMIT
     size: int = 0
     """Bytes fed so far."""
+    truncated: bool = False
+    """Whether the text is longer than what is kept."""
     unread: bool = False
     """Whether there was more that could not be fed: then the text is not to blame for its end."""
     notes: tuple[Flag, ...] = ()
@@ -57,20 +59,19 @@ class MessageReader(Struct, eq=False):
     _seen: Message | Batch | Malformed | Outline | None = None
     """What it said then."""
 
-    @property
-    def truncated(self) -> bool:
-        """Whether the text is longer than what is kept."""
-        return self.size > self.limit
-
     def feed(self, data: bytes) -> None:
         """Take the next piece."""
         self.size += len(data)
+        if self.size <= self.limit:
+            self._pieces.append(data)
+            return
+        self.truncated = True
         if self._outline is not None and self._hash is not None:
             self._hash.update(data)
             self._outline.feed(data)
             return
         self._pieces.append(data)
-        if self.size > _READ_AT_ONCE and self.size > self.limit:
+        if self.size > _READ_AT_ONCE:
             self._overflow()
 
     def _overflow(self) -> None:
@@ -98,7 +99,8 @@ class MessageReader(Struct, eq=False):
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
             return None
         self._looks, self._looked = self._looks + 1, self.size
-        self._seen = self._read(b"".join(self._pieces))
+        text = b"".join(self._pieces)
+        self._seen = self._judged(outline_of(text)) if self.truncated else parse_answer(text)
         return self._seen
 
     def finish(self) -> bytes:
@@ -126,13 +128,12 @@ class MessageReader(Struct, eq=False):
                 self._content = self._judged(self._outline.finish())
             elif self._seen is not None and self._looked == self.size and not self.unread:
                 self._content = self._seen
-            else:
+            elif self.truncated:
                 self.finish()
-                self._content = self._read(self._whole)
+                self._content = self._judged(outline_of(self._whole))
+            else:
+                self._content = parse_answer(self.finish())
         return self._content
-
-    def _read(self, text: bytes) -> Message | Batch | Malformed | Outline:
-        return self._judged(outline_of(text)) if self.truncated else parse_answer(text)
 
     def _judged(self, outline: Outline) -> Malformed | Outline:
         if outline.failed:
