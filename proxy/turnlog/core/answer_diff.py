@@ -92,7 +92,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 class _Step(Struct, frozen=True, kw_only=True):
     """A difference, and whether members or types differ (`shape`)."""
 
-    said: AnswerDifference
+    difference: AnswerDifference
     shape: bool = False
 
 
@@ -161,7 +161,7 @@ def _compare_values(before: object, after: object, volatile: VolatilePaths | Non
     shape = any(step.shape for step in steps)
     return Comparison(
         kind=DifferenceClass.SHAPE_CHANGED if shape else DifferenceClass.VALUE_CHANGED,
-        changes=tuple(step.said for step in steps[:MAX_CHANGES]),
+        changes=tuple(step.difference for step in steps[:MAX_CHANGES]),
         more=max(0, len(steps) - MAX_CHANGES),
     )
 
@@ -194,7 +194,7 @@ def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_St
                 path, cast("list[object]", before), cast("list[object]", after), depth
             )
         case str(), str():
-            yield _Step(said=_lines(path, before, after))
+            yield _Step(difference=_lines(path, before, after))
         case _:
             yield _step(path, before, after, shape=_type(before) != _type(after))
 
@@ -221,7 +221,7 @@ def _items(path: str, before: list[object], after: list[object], depth: int) -> 
     named = _pair_by_name(old, new)
     pairs = named if named is not None else _pair_by_content(old, new)
     if all(a is not None and b is not None and left[a] == right[b] for a, b in pairs):
-        yield _Step(said=AnswerDifference(path=path, change=DifferenceKind.MOVED))
+        yield _Step(difference=AnswerDifference(path=path, change=DifferenceKind.MOVED))
     for a, b in pairs:
         if a is not None and b is not None:
             yield from _steps(f"{path}/{b}", old[a], new[b], depth + 1)
@@ -300,7 +300,7 @@ def _step(path: str, before: object, after: object, *, shape: bool) -> _Step:
     if before is _ABSENT or after is _ABSENT:
         change = DifferenceKind.ADDED if before is _ABSENT else DifferenceKind.REMOVED
     said = AnswerDifference(path=path, change=change, before=_shown(before), after=_shown(after))
-    return _Step(said=said, shape=shape)
+    return _Step(difference=said, shape=shape)
 
 
 def _shown(value: object) -> str:

@@ -106,34 +106,34 @@ class NewCall(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def decide_duplicate(
-    earlier: EarlierCall | None, asked: NewCall, limits: NeverTwice
+    earlier: EarlierCall | None, call: NewCall, limits: NeverTwice
 ) -> DuplicateAction:
     """Return what to do with a call, given the earlier one if there is any."""
     if earlier is None:
         return DuplicateAction.FORWARD
     match earlier.likeness:
         case Likeness.SAME:
-            return _decide(earlier, asked, limits)
+            return _decide(earlier, call, limits)
         case Likeness.OTHERS:
-            return _after_anothers(earlier, asked, limits)
+            return _after_anothers(earlier, call, limits)
         case Likeness.UNTARGETED:
-            return _after_untargeted(earlier, asked, limits)
+            return _after_untargeted(earlier, call, limits)
 
 
-def _after_anothers(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
+def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
     # Another principal's answer is never used; the call is flagged if it may repeat an effect.
-    is_open = earlier.ending is None and asked.on_duplicate is not OnDuplicate.PASS
-    if is_open or _decide(earlier, asked, limits) is not DuplicateAction.FORWARD:
+    is_open = earlier.ending is None and call.on_duplicate is not OnDuplicate.PASS
+    if is_open or _decide(earlier, call, limits) is not DuplicateAction.FORWARD:
         return DuplicateAction.AGAIN
     return DuplicateAction.FORWARD
 
 
-def _after_untargeted(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
+def _after_untargeted(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
     # It may be the same call: its answer is not used, and the call is not repeated silently.
-    action = _decide(earlier, asked, limits)
+    action = _decide(earlier, call, limits)
     if action in _WITHOUT_ANSWER:
         return action
-    may_pass = earlier.warned and asked.effect is not Effect.IRREVERSIBLE
+    may_pass = earlier.warned and call.effect is not Effect.IRREVERSIBLE
     return DuplicateAction.AGAIN if may_pass else DuplicateAction.UNKNOWN
 
 
@@ -142,49 +142,49 @@ _WITHOUT_ANSWER: Final = frozenset(
 )
 
 
-def _decide(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
+def _decide(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
     if not earlier.same_input:
         return DuplicateAction.CONFLICT if earlier.began < KEY_LIFE else DuplicateAction.FORWARD
     if earlier.ending is None:
-        return _while_it_runs(earlier, asked, limits)
-    return _after_its_end(earlier, earlier.ending, asked, limits)
+        return _while_it_runs(earlier, call, limits)
+    return _after_its_end(earlier, earlier.ending, call, limits)
 
 
-def _while_it_runs(earlier: EarlierCall, asked: NewCall, limits: NeverTwice) -> DuplicateAction:
-    if asked.on_duplicate is OnDuplicate.PASS and not asked.keyed:
+def _while_it_runs(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
+    if call.on_duplicate is OnDuplicate.PASS and not call.keyed:
         return DuplicateAction.FORWARD
     if earlier.cancelled is not None and earlier.cancelled > CANCELLED_LIFE:
-        return _after_cancel(asked)
-    if asked.on_duplicate is OnDuplicate.BLOCK:
+        return _after_cancel(call)
+    if call.on_duplicate is OnDuplicate.BLOCK:
         return DuplicateAction.BLOCK
     left = earlier.abandoned or earlier.cancelled is not None
     # Identical calls made at once are two calls: a model may well append twice.
-    if asked.keyed or left or earlier.began - asked.waited >= limits.join_after:
+    if call.keyed or left or earlier.began - call.waited >= limits.join_after:
         return DuplicateAction.JOIN
     # Another process may notice late that its caller has left, for example while it is stopped.
     return DuplicateAction.WAIT if earlier.elsewhere else DuplicateAction.FORWARD
 
 
 def _after_its_end(
-    earlier: EarlierCall, ending: Ending, asked: NewCall, limits: NeverTwice
+    earlier: EarlierCall, ending: Ending, call: NewCall, limits: NeverTwice
 ) -> DuplicateAction:
     # A parked call has no answer yet, and one that was not executed is made again.
     if ending.status.parked or ending.executed is Executed.NO or ending.retry == RetryClass.SAFE:
         return DuplicateAction.AGAIN if earlier.repeats else DuplicateAction.FORWARD
     dropped = _is_dropped(earlier, ending)
     unknown = dropped or ending.status is Status.UNKNOWN
-    if unknown and asked.effect is Effect.IRREVERSIBLE:
+    if unknown and call.effect is Effect.IRREVERSIBLE:
         return DuplicateAction.UNKNOWN
-    if earlier.settling and not asked.keyed:
+    if earlier.settling and not call.keyed:
         return DuplicateAction.WAIT
-    is_past = earlier.ended > (KEY_LIFE if asked.keyed else limits.window)
+    is_past = earlier.ended > (KEY_LIFE if call.keyed else limits.window)
     if unknown:
         told = is_past or dropped or earlier.warned or earlier.delivered
         return DuplicateAction.AGAIN if told else DuplicateAction.UNKNOWN
     if is_past:
         return DuplicateAction.FORWARD
-    slow = earlier.began - earlier.ended > asked.slower_than
-    if asked.keyed or slow or not earlier.delivered:
+    slow = earlier.began - earlier.ended > call.slower_than
+    if call.keyed or slow or not earlier.delivered:
         return DuplicateAction.REPLAY
     return DuplicateAction.FORWARD
 
@@ -196,8 +196,8 @@ def _is_dropped(earlier: EarlierCall, ending: Ending) -> bool:
     return by_server or ending.kind == ErrorKind.CANCELLED_BY_CALLER
 
 
-def _after_cancel(asked: NewCall) -> DuplicateAction:
-    return DuplicateAction.UNKNOWN if asked.effect is Effect.IRREVERSIBLE else DuplicateAction.AGAIN
+def _after_cancel(call: NewCall) -> DuplicateAction:
+    return DuplicateAction.UNKNOWN if call.effect is Effect.IRREVERSIBLE else DuplicateAction.AGAIN
 
 
 LEFT_WHILE_WAITING: Final = Ending(
@@ -254,7 +254,7 @@ def may_join_guessed_session(
 
 
 def disconnect_action(
-    said: OnDisconnect | None, *, stateless: bool, is_findable: bool = True
+    rule: OnDisconnect | None, *, stateless: bool, is_findable: bool = True
 ) -> OnDisconnect:
     """Return what to do with a call whose caller has disconnected.
 
@@ -262,8 +262,8 @@ def disconnect_action(
     """
     # In the stateless revisions of MCP closing the stream is the cancel (2026-07-28, Streamable HTTP,
     # cancellation); before them a disconnect means nothing.
-    if said is not None:
-        return said
+    if rule is not None:
+        return rule
     if stateless:
         # Without a duplicate that could join it, delaying the cancel lets every repetition run on.
         return OnDisconnect.GRACE if is_findable else OnDisconnect.CANCEL

@@ -119,7 +119,7 @@ def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> ReceivedAnswer:
         is_structured=partial(_is_structured, reply),
         unstructured=_unstructured(reply),
         text=partial(_text, reply),
-        seen=look,
+        values=look,
     )
 
 

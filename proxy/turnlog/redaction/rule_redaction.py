@@ -46,9 +46,9 @@ class RuleSecrets(Struct, frozen=True):
         return any(match is None or match[1] == side for match in found)
 
 
-def select_secrets(expressions: Sequence[str], seen: ExpressionInput) -> RuleSecrets:
+def select_secrets(expressions: Sequence[str], values: ExpressionInput) -> RuleSecrets:
     """Return what the expressions select in a call; if one cannot be applied, everything."""
-    selected = [try_locate(text, seen) for text in expressions]
+    selected = [try_locate(text, values) for text in expressions]
     found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
     return RuleSecrets(

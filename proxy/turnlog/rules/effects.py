@@ -36,18 +36,18 @@ class Delta(Struct, frozen=True, gc=False):
 
 def extract_delta(
     extractors: Sequence[Extractor],
-    seen: ExpressionInput,
+    values: ExpressionInput,
     ending: Ending,
-    clean: Callable[[str], str],
+    redact: Callable[[str], str],
 ) -> Delta:
-    """Return the changes that a call made, or may have made. `clean` redacts a key."""
+    """Return the changes that a call made, or may have made. `redact` removes secrets from a key."""
     if not had_effect(ending.executed, ending.status, ending.kind):
         return Delta()
     maybe = ending.executed is Executed.MAYBE
     found: dict[tuple[str, str, str, str], Operation] = {}
-    for operation in _operations(extractors, seen):
+    for operation in _operations(extractors, values):
         made = structs.replace(
-            operation, key=clean(operation.key), to=clean(operation.to), maybe=maybe
+            operation, key=redact(operation.key), to=redact(operation.to), maybe=maybe
         )
         name = (made.field, made.op, made.key, made.to)
         if name not in found or made.evidence == Evidence.OBSERVED:
@@ -55,22 +55,22 @@ def extract_delta(
     return _bounded(list(found.values()))
 
 
-def _operations(extractors: Sequence[Extractor], seen: ExpressionInput) -> Iterator[Operation]:
+def _operations(extractors: Sequence[Extractor], values: ExpressionInput) -> Iterator[Operation]:
     for extractor in extractors:
-        if not all(select(wanted, seen) for wanted in extractor.when):
+        if not all(select(wanted, values) for wanted in extractor.when):
             continue
-        for evidence, key, to in _selected(extractor, seen):
+        for evidence, key, to in _selected(extractor, values):
             yield Operation(
                 field=extractor.field, op=extractor.op, key=key, to=to, evidence=evidence
             )
 
 
-def _selected(extractor: Extractor, seen: ExpressionInput) -> Iterator[tuple[Evidence, str, str]]:
+def _selected(extractor: Extractor, values: ExpressionInput) -> Iterator[tuple[Evidence, str, str]]:
     """Yield the evidence, key and new name of each match; those that are not text are skipped."""
-    keys = locate(extractor.key, seen)
+    keys = locate(extractor.key, values)
     names: list[object] = [""] * len(keys)
     if extractor.to:
-        names = select(extractor.to, seen)
+        names = select(extractor.to, values)
     for (place, key), to in zip(keys, names, strict=False):
         if isinstance(key, str) and key and isinstance(to, str) and (to or not extractor.to):
             yield Evidence.OBSERVED if place[0] == "result" else Evidence.DECLARED, key, to

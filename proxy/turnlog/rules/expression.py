@@ -61,49 +61,49 @@ Expression = Annotated[str, reads(read_expression, {**PATTERN})]
 """A text that `read_expression` has accepted."""
 
 
-def select(found: str, seen: ExpressionInput) -> list[object]:
+def select(expression: str, values: ExpressionInput) -> list[object]:
     """Return the values that an expression selects; none if it cannot be applied."""
-    return [value for _, value in locate(found, seen)]
+    return [value for _, value in locate(expression, values)]
 
 
-def locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]]:
+def locate(expression: str, values: ExpressionInput) -> list[tuple[ValuePath, object]]:
     """Return path and value of each match; none if the expression cannot be applied."""
-    return try_locate(found, seen) or []
+    return try_locate(expression, values) or []
 
 
-def try_locate(found: str, seen: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
+def try_locate(expression: str, values: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
     """Return path and value of each match; `None` if the expression cannot be applied.
 
     That happens with values that nest too deeply, for example.
     """
     try:
-        return [(match.parts, match.obj) for match in _matches(found, seen)]
+        return [(match.parts, match.obj) for match in _matches(expression, values)]
     except _LIBRARY_ERRORS:
         return None
 
 
-def selects_any(found: str, seen: ExpressionInput) -> bool | None:
+def selects_any(expression: str, values: ExpressionInput) -> bool | None:
     """Return whether an expression selects anything; `None` if it cannot be applied."""
     try:
-        return next(_matches(found, seen), None) is not None
+        return next(_matches(expression, values), None) is not None
     except _LIBRARY_ERRORS:
         return None
 
 
-def _matches(found: str, seen: ExpressionInput) -> Iterator[jsonpath.JSONPathMatch]:
-    whole = {"args": seen.args, "result": seen.result, "status": seen.status}
-    return iter(_compiled(found).finditer(whole))
+def _matches(expression: str, values: ExpressionInput) -> Iterator[jsonpath.JSONPathMatch]:
+    whole = {"args": values.args, "result": values.result, "status": values.status}
+    return iter(_compiled(expression).finditer(whole))
 
 
-def is_search(found: str) -> bool:
+def is_search(expression: str) -> bool:
     """Return whether an expression may visit every value, instead of one place."""
-    compiled = _compiled(found)
+    compiled = _compiled(expression)
     return not (isinstance(compiled, jsonpath.JSONPath) and compiled.singular_query())
 
 
-def root_member(found: str) -> str:
+def root_member(expression: str) -> str:
     """Return the member of `{args, result, status}` that an expression begins with; else ''."""
-    compiled = _compiled(found)
+    compiled = _compiled(expression)
     first = next(iter(compiled.segments), None) if isinstance(compiled, jsonpath.JSONPath) else None
     if not isinstance(first, JSONPathChildSegment) or len(first.selectors) != 1:
         return ""

@@ -37,7 +37,7 @@ class ReceivedAnswer(Struct, frozen=True, kw_only=True):
     """Kind of error if structured content is expected and missing."""
     text: Callable[[], str]
     """Text of the result or error."""
-    seen: Callable[[], ExpressionInput]
+    values: Callable[[], ExpressionInput]
     """Arguments and result; either may be `UNREADABLE`."""
 
 
@@ -54,28 +54,28 @@ def judges_answers(policy: Policy) -> bool:
     return bool(policy.map_error or policy.null_when or policy.expects)
 
 
-def judge_answer(policy: Policy, said: ReceivedAnswer) -> Judgement:
+def judge_answer(policy: Policy, answer: ReceivedAnswer) -> Judgement:
     """Return the judgement of an answer, by `map_error` first and then by `expects`."""
     unsure: list[str] = []
-    found = _judged(policy, said, unsure)
+    found = _judged(policy, answer, unsure)
     if not unsure or Flag.NOT_SEARCHED in found.flags:
         return found
     return structs.replace(found, flags=(*found.flags, Flag.NOT_SEARCHED))
 
 
-def _judged(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> Judgement:
+def _judged(policy: Policy, answer: ReceivedAnswer, unsure: list[str]) -> Judgement:
     for rule in policy.map_error:
-        if _matches(rule, said, unsure):
-            return Judgement(rule.kind, said.flags, rule.retry_after or None)
-    flags = said.flags
-    if policy.expects is Expects.NOTHING and said.has_result:
+        if _matches(rule, answer, unsure):
+            return Judgement(rule.kind, answer.flags, rule.retry_after or None)
+    flags = answer.flags
+    if policy.expects is Expects.NOTHING and answer.has_result:
         flags = tuple(flag for flag in flags if flag not in _NOTHING)
-        return Judgement(None if said.kind is ErrorKind.NULL_RESULT else said.kind, flags)
-    if said.kind is not None:
-        return Judgement(said.kind, flags)
-    if Flag.NULL_RESULT not in flags and _is_null(policy, said, unsure):
+        return Judgement(None if answer.kind is ErrorKind.NULL_RESULT else answer.kind, flags)
+    if answer.kind is not None:
+        return Judgement(answer.kind, flags)
+    if Flag.NULL_RESULT not in flags and _is_null(policy, answer, unsure):
         flags = (*flags, Flag.NULL_RESULT)
-    return Judgement(_unmet_expectation(policy.expects, flags, said), flags)
+    return Judgement(_unmet_expectation(policy.expects, flags, answer), flags)
 
 
 def without_searches(policy: Policy) -> Policy:
@@ -87,42 +87,42 @@ def without_searches(policy: Policy) -> Policy:
     return structs.replace(policy, null_when=null_when, map_error=map_error)
 
 
-def _matches(rule: ErrorMap, said: ReceivedAnswer, unsure: list[str]) -> bool:
+def _matches(rule: ErrorMap, answer: ReceivedAnswer, unsure: list[str]) -> bool:
     """Return whether an answer matches every condition of a `map_error` entry."""
     # An entry without conditions matches errors alone. A status of a gateway counts more than the
     # body: only an entry that names the status matches it.
     if not (rule.text or rule.when or rule.code is not None or rule.status is not None):
-        return said.kind is not None and not is_transport_status(said.status)
-    if rule.status is None and is_transport_status(said.status):
+        return answer.kind is not None and not is_transport_status(answer.status)
+    if rule.status is None and is_transport_status(answer.status):
         return False
     return (
-        rule.status in (None, said.status)
-        and rule.code in (None, said.code)
-        and (not rule.text or compile_pattern(rule.text).is_in(said.text()))
-        and all(_holds(wanted, said, unsure) for wanted in rule.when)
+        rule.status in (None, answer.status)
+        and rule.code in (None, answer.code)
+        and (not rule.text or compile_pattern(rule.text).is_in(answer.text()))
+        and all(_holds(wanted, answer, unsure) for wanted in rule.when)
     )
 
 
-def _is_null(policy: Policy, said: ReceivedAnswer, unsure: list[str]) -> bool:
-    return any(_holds(wanted, said, unsure) for wanted in policy.null_when)
+def _is_null(policy: Policy, answer: ReceivedAnswer, unsure: list[str]) -> bool:
+    return any(_holds(wanted, answer, unsure) for wanted in policy.null_when)
 
 
-def _holds(wanted: str, said: ReceivedAnswer, unsure: list[str]) -> bool:
+def _holds(expression: str, answer: ReceivedAnswer, unsure: list[str]) -> bool:
     """Return whether an expression selects anything; if it cannot be applied, add it to `unsure`."""
-    seen = said.seen()
-    found = selects_any(wanted, seen)
+    seen = answer.values()
+    found = selects_any(expression, seen)
     if found is None or (not found and UNREADABLE in (seen.args, seen.result)):
-        unsure.append(wanted)
+        unsure.append(expression)
     return bool(found)
 
 
 def _unmet_expectation(
-    expects: Expects | None, flags: tuple[Flag, ...], said: ReceivedAnswer
+    expects: Expects | None, flags: tuple[Flag, ...], answer: ReceivedAnswer
 ) -> ErrorKind | None:
     """Return the error of a result that is not as `expects` wants it."""
     if expects is None or expects is Expects.NOTHING:
         return None
     if Flag.NULL_RESULT in flags:
         return ErrorKind.NULL_RESULT
-    lacks = expects is Expects.STRUCTURED and said.has_result and not said.is_structured()
-    return said.unstructured if lacks else None
+    lacks = expects is Expects.STRUCTURED and answer.has_result and not answer.is_structured()
+    return answer.unstructured if lacks else None

@@ -81,26 +81,26 @@ class NoRetry(Struct, frozen=True):
 
 
 def decide_retry(
-    rule: Retry | None, tried: EndedAttempt, *, total: float = inf, dice: float
+    rule: Retry | None, attempt: EndedAttempt, *, total: float = inf, dice: float
 ) -> RetryIn | NoRetry:
     """Return whether and when to repeat an attempt.
 
     `dice` is a random number in [0, 1), `total` the call's total timeout.
     """
-    if not tried.ending.error:
+    if not attempt.ending.error:
         return NoRetry(StopReason.ANSWERED)
-    if rule is None or {tried.ending.error, tried.ending.kind}.isdisjoint(rule.on):
+    if rule is None or {attempt.ending.error, attempt.ending.kind}.isdisjoint(rule.on):
         return NoRetry(StopReason.NO_RULE)
-    if not is_repeatable(tried.ending, tried.effect, keyed=tried.keyed):
+    if not is_repeatable(attempt.ending, attempt.effect, keyed=attempt.keyed):
         return NoRetry(StopReason.NOT_REPEATABLE)
-    if tried.number >= rule.max_attempts:
+    if attempt.number >= rule.max_attempts:
         return NoRetry(StopReason.ATTEMPTS)
     spread = dice if rule.jitter is Jitter.FULL else 1.0
     # A delay that the server asks for is never shortened: if it does not fit, the call ends now.
-    delay = max(backoff(rule, tried.number) * spread, tried.retry_after or 0.0)
-    if tried.elapsed + delay > rule.budget:
+    delay = max(backoff(rule, attempt.number) * spread, attempt.retry_after or 0.0)
+    if attempt.elapsed + delay > rule.budget:
         return NoRetry(StopReason.BUDGET)
-    if tried.elapsed + delay >= total:
+    if attempt.elapsed + delay >= total:
         return NoRetry(StopReason.TOTAL)
     return RetryIn(delay)
 

@@ -36,7 +36,7 @@ def said(
         flags=flags,
         text=lambda: text,
         is_structured=lambda: structured,
-        seen=lambda: seen,
+        values=lambda: seen,
         **given,
     )
 
@@ -45,7 +45,7 @@ def unasked() -> Any:
     raise AssertionError("no rule looks here")
 
 
-LAZY = ReceivedAnswer(kind=None, status=200, text=unasked, is_structured=unasked, seen=unasked)
+LAZY = ReceivedAnswer(kind=None, status=200, text=unasked, is_structured=unasked, values=unasked)
 
 
 def expecting(expects: Expects | None, *null_when: str) -> Policy:
