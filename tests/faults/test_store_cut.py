@@ -2,17 +2,16 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.stores import Call, fill
+from kit import prefork
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call
-from kit.proxy import payloads, rows
+from kit.proxy import environment, payloads, rows
 from kit.upstreams import RawUpstream, echo
 from turnlog.store.log.environment import problems_at_rest
 
@@ -35,14 +34,8 @@ def data(filled: Path, tmp_path: Path) -> Path:
 
 def ran(data: Path, *command: str) -> tuple[int, str]:
     """Run a command in a process of its own; return its exit code and its complaint."""
-    found = subprocess.run(
-        [sys.executable, "-m", "turnlog", *command, "--data", str(data)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return found.returncode, found.stderr
+    found = prefork.run([*command, "--data", str(data)], env=environment(), bound=60)
+    return found.returncode, found.stderr.decode()
 
 
 @pytest.mark.parametrize("pages", [1, 2, 8])
