@@ -1,4 +1,4 @@
-"""Processes of turnlog that need not load it first.
+"""Processes of turnlog, and of servers of the kit, that need not load it first.
 
 To load turnlog takes an interpreter longer than most tests take, and one run starts more than a thousand
 processes. So one process loads it, and forks another for each command line: that has its own id,
@@ -18,8 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 from turnlog.cli.main import COMMANDS
 
+TURNLOG = "turnlog"
 LOADED = (
     "turnlog.app.serve",
     "turnlog.engine.stdio.wrapped",
@@ -94,13 +95,14 @@ def start(
     stderr: int,
     env: Mapping[str, str],
     cwd: Path | None = None,
+    program: str = TURNLOG,
 ) -> Process:
-    """Run `turnlog` with arguments; the files are descriptors."""
+    """Run turnlog, or a module of the kit, with arguments; the files are descriptors."""
     ours, theirs = socket.socketpair()
     said = {"arguments": [*arguments], "env": dict(env), "cwd": str(cwd or Path.cwd())}
     data = json.dumps(said).encode() + b"\n"
     with theirs, _STARTING:
-        forker = _forker()
+        forker = _forker(program)
         files = [theirs.fileno(), stdin, stdout, stderr]
         forker.sendall(data[socket.send_fds(forker, [data], files) :])
     return Process(int(ours.recv(16)), ours)
@@ -131,13 +133,34 @@ def run(
         return subprocess.CompletedProcess([*arguments], code, stdout.read(), stderr.read())
 
 
+@contextmanager
+def running(program: str, *arguments: str) -> Generator[str]:
+    """Run a module of the kit until the block ends; yield the first line that it prints."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as printed, Path(os.devnull).open("r+b") as nothing:
+        process = start(
+            arguments,
+            stdin=nothing.fileno(),
+            stdout=writing,
+            stderr=nothing.fileno(),
+            env=os.environ,
+            program=program,
+        )
+        os.close(writing)
+        try:
+            yield printed.readline().strip()
+        finally:
+            process.kill()
+            process.wait()
+
+
 @cache
-def _forker() -> socket.socket:
-    """Return the connection to the process that forks, one of each process that tests."""
+def _forker(program: str) -> socket.socket:
+    """Return the connection to the process that forks a program, one of each process that tests."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kit.prefork"],
+            [sys.executable, "-m", "kit.prefork", program],
             stdin=theirs.fileno(),
             cwd=Path(__file__).parents[1],
         )
@@ -209,7 +232,7 @@ class _Forker:
                     status.send(str(os.waitstatus_to_exitcode(how)).encode())
 
 
-def _become(request: Mapping[str, Any]) -> int:
+def _become(program: str, request: Mapping[str, Any]) -> int:
     """Be the process that was asked for; return its exit code."""
     for descriptor, (given, name) in enumerate(zip(request["files"], _STREAMS, strict=True)):
         os.dup2(given, descriptor)
@@ -225,15 +248,16 @@ def _become(request: Mapping[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
-    sys.argv[1:] = request["arguments"]
+    sys.argv = [program, *request["arguments"]]
     sys.orig_argv[:] = [sys.executable, "-m", "turnlog", *request["arguments"]]
-    main: Any = import_module("turnlog.cli.main").main
-    return int(main())
+    main: Any = import_module("turnlog.cli.main" if program == TURNLOG else program).main
+    return int(main() or 0)
 
 
 if __name__ == "__main__":
-    for _name in LOADED:
+    _program = sys.argv[1]
+    for _name in LOADED if _program == TURNLOG else (_program,):
         import_module(_name)
     _asked = _Forker(socket.socket(fileno=os.dup(0))).serve()
     if _asked is not None:
-        sys.exit(_become(_asked))
+        sys.exit(_become(_program, _asked))

@@ -5,7 +5,6 @@ stands in a file. Run as `python -m kit.shifting FILE`; it prints its URL.
 import json
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ import uvicorn
 from mcp import Client
 from mcp.server import MCPServer
 from mcp.types import CallToolResult, ListToolsResult
+
+from kit import prefork
 
 
 def _add(a: int, b: int) -> int:
@@ -40,17 +41,8 @@ class _Shifting(MCPServer[Any]):
 def shifting(file: Path, **tools: str) -> Generator[str]:
     """Run the server until the block ends; yield its URL."""
     define(file, **tools)
-    with subprocess.Popen(
-        [sys.executable, "-m", "kit.shifting", str(file)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
-        text=True,
-    ) as server:
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().strip()
-        finally:
-            server.kill()
+    with prefork.running("kit.shifting", str(file)) as url:
+        yield url
 
 
 def define(file: Path, **tools: str) -> None:
@@ -67,7 +59,9 @@ async def list_and_call(url: str, *names: str) -> tuple[ListToolsResult, list[Ca
         return listed, [await client.call_tool(name, {"a": 1, "b": 2}) for name in names]
 
 
-def _serve(file: Path) -> None:
+def main() -> None:
+    """Serve until killed."""
+    file = Path(sys.argv[1])
     logging.disable(logging.WARNING)
     listener = socket.create_server(("127.0.0.1", 0))
     app = _Shifting(file).streamable_http_app()
@@ -77,4 +71,4 @@ def _serve(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    main()

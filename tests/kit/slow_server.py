@@ -9,7 +9,6 @@ for again, which makes FOLDER/resumed once one does; `whole` has it answer with 
 import asyncio
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,6 +28,8 @@ from mcp.server.streamable_http import (
 from mcp.types import JSONRPCMessage
 from starlette.applications import Starlette
 from starlette.routing import Mount
+
+from kit import prefork
 
 TOOLS = ("order", "order_slowly", "pay", "append", "poll")
 """They do the same: what they are for is what a rule says of them."""
@@ -67,17 +68,8 @@ class SlowServer:
 @contextmanager
 def slow_server(folder: Path, *words: str) -> Generator[SlowServer]:
     """Run the server until the block ends."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "kit.slow_server", str(folder), *words],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield SlowServer(folder, process.stdout.readline().strip())
-        finally:
-            process.kill()
+    with prefork.running("kit.slow_server", str(folder), *words) as url:
+        yield SlowServer(folder, url)
 
 
 class _Events(EventStore):
@@ -120,7 +112,9 @@ def _made(folder: Path) -> MCPServer[Any]:
     return server
 
 
-def _serve(folder: Path, *words: str) -> None:
+def main() -> None:
+    """Serve until killed."""
+    folder, words = Path(sys.argv[1]), sys.argv[2:]
     logging.disable(logging.WARNING)
     listener = socket.create_server(("127.0.0.1", 0))
     app = _made(folder).streamable_http_app(
@@ -137,4 +131,4 @@ def _serve(folder: Path, *words: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), *sys.argv[2:])
+    main()
