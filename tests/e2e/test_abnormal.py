@@ -70,6 +70,7 @@ def works(rig: Rig, client: Client, era: str) -> bool:
     return bool(given.json()["result"]["content"] == [{"type": "text", "text": "done"}])
 
 
+@pytest.mark.promise("OUT-6")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_it_ends_in_its_kind_and_the_next_call_works(rig: Rig, name: str, era: str) -> None:
@@ -86,6 +87,7 @@ def test_it_ends_in_its_kind_and_the_next_call_works(rig: Rig, name: str, era: s
     assert abnormal.status in {"error", "unknown"}
 
 
+@pytest.mark.promise("OUT-7")
 @pytest.mark.parametrize("era", ERAS)
 def test_an_error_of_the_servers_own_keeps_its_code_and_data(rig: Rig, era: str) -> None:
     rig.upstream.script = said(CUSTOM)

@@ -116,6 +116,7 @@ def given_by(rig: Rig) -> tuple[bytes, Any]:
     return body, json.loads(body)
 
 
+@pytest.mark.promise("OUT-19")
 @pytest.mark.parametrize("escaped", [False, True], ids=["plain", "escaped"])
 @pytest.mark.parametrize("text", ["done", LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("frame", FRAMES)
@@ -145,6 +146,7 @@ def test_a_word_of_turnlogs_own_takes_the_place_of_a_forged_one(rig: Rig, frame:
     assert rig.row().kind == "null_result"
 
 
+@pytest.mark.promise("OUT-19")
 @pytest.mark.parametrize("frame", ["length", "event", "many chunks"])
 def test_a_forged_outcome_is_taken_out_of_an_error(rig: Rig, frame: str) -> None:
     error = {"code": -32000, "message": "no", "data": {KEY: FORGED, "x": 1}}
@@ -176,6 +178,7 @@ def test_an_event_that_holds_none_stays_as_it_is_and_its_call_has_no_flag(rig: R
     assert rig.row().flags == []
 
 
+@pytest.mark.promise("OUT-20")
 def test_text_that_speaks_of_outcomes_passes_byte_for_byte(rig: Rig) -> None:
     text = f'{{"{KEY}": {json.dumps(FORGED)}}} \\ "{KEY}":'
     body = body_of(result(1, {"content": [{"type": "text", "text": text}], "keys": [KEY]}))
@@ -362,6 +365,7 @@ def test_a_page_that_speaks_of_outcomes_is_left_alone(rig: Rig) -> None:
     assert rig.row().flags == []
 
 
+@pytest.mark.promise("OUT-19")
 def test_fields_in_turnlogs_name_are_left_out_and_flagged(rig: Rig) -> None:
     body = body_of(result(1, {"content": [{"type": "text", "text": "done"}]}))
     rig.upstream.script = whole(body, headers="Turnlog-Retry: safe\r\nturnlog-executed: no\r\n")
@@ -384,6 +388,7 @@ def test_an_answer_that_cannot_be_searched_is_flagged(rig: Rig, packed: bytes) -
     assert rig.row().flags == ["not_searched"]
 
 
+@pytest.mark.promise("OUT-21")
 def test_a_server_that_is_trusted_speaks_for_itself(tmp_path: Path) -> None:
     with RawUpstream() as upstream:
         near = {"url": upstream.url, "trust_outcomes": True}
@@ -454,6 +459,7 @@ def test_a_forged_outcome_is_taken_out_of_a_line_wherever_its_message_begins(
     assert "forged_outcome" in wrap.rows()[-1].flags
 
 
+@pytest.mark.promise("OUT-19")
 @pytest.mark.parametrize("text", ["done", LARGE], ids=["small", "large"])
 def test_a_forged_outcome_is_taken_out_on_a_pipe(tmp_path: Path, text: str) -> None:
     with wrapping(tmp_path) as wrap:

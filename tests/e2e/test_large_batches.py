@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from kit.beside import Rig
 from kit.clients import MCP_HEADERS, Client, call
 from kit.upstreams import answer, chunked, event, ok, text_result
@@ -17,6 +19,7 @@ STREAM_HEAD = (
 ANSWERS = json.dumps([text_result(n, f"done {n}") for n in reversed(range(MANY))]).encode()
 
 
+@pytest.mark.promise("REC-23")
 def test_all_of_a_large_batch_is_relayed_and_the_calls_over_the_bound_are_one_row(
     rig: Rig,
 ) -> None:

@@ -35,6 +35,7 @@ def told(row: Row) -> tuple[Any, ...]:
 LOOKUP = ("resources/read", "resources/read", "resources/read", "read", "ok", "yes")
 
 
+@pytest.mark.promise("REC-20")
 def test_a_resource_that_is_read_has_a_row_and_its_answer_is_as_it_came(rig: Rig) -> None:
     body = rpc(7, CONTENTS)
     rig.upstream.script = answer(ok(body))
@@ -49,6 +50,7 @@ def test_a_resource_that_is_read_has_a_row_and_its_answer_is_as_it_came(rig: Rig
     assert (row.delta, row.flags, row.error) == ([], [], None)
 
 
+@pytest.mark.promise("REC-20")
 def test_a_prompt_has_a_row_with_its_name_and_arguments(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(8, MESSAGES)))
     assert json.loads(rig.post(PROMPT)) == result(8, MESSAGES)
@@ -160,6 +162,7 @@ rules:
 """
 
 
+@pytest.mark.promise("REC-20")
 def test_rules_for_tools_do_not_speak_of_lookups(tmp_path: Path) -> None:
     with ruled(tmp_path, RULES) as rig:
         rig.fresh()

@@ -1,5 +1,7 @@
 """A call that fails the same way again and again is marked."""
 
+import pytest
+
 from kit.beside import Rig
 from kit.clients import call
 from kit.upstreams import Peer, echo, ok, result
@@ -15,6 +17,7 @@ def flags(rig: Rig, count: int) -> list[bool]:
     return ["loop" in row.flags for row in rig.ended_rows(count)]
 
 
+@pytest.mark.promise("OUT-26")
 def test_from_the_third_time_on(rig: Rig) -> None:
     rig.upstream.script = fails
     for number, spaces in enumerate(["", " ", "", "  "]):

@@ -50,6 +50,7 @@ def good(row: Row) -> bool:
     return (row.status, row.executed, flags) == ("ok", "yes", {"id_mismatch"})
 
 
+@pytest.mark.promise("OUT-16")
 @pytest.mark.parametrize(("asked", "said"), [(7, "7"), ("7", 7)])
 @pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize("size", [4, 2 << 20])

@@ -32,6 +32,7 @@ def configured(**far: object) -> dict[str, object]:
     return {"upstreams": {"far": far}}
 
 
+@pytest.mark.promise("WIRE-28")
 def test_a_plain_upstream_is_asked_for_by_its_whole_url(tmp_path: Path) -> None:
     with RawUpstream() as between:
         environ = {"HTTP_PROXY": f"http://me:{SECRET}@127.0.0.1:{between.port}"}
@@ -50,6 +51,7 @@ def test_a_plain_upstream_is_asked_for_by_its_whole_url(tmp_path: Path) -> None:
     assert not [file for file, data in written(tmp_path).items() if SECRET.encode() in data]
 
 
+@pytest.mark.promise("WIRE-28")
 def test_what_an_agent_sends_to_a_proxy_is_not_sent_to_the_upstream(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, f"far={upstream.url}") as proxy:
         with Client(proxy.urls[0]) as client:
@@ -76,6 +78,7 @@ def secured(got: "queue.SimpleQueue[bytes]") -> Any:
     return script
 
 
+@pytest.mark.promise("WIRE-28")
 def test_a_secure_upstream_is_reached_by_a_tunnel(tmp_path: Path) -> None:
     got: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     (tmp_path / "corp.pem").write_bytes(CERTIFICATE.read_bytes())
@@ -112,6 +115,7 @@ def test_the_systems_certificates_can_be_named_by_the_environment(tmp_path: Path
     assert given["result"]["content"][0]["text"] == "far"
 
 
+@pytest.mark.promise("WIRE-29")
 def test_an_upstream_that_nobody_vouches_for_is_not_called(tmp_path: Path) -> None:
     got: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     with RawUpstream() as between:

@@ -198,6 +198,7 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
     assert (row.upstream.http_status, row.bytes_out) == (status, len(body))
 
 
+@pytest.mark.promise("OUT-8")
 @pytest.mark.parametrize("status", [200, 201, 400, 401, 500])
 def test_only_what_looks_like_a_success_gets_a_word_of_turnlog(rig: Rig, status: int) -> None:
     rig.upstream.script = answer(ok(rpc({}), status=f"{status} X"))
@@ -334,6 +335,7 @@ def test_a_request_of_any_form_is_forwarded_and_recorded(
     assert not tool or row.tool == tool
 
 
+@pytest.mark.promise("REC-16")
 def test_the_input_hash_is_of_the_arguments_alone_in_canonical_form(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(TEXT)))
     canonical = b'{"a":1,"b":[true,null],"text":"caf\xc3\xa9"}'
@@ -344,6 +346,7 @@ def test_the_input_hash_is_of_the_arguments_alone_in_canonical_form(rig: Rig) ->
     assert rig.row().input_hash == "sha256:" + hashlib.sha256(canonical).hexdigest()
 
 
+@pytest.mark.promise("REC-16")
 def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(TEXT)))
     rig.post(b'{"id":1,"jsonrpc":"2.0","method":"tools/call","params":{"name":"add"}}')
@@ -352,6 +355,7 @@ def test_absent_arguments_hash_like_empty_ones(rig: Rig) -> None:
     assert first.input_hash == second.input_hash == "sha256:" + hashlib.sha256(b"{}").hexdigest()
 
 
+@pytest.mark.promise("REC-19")
 def test_other_methods_and_notifications_are_no_calls(rig: Rig) -> None:
     for method in ("initialize", "ping", "tools/list", "resources/list", "server/discover"):
         rig.post(message(method, {}))
@@ -386,6 +390,7 @@ def test_two_traceparents_are_no_trace(rig: Rig) -> None:
     assert rig.upstream.requests[0].all(b"traceparent") == [trace.encode()] * 2
 
 
+@pytest.mark.promise("REC-21")
 @pytest.mark.parametrize("size", [17 << 20])
 def test_a_message_above_16_mib_streams_and_is_recorded_by_its_start(rig: Rig, size: int) -> None:
     body = call("huge", {"text": "x" * size})

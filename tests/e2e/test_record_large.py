@@ -40,6 +40,7 @@ BODIES: dict[str, tuple[bytes, str, str, list[str]]] = {
 }
 
 
+@pytest.mark.promise("REC-21")
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("way", ["length", "chunks"])
 def test_a_large_answer_is_recorded_as_what_it_is(rig: Rig, name: str, way: str) -> None:

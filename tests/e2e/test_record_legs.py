@@ -65,6 +65,7 @@ def legs(rig: Rig, count: int) -> list[tuple[int, str]]:
     return [(row.leg, row.status.value) for row in found]
 
 
+@pytest.mark.promise("REC-24")
 @pytest.mark.parametrize("events", [False, True])
 def test_more_input_is_another_leg_of_the_same_call(rig: Rig, events: bool) -> None:
     state = f"sealed-{rig.session}"
@@ -170,6 +171,7 @@ TASK_ENDS: list[tuple[str, list[bytes], list[object], str]] = [
 ]
 
 
+@pytest.mark.promise("REC-24")
 @pytest.mark.parametrize(
     ("polls", "answers", "status"),
     [end[1:] for end in TASK_ENDS],
@@ -234,6 +236,7 @@ def test_a_task_is_closed_on_another_connection_and_in_another_protocol_session(
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("REC-24")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_legs_and_tasks_find_their_call_after_a_restart(tmp_path: Path, end: str) -> None:
     with RawUpstream() as upstream:

@@ -78,6 +78,7 @@ EFFECTS = {
 }
 
 
+@pytest.mark.promise("REC-6")
 @pytest.mark.parametrize("tool", EFFECTS)
 def test_the_intent_is_on_disk_before_the_upstream_is_asked(rig: Rig, mode: str, tool: str) -> None:
     spy = Spy(rig, answer(ok(ANSWER)))
@@ -101,6 +102,7 @@ def test_the_intent_of_a_plain_write_is_on_disk_first(rig: Rig, mode: str, metho
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("REC-6")
 def test_a_large_write_has_its_intent_on_disk_before_its_first_byte_leaves(
     rig: Rig, mode: str
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_large_write_has_its_intent_on_disk_before_its_first_byte_leaves(
     assert (rig.row().status, rig.row().bytes_in) == ("ok", 2 << 20)
 
 
+@pytest.mark.promise("REC-6")
 def test_a_batch_has_all_its_intents_on_disk_first(rig: Rig, mode: str) -> None:
     both = json.dumps([text_result(1, "one"), text_result(2, "two")]).encode()
     spy = Spy(rig, answer(ok(both)))
@@ -204,6 +207,7 @@ WAYS: list[Callable[[Rig, Client], None]] = [
 ]
 
 
+@pytest.mark.promise("REC-7")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_outcome_is_on_disk_once_the_agent_has_the_last_byte(
     rig: Rig, mode: str, way: Callable[[Rig, Client], None]
@@ -216,6 +220,7 @@ def test_the_outcome_is_on_disk_once_the_agent_has_the_last_byte(
     assert rig.row().status in {"ok", "unknown"}
 
 
+@pytest.mark.promise("REC-8")
 def test_a_read_is_recorded_in_order_though_nobody_waits(rig: Rig) -> None:
     rig.upstream.script = answer(ok(ANSWER))
     with rig.client() as client:

@@ -22,6 +22,7 @@ TOOLS = [
 ]
 
 
+@pytest.mark.promise("REC-17")
 @pytest.mark.parametrize(("method", "path", "tool"), TOOLS)
 def test_a_tool_is_a_method_and_a_pattern(rig: Rig, method: str, path: str, tool: str) -> None:
     with rig.client() as client:
@@ -72,6 +73,7 @@ def hashed(value: object) -> str:
     return "sha256:" + hashlib.sha256(text).hexdigest()
 
 
+@pytest.mark.promise("REC-17")
 def test_the_input_is_path_query_and_body(rig: Rig) -> None:
     body = b'{ "b" : 1, "a" : [ ] }'
     with rig.client() as client:
@@ -116,6 +118,7 @@ def test_a_large_json_body_is_recorded_by_its_start(rig: Rig, mark: bytes) -> No
     assert 60_000 < len(kept) < 70_000
 
 
+@pytest.mark.promise("REC-18")
 @pytest.mark.parametrize(
     "body",
     [
@@ -247,6 +250,7 @@ def test_a_stream_of_a_plain_tool_is_its_answer(rig: Rig) -> None:
     assert (row.status, row.tool) == ("ok", "POST /watch")
 
 
+@pytest.mark.promise("REC-19")
 def test_well_known_documents_and_listening_are_no_calls(rig: Rig) -> None:
     path = f"/s/{rig.session}"
     with rig.client() as client:

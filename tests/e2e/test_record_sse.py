@@ -244,6 +244,7 @@ def test_what_the_stream_says_besides_is_read(rig: Rig) -> None:
     assert (row.upstream.protocol, row.definition is not None) == ("2024-11-05", True)
 
 
+@pytest.mark.promise("WIRE-30")
 def test_an_endpoint_that_comes_in_pieces_leads_back_as_well(rig: Rig) -> None:
     greeted = threading.Event()
 

@@ -19,6 +19,7 @@ from kit.upstreams import (
 PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}}
 
 
+@pytest.mark.promise("OUT-14")
 @pytest.mark.parametrize("end", ["orderly", "cut"])
 def test_a_call_whose_stream_had_ids_is_closed_by_the_resuming_get(rig: Rig, end: str) -> None:
     def script(peer: Peer) -> None:
@@ -255,6 +256,7 @@ def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
         assert (row.status, row.kind) == ("unknown", "cancelled_by_caller")
 
 
+@pytest.mark.promise("REC-23")
 def test_a_batch_is_relayed_whole_and_recorded_per_member(rig: Rig) -> None:
     batch = (
         b"["

@@ -200,6 +200,7 @@ def test_a_redirect_to_another_configured_upstream_passes_unchanged(
     assert row.executed == "maybe"
 
 
+@pytest.mark.promise("OUT-25")
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other"])
 def test_other_redirects_may_follow_finished_work(rig: Rig, status: str) -> None:
     rig.upstream.script = moving(lambda _: "/mcp/", status=status)

@@ -77,6 +77,7 @@ def test_a_length_beside_chunks_does_not_count_and_is_dropped(rig: Rig) -> None:
     assert given.head.all("content-length") == []
 
 
+@pytest.mark.promise("WIRE-6")
 def test_fields_of_an_answer_keep_their_order_case_duplicates_and_bytes(rig: Rig) -> None:
     fields = [
         b"x-lower: 1",
@@ -101,6 +102,7 @@ def test_fields_of_an_answer_keep_their_order_case_duplicates_and_bytes(rig: Rig
     assert [pair for pair in given.head.relayed if pair[0] != "Content-Length"] == wanted
 
 
+@pytest.mark.promise("WIRE-7")
 def test_a_bare_answer_gets_the_names_of_its_call_and_no_other_field(rig: Rig) -> None:
     rig.upstream.script = answer(HEAD + length(b"x"))
     with rig.client() as client:
@@ -120,6 +122,7 @@ def test_a_server_cannot_say_in_turnlogs_name_how_a_call_ended(rig: Rig) -> None
     assert said == Outcome(session=row.session, call=row.call)
 
 
+@pytest.mark.promise("WIRE-8")
 def test_hop_by_hop_fields_of_an_answer_end_here(rig: Rig) -> None:
     rig.upstream.script = answer(
         HEAD + b"Connection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\n"
@@ -130,6 +133,7 @@ def test_hop_by_hop_fields_of_an_answer_end_here(rig: Rig) -> None:
     assert given.head.relayed == (("X-Stay", "1"), ("Content-Length", "1"))
 
 
+@pytest.mark.promise("WIRE-9")
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -196,6 +200,7 @@ def test_chunked_answers_to_head_have_no_body(rig: Rig) -> None:
         assert client.request("GET", "/next").body == b"next"
 
 
+@pytest.mark.promise("WIRE-10")
 @pytest.mark.parametrize("coding", PACKERS)
 def test_an_encoded_answer_is_relayed_as_it_is_and_recorded_decoded(rig: Rig, coding: str) -> None:
     packed = PACKERS[coding](RESULT)
@@ -223,6 +228,7 @@ def test_an_answer_that_cannot_be_decoded_is_relayed_all_the_same(rig: Rig, codi
     assert (row.kind, row.executed, row.flags) == ("malformed_result", "maybe", ["not_json"])
 
 
+@pytest.mark.promise("WIRE-10")
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
 def test_an_encoded_request_goes_on_as_it_is_and_is_recorded_decoded(rig: Rig, coding: str) -> None:
     packed = PACKERS[coding](call("packed", {"a": 1}))
@@ -312,6 +318,7 @@ def test_answers_with_a_large_head_pass(rig: Rig, large: int) -> None:
         assert client.request("GET", "/tool").head.one("x-large") == "L" * large
 
 
+@pytest.mark.promise("WIRE-22")
 def test_first_bytes_of_a_large_answer_do_not_wait_for_the_last(rig: Rig) -> None:
     def slow(peer: Peer) -> None:
         peer.read()

@@ -152,6 +152,7 @@ def test_a_link_of_another_site_may_open_a_page_of_turnlog_but_not_use_its_api(r
     }
 
 
+@pytest.mark.promise("REC-19")
 def test_a_preflight_passes_and_is_no_call(open_to: Rig) -> None:
     open_to.fresh()
 

@@ -68,6 +68,7 @@ SOUND = {
 }
 
 
+@pytest.mark.promise("WIRE-15")
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.parametrize("pace", ["at once", "byte by byte"])
 def test_a_sound_answer_is_relayed(rig: Rig, name: str, pace: str) -> None:
@@ -108,6 +109,7 @@ UNSOUND = {
 }
 
 
+@pytest.mark.promise("WIRE-14")
 @pytest.mark.parametrize("name", UNSOUND)
 def test_an_unsound_head_is_no_answer(rig: Rig, name: str) -> None:
     rig.upstream.script = then_close(UNSOUND[name])
@@ -129,6 +131,7 @@ def test_a_head_that_breaks_off_is_a_lost_connection(rig: Rig) -> None:
     assert [row.kind for row in rig.ended_rows(3)] == ["connection_lost"] * 3
 
 
+@pytest.mark.promise("WIRE-15")
 def test_a_head_that_was_mended_goes_on_in_a_valid_form(rig: Rig) -> None:
     rig.upstream.script = answer(SOUND["a fold"])
     with rig.client() as client:
@@ -151,6 +154,7 @@ CHUNKS = {
 }
 
 
+@pytest.mark.promise("WIRE-14")
 @pytest.mark.parametrize("name", CHUNKS)
 def test_unsound_chunks_are_never_passed_off_as_a_whole_body(rig: Rig, name: str) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -177,6 +181,7 @@ SPLITTERS = {
 }
 
 
+@pytest.mark.promise("WIRE-14")
 @pytest.mark.parametrize("name", SPLITTERS)
 @pytest.mark.parametrize("late", [False, True])
 def test_what_stands_behind_an_answer_answers_nothing_else(rig: Rig, name: str, late: bool) -> None:

@@ -50,6 +50,7 @@ class Silent:
         wait_until(lambda: self.hung_up == [True], "the upstream sees that the agent is gone")
 
 
+@pytest.mark.promise("WIRE-20")
 def test_the_answer_to_an_agent_that_has_no_more_to_say_is_not_lost(rig: Rig) -> None:
     rig.upstream.script = script = Held(ok(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'))
     with rig.client() as client:
@@ -76,6 +77,7 @@ def test_an_agent_of_http_1_0_may_end_its_side_as_well(rig: Rig) -> None:
         assert client.rest().endswith(b"\r\n\r\ngood")
 
 
+@pytest.mark.promise("WIRE-20")
 def test_a_stream_goes_on_for_an_agent_that_has_no_more_to_say(rig: Rig) -> None:
     stream = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
     rig.upstream.script = script = Held(

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from kit.beside import Rig
 from kit.clients import BOUND, MCP_HEADERS, Head, call
 from kit.upstreams import Peer, answer, ok, text_result
@@ -10,6 +12,7 @@ HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nlink: </b>\r\nConnection: x\
 WORKING = b"HTTP/1.1 102 \r\n\r\n"
 
 
+@pytest.mark.promise("WIRE-16")
 def test_an_interim_answer_leaves_before_the_final_one_is_there(rig: Rig) -> None:
     go_on = threading.Event()
 
@@ -32,6 +35,7 @@ def test_an_interim_answer_leaves_before_the_final_one_is_there(rig: Rig) -> Non
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("WIRE-16")
 def test_an_agent_of_http_1_0_gets_the_final_answer_alone(rig: Rig) -> None:
     rig.upstream.script = answer(HINTS + ok(b"good"))
     with rig.client() as client:
@@ -60,6 +64,7 @@ def test_an_agent_that_half_closed_gets_interim_answers_as_well(rig: Rig) -> Non
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+@pytest.mark.promise("WIRE-18")
 def test_trailers_end_at_turnlog(rig: Rig) -> None:
     head = b"HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n"
     rig.upstream.script = answer(head + b"4\r\ngood\r\n0\r\nX-Sum: 1\r\n\r\n")

@@ -71,6 +71,7 @@ class Sink:
         peer.send(b"HTTP/1.1 201 Stored\r\nContent-Length: 0\r\n\r\n")
 
 
+@pytest.mark.promise("WIRE-23")
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_a_request_of_100_mb_streams_through(rig: Rig, method: str) -> None:
     sink = Sink()
@@ -90,6 +91,7 @@ def test_a_request_of_100_mb_streams_through(rig: Rig, method: str) -> None:
     assert (row.status, row.bytes_in, row.input_hash) == ("ok", SIZE, None)
 
 
+@pytest.mark.promise("WIRE-23")
 @pytest.mark.parametrize("media", ["application/octet-stream", "application/json"])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 def test_an_answer_of_100_mb_streams_through(rig: Rig, media: str, framing: str) -> None:
@@ -144,6 +146,7 @@ def test_an_mcp_result_of_10_mb_arrives_whole(rig: Rig) -> None:
     assert row.flags == ["truncated_record"]
 
 
+@pytest.mark.promise("WIRE-24")
 def test_an_upstream_that_does_not_read_holds_back_the_agent(rig: Rig) -> None:
     go, stalled = threading.Event(), threading.Event()
 

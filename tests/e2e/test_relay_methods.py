@@ -14,6 +14,7 @@ def asked(client: Client, raw: bytes) -> Response:
     return client.response()
 
 
+@pytest.mark.promise("WIRE-11")
 @pytest.mark.parametrize(
     "method", [b"FOO", b"BREW", b"get", b"Post", b"DESCRIBE", b"GETX", b"M-!#$"]
 )
@@ -40,6 +41,7 @@ def test_a_call_in_small_letters_is_a_call_for_the_record(rig: Rig) -> None:
     assert (row.tool, row.status) == ("add", "ok")
 
 
+@pytest.mark.promise("WIRE-11")
 @pytest.mark.parametrize(
     "target", [b"/caf\xc3\xa9?x=\xff", b"/\xff\xfe", b"/a?b=\xe2\x82\xac", b"http://localhost/\xe9"]
 )

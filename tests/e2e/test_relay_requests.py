@@ -98,6 +98,7 @@ def test_a_harmless_field_that_stands_twice_hides_no_other(rig: Rig, twice: byte
     assert not rig.upstream.requests
 
 
+@pytest.mark.promise("WIRE-6")
 def test_fields_keep_their_order_case_duplicates_and_bytes(rig: Rig) -> None:
     fields = [
         (b"X-First", b"1"),
@@ -129,6 +130,7 @@ def test_fields_keep_their_order_case_duplicates_and_bytes(rig: Rig) -> None:
     ]
 
 
+@pytest.mark.promise("WIRE-7")
 def test_no_field_is_added_to_a_bare_request(rig: Rig) -> None:
     with rig.client() as client:
         client.request("GET", "/tool")
@@ -142,6 +144,7 @@ def test_a_via_of_the_agent_stays_before_ours(rig: Rig) -> None:
     assert rig.upstream.requests[0].all(b"via") == [b"1.0 other", b"1.1 turnlog"]
 
 
+@pytest.mark.promise("WIRE-8")
 def test_hop_by_hop_fields_and_what_connection_names_do_not_go_on(rig: Rig) -> None:
     with rig.client() as client:
         client.request(
@@ -219,6 +222,7 @@ def test_a_chunked_request_arrives_whole_and_well_framed(rig: Rig) -> None:
     assert (row.tool, row.bytes_in) == ("add", len(body))
 
 
+@pytest.mark.promise("WIRE-17")
 def test_whoever_expects_100_gets_it_before_the_body_is_sent(rig: Rig) -> None:
     body = call("add")
     with rig.client() as client:
@@ -252,6 +256,7 @@ def test_a_connection_carries_request_after_request(rig: Rig) -> None:
     assert [request.json()["id"] for request in rig.upstream.requests] == list(range(20))
 
 
+@pytest.mark.promise("WIRE-19")
 def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     bodies = [call("add", request_id=number) for number in range(10)]
     with rig.client() as client:
@@ -343,6 +348,7 @@ def test_an_early_answer_reaches_the_agent_while_it_still_sends(rig: Rig) -> Non
     assert rig.row().upstream.http_status == 413
 
 
+@pytest.mark.promise("WIRE-13")
 def test_a_cut_request_is_not_passed_off_as_whole(rig: Rig) -> None:
     with rig.client() as client:
         client.ask("POST", rig.path, headers=(*MCP_HEADERS, ("Content-Length", "100")))
@@ -352,6 +358,7 @@ def test_a_cut_request_is_not_passed_off_as_whole(rig: Rig) -> None:
     assert [request.json()["method"] for request in rig.upstream.requests] == ["ping"]
 
 
+@pytest.mark.promise("WIRE-13")
 def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
     cut: list[bool] = []
 
@@ -369,6 +376,7 @@ def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
     wait_until(lambda: cut == [True], "the upstream notices")
 
 
+@pytest.mark.promise("WIRE-12")
 @pytest.mark.parametrize(
     "raw",
     [

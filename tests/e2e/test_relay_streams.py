@@ -67,6 +67,7 @@ def test_each_event_leaves_before_the_next_is_there(rig: Rig) -> None:
     assert (rig.row().status, rig.row().output_summary) == ("ok", "end")
 
 
+@pytest.mark.promise("WIRE-21")
 def test_the_head_leaves_before_any_event(rig: Rig) -> None:
     hangs = Hangs(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
     rig.upstream.script = hangs
@@ -124,6 +125,7 @@ def test_a_stream_without_chunks_is_read_all_the_same(rig: Rig, way: str) -> Non
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("WIRE-25")
 def test_a_server_request_is_answered_while_the_call_is_open(rig: Rig) -> None:
     answered = threading.Event()
 
@@ -177,6 +179,7 @@ def test_an_answer_with_the_id_of_a_server_request_does_not_end_a_call(rig: Rig)
     assert rig.row().output_summary == "real"
 
 
+@pytest.mark.promise("WIRE-24")
 def test_a_slow_reader_holds_back_the_upstream_and_nobody_else(rig: Rig) -> None:
     piece = chunked(b"data: " + b"x" * 65_530 + b"\n\n")
     sent: list[int] = []
@@ -253,6 +256,7 @@ def test_an_agent_that_pipelines_and_leaves_ends_both_calls(rig: Rig) -> None:
     assert {row.kind for row in rig.ended_rows()} == {"cancelled_by_caller"}
 
 
+@pytest.mark.promise("OUT-13")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS])
 def test_a_stream_that_breaks_off_ends_with_the_typed_answer(
     rig: Rig, headers: tuple[tuple[str, str], ...]

@@ -69,6 +69,7 @@ ROUTES = [
 ]
 
 
+@pytest.mark.promise("WIRE-26")
 @pytest.mark.parametrize(("path", "files", "git"), ROUTES, ids=[route[0] for route in ROUTES])
 def test_a_path_names_its_server(
     two: Two, path: str, files: bytes | None, git: bytes | None
@@ -134,6 +135,7 @@ COOKIES = [
 ]
 
 
+@pytest.mark.promise("WIRE-27")
 @pytest.mark.parametrize(("cookie", "wanted"), COOKIES)
 def test_a_cookie_stays_with_its_server(two: Two, cookie: str, wanted: str) -> None:
     two.files.script = answer(ok(b"{}", headers=f"Set-Cookie: {cookie}\r\nSet-Cookie: b=2\r\n"))

@@ -85,6 +85,7 @@ def test_an_expression_tells_what_is_null(rig: Rig) -> None:
     assert (rig.row().status, rig.row().flags) == ("ok", ["null_result"])
 
 
+@pytest.mark.promise("OUT-18")
 def test_what_reads_like_an_error_is_flagged(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("Error executing tool: no such file")))
     assert rig.post(call("other")) == said("Error executing tool: no such file")

@@ -74,6 +74,7 @@ def breaking_off(pieces: tuple[bytes, ...]) -> Script:
     return script
 
 
+@pytest.mark.promise("OUT-15")
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_response_whose_transfer_never_ends_is_the_answer(
@@ -88,6 +89,7 @@ def test_a_response_whose_transfer_never_ends_is_the_answer(
     assert row.output_summary.startswith("xxx")
 
 
+@pytest.mark.promise("OUT-15")
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_response_whose_transfer_breaks_off_is_the_answer(

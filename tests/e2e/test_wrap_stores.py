@@ -71,6 +71,7 @@ def ten_times() -> list[list[bytes]]:
     ]
 
 
+@pytest.mark.promise("REC-25")
 def test_ten_wraps_at_once_on_one_store_are_gapless_and_verified(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(WRITES)
     flags = ("--rules", str(tmp_path / "rules.yaml"), "--session", "shared")
@@ -99,6 +100,7 @@ def test_ten_wraps_at_once_on_one_store_are_gapless_and_verified(tmp_path: Path)
     assert sorted([*rest, *told]) == list(range(1, head + 1))
 
 
+@pytest.mark.promise("REC-26")
 def test_a_wrap_and_a_serve_share_a_store(tmp_path: Path) -> None:
     with (
         RawUpstream() as upstream,

@@ -95,6 +95,7 @@ def upstream() -> Iterator[RawUpstream]:
         yield running
 
 
+@pytest.mark.promise("REC-7")
 @pytest.mark.parametrize("seed", range(3))
 def test_every_answer_that_arrived_is_in_the_log_after_a_kill(
     tmp_path: Path, upstream: RawUpstream, seed: int
@@ -138,6 +139,7 @@ def test_every_answer_that_arrived_is_in_the_log_after_a_kill(
     assert len(rows(proxy.data)) == len(before)
 
 
+@pytest.mark.promise("REC-11")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_a_call_that_hung_when_the_proxy_was_killed_is_unknown(
     tmp_path: Path, upstream: RawUpstream, method: str
@@ -157,6 +159,7 @@ def test_a_call_that_hung_when_the_proxy_was_killed_is_unknown(
     assert row.retry == ("unsafe" if method == "POST" else "if_idempotent")
 
 
+@pytest.mark.promise("REC-13")
 def test_a_parked_call_is_not_closed_by_recovery(tmp_path: Path, upstream: RawUpstream) -> None:
     def script(peer: Peer) -> None:
         said = peer.read().json()
@@ -186,6 +189,7 @@ def test_a_parked_call_is_not_closed_by_recovery(tmp_path: Path, upstream: RawUp
     assert [row.status for row in rows(proxy.data)] == ["accepted", "input_required"]
 
 
+@pytest.mark.promise("REC-12")
 def test_of_several_proxies_on_one_folder_only_the_killed_ones_calls_are_closed(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
@@ -234,6 +238,7 @@ def waiting(data: Path) -> list[Row]:
     return [row for row in rows(data) if row.status == "pending"]
 
 
+@pytest.mark.promise("REC-15")
 def test_sigterm_lets_a_running_call_finish(tmp_path: Path, upstream: RawUpstream) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "late but whole")).encode()))
     upstream.script = slow
@@ -268,6 +273,7 @@ def test_sigterm_ends_listening_streams_at_once_and_exits_with_0(
     assert hangs.hung_up.wait(BOUND)
 
 
+@pytest.mark.promise("REC-15")
 def test_what_does_not_finish_after_sigterm_is_unknown_and_the_exit_code_is_0(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:

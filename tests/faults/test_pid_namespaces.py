@@ -50,6 +50,7 @@ def proxy_in_a_namespace(folder: Path, data: Path, upstream: str) -> Generator[P
         process.wait()
 
 
+@pytest.mark.promise("REC-26")
 def test_two_proxies_and_all_commands_work_on_one_store_with_the_same_process_id(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def post(proxy: Proxy, body: bytes, headers: tuple[tuple[str, str], ...] = MCP_H
         return client.request("POST", "/mcp", body, headers=headers)
 
 
+@pytest.mark.promise("OUT-9")
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_tool_call_gets_an_error_result(proxy: Proxy, stateless: bool) -> None:
     given = post(proxy, call("add", request_id="seven"), STATELESS if stateless else MCP_HEADERS)
@@ -56,6 +57,7 @@ def test_a_tool_call_gets_an_error_result(proxy: Proxy, stateless: bool) -> None
     }
 
 
+@pytest.mark.promise("OUT-10")
 @pytest.mark.parametrize("stateless", [False, True])
 @pytest.mark.parametrize(
     "method", ["initialize", "server/discover", "tools/list", "ping", "resources/read"]
@@ -99,6 +101,7 @@ def test_a_batch_of_one_is_answered_with_a_batch(proxy: Proxy) -> None:
     assert [each["id"] for each in said] == [1]
 
 
+@pytest.mark.promise("OUT-11")
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 def test_a_plain_call_gets_a_problem(proxy: Proxy, method: str) -> None:
     with Client(proxy.url) as client:

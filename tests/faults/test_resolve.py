@@ -95,7 +95,7 @@ def _dangling(proxy: Proxy) -> str:
     return done.stdout
 
 
-@pytest.mark.promise("OPEN-2")
+@pytest.mark.promise("OPEN-2", "OPEN-3")
 def test_a_call_that_a_proxy_waits_for_is_settled_by_nobody(tmp_path: Path) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "sent")).encode()))
     with (
@@ -152,7 +152,7 @@ def test_of_many_words_at_once_about_a_call_one_is_heard(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-@pytest.mark.promise("OPEN-2")
+@pytest.mark.promise("OPEN-2", "OPEN-5")
 def test_a_verdict_that_was_answered_outlives_a_kill(tmp_path: Path) -> None:
     with RawUpstream(ResetAfterRequest()) as upstream:
         with proxy_beside(tmp_path, upstream.url) as proxy:
@@ -248,7 +248,7 @@ def test_an_answer_of_which_nothing_was_noted_when_the_proxy_died_is_in_the_list
     assert len(upstream.requests) == 1
 
 
-@pytest.mark.promise("OPEN-2")
+@pytest.mark.promise("OPEN-2", "OPEN-4")
 def test_what_did_not_happen_may_be_done_and_what_did_is_not_done_again(tmp_path: Path) -> None:
     settings = _ruled(tmp_path)
     with (

@@ -43,6 +43,7 @@ def rig(tmp_path: Path) -> Any:
         yield rig
 
 
+@pytest.mark.promise("OUT-13")
 def test_a_numbered_stream_of_a_server_that_is_gone_ends_with_the_typed_answer(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         peer.read()
@@ -59,6 +60,7 @@ def test_a_numbered_stream_of_a_server_that_is_gone_ends_with_the_typed_answer(r
     assert rig.row().kind == "connection_lost"
 
 
+@pytest.mark.promise("OUT-14")
 def test_a_numbered_stream_of_a_server_that_listens_is_cut_and_may_be_resumed(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         if peer.read().method == b"GET":

@@ -106,6 +106,7 @@ def test_every_acknowledged_commit_survives_a_kill(tmp_path: Path, callers: int)
     check(data, acknowledged)
 
 
+@pytest.mark.promise("REC-11")
 def test_open_attempts_of_a_killed_writer_become_unknown_once(tmp_path: Path) -> None:
     data = tmp_path / "data"
     acknowledged: Acknowledged = {}
@@ -144,6 +145,7 @@ def test_processes_that_open_at_once_recover_an_attempt_once(tmp_path: Path) -> 
     assert sorted(words[3] for words in closed) == sorted(c.facts.call.hex() for c in unknown)
 
 
+@pytest.mark.promise("REC-25")
 def test_several_processes_write_one_chain_for_each_session(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with (

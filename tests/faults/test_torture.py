@@ -5,6 +5,7 @@ import pytest
 from faults.torture import Manner, stall, torture
 
 
+@pytest.mark.promise("REC-27")
 @pytest.mark.timeout(300)
 def test_the_log_explains_what_kills_of_proxy_and_server_left_behind(tmp_path: Path) -> None:
     report = torture(tmp_path, kills=8, seed=11)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ def asked(arguments: bytes) -> Message:
     return said
 
 
+@pytest.mark.promise("REC-16")
 @given(documents, st.booleans(), layouts)
 @example({"\uffff": 1, "\U00010000": 2}, False, {})
 @example({"\uffff": 1, "\U00010000": 2}, True, {})

@@ -1,5 +1,6 @@
 """Laws of HTTP heads: whatever comes, order and duplicates stay, and nothing raises."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def test_a_request_goes_on_with_one_host_and_nothing_of_this_hop(
     assert kept[-2:] == [(b"Via", b"1.1 turnlog"), (b"X-Forwarded-Host", b"down")]
 
 
+@pytest.mark.promise("WIRE-27")
 @given(heads, st.sampled_from([b"/files", b"/s/x/git"]))
 def test_no_cookie_leaves_the_path_of_its_upstream(
     head: list[tuple[bytes, bytes]], path: bytes

@@ -70,6 +70,7 @@ TWICE = (
 )
 
 
+@pytest.mark.promise("OUT-12")
 @pytest.mark.parametrize(
     ("kind", "phase", "effect", "end"),
     [
@@ -106,6 +107,7 @@ def test_what_is_not_known_is_null() -> None:
     assert (said["session"], said["error"], said["kind"], said["retry"]) == (None,) * 4
 
 
+@pytest.mark.promise("OUT-9")
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_tool_call_gets_a_result_that_says_so(stateless: bool) -> None:
     made = failed("tools/call", stateless=stateless)
@@ -127,6 +129,7 @@ def test_what_is_no_call_gets_a_status_and_no_json_rpc(method: str) -> None:
     assert (said["detail"], said["turnlog/outcome"]) == ("it broke", envelope(None, LOST))
 
 
+@pytest.mark.promise("OUT-10")
 def test_what_is_no_call_gets_504_where_time_ran_out() -> None:
     late = classify.failed(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, Effect.UNKNOWN)
     made = structs.replace(unanswered("tools/list"), ending=late).as_answer(as_batch=False)
@@ -182,6 +185,7 @@ def test_no_answer_at_all_is_a_problem(as_batch: bool) -> None:
     assert (made.status, json.loads(made.body)["detail"]) == (502, "it broke")
 
 
+@pytest.mark.promise("OUT-11")
 def test_a_problem_has_the_members_of_rfc_9457() -> None:
     made = problem(503, "Service Unavailable", "why", {"more": 1})
     assert json.loads(made.body) == {

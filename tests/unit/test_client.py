@@ -79,6 +79,7 @@ class Failed(Exception):
 ERROR = ErrorData(code=-32603, message="it broke", data={"turnlog/outcome": ENVELOPE})
 
 
+@pytest.mark.promise("OUT-22")
 @pytest.mark.parametrize(
     "said",
     [
@@ -119,6 +120,7 @@ class Wrapped:
 RESULT = CallToolResult.model_validate(made()["result"])
 
 
+@pytest.mark.promise("OUT-22")
 @pytest.mark.parametrize("held", [RESULT, made()["result"], made()["result"]["_meta"], ERROR])
 @pytest.mark.parametrize(
     "name", ["metadata", "raw_output", "artifact", "additional_properties", "result"]
@@ -151,6 +153,7 @@ def raised(*, how: str) -> BaseException:
     raise AssertionError
 
 
+@pytest.mark.promise("OUT-22")
 @pytest.mark.parametrize("how", ["cause", "context", "group"])
 def test_an_outcome_is_found_in_the_cause_of_an_exception(how: str) -> None:
     assert outcome_of(raised(how=how)) == WANTED
@@ -175,6 +178,7 @@ READ = Outcome(
 )
 
 
+@pytest.mark.promise("OUT-12")
 @pytest.mark.parametrize(
     "said",
     [
@@ -194,6 +198,7 @@ def test_an_outcome_is_read_from_the_tail_of_a_text(said: object) -> None:
     assert outcome_of(said) == READ
 
 
+@pytest.mark.promise("OUT-23")
 @pytest.mark.parametrize(
     "text",
     [
@@ -368,6 +373,7 @@ things = (
 )
 
 
+@pytest.mark.promise("OUT-22")
 @given(things)
 def test_foreign_objects_never_raise(said: object) -> None:
     for found in (outcome_of(said), outcome_of_headers(said)):
@@ -380,6 +386,7 @@ def test_an_object_with_failing_properties_has_no_outcome() -> None:
     assert outcome_of_headers([("turnlog-call", Lying())]) is None
 
 
+@pytest.mark.promise("OUT-24")
 def test_the_client_imports_only_msgspec() -> None:
     code = (
         "import sys, msgspec\n"

@@ -79,6 +79,7 @@ def body(commit: Commit) -> CommitBody:
     return commit.body
 
 
+@pytest.mark.promise("REC-10")
 async def test_an_attempt_is_an_intent_and_an_outcome(one: Bench) -> None:
     attempt = await begun(one, trace="ab" * 16, definition=b"d" * 32, leg=3)
     one.time.now += MINUTE
@@ -159,6 +160,7 @@ WAITS = [
 ]
 
 
+@pytest.mark.promise("REC-9")
 @pytest.mark.parametrize(("durability", "effect", "waits"), WAITS)
 async def test_durability_and_effect_say_who_waits(
     tmp_path: Path, durability: Durability, effect: Effect, waits: bool
@@ -189,6 +191,7 @@ async def test_secrets_are_cut_and_hashes_of_what_held_them_are_keyed(one: Bench
             assert SECRET.encode() not in blob.data
 
 
+@pytest.mark.promise("REC-22")
 async def test_what_is_over_the_cap_is_cut_and_says_so(tmp_path: Path) -> None:
     async with bench(tmp_path, record_limit=1000) as one:
         attempt = await begun(one, arguments=b'{"a":"' + b"x " * 1000 + b'"}')

@@ -138,6 +138,7 @@ def test_every_field_of_what_show_prints_is_described_in_order() -> None:
     assert places == sorted(places)
 
 
+@pytest.mark.promise("OUT-2")
 def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
     letters = {
         RetryClass.SAFE: "S",

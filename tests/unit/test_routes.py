@@ -30,6 +30,7 @@ def test_a_target_says_where_its_server_is() -> None:
     assert (GIT.origin, GIT.path, GIT.query) == ("https://git.example:8443", "/", "")
 
 
+@pytest.mark.promise("WIRE-26")
 @given(rest=RESTS, query=QUERIES)
 def test_what_stands_behind_a_name_goes_on_unchanged(rest: str, query: str) -> None:
     route = found(TWO, "/git" + rest + query)
@@ -48,6 +49,7 @@ def test_the_only_server_has_all_paths_that_are_not_taken(path: str, query: str)
     assert route.resource == "/x" + path + query
 
 
+@pytest.mark.promise("WIRE-26")
 @pytest.mark.parametrize(
     ("target", "resource"),
     [

@@ -191,6 +191,7 @@ REDIRECTS = [
 ]
 
 
+@pytest.mark.promise("OUT-25")
 @pytest.mark.parametrize(("status", "kind", "executed", "flags"), REDIRECTS)
 def test_only_a_redirect_that_asks_for_the_same_request_ran_nothing(
     status: int, kind: str, executed: str, flags: tuple[str, ...]

@@ -16,7 +16,7 @@ from conformance.cases.reports import INPUTS, Report, load
 from kit import proxy
 
 
-@pytest.mark.promise("WIRE-3", "REC-1", "REC-2")
+@pytest.mark.promise("WIRE-3", "WIRE-30", "REC-1", "REC-2")
 @pytest.mark.parametrize("prefix", ["", "/default"])
 async def test_c69_the_endpoint_leads_back_and_answers_are_matched_by_id(
     prefix: str, tmp_path: Path

@@ -23,6 +23,7 @@ CLIENTS = {
 CALLS = ["greet", "draft", "count", "echo", "fail", "big", "hang", "stopped"]
 
 
+@pytest.mark.promise("WIRE-31")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_sees_the_same_server_through_turnlog(client: str, tmp_path: Path) -> None:
     script, revision = CLIENTS[client]

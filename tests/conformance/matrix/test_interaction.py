@@ -22,6 +22,7 @@ MINUTES = 10
 MOST_LATE = 3
 
 
+@pytest.mark.promise("WIRE-31")
 def test_the_sdks_interaction_suite_passes_through_turnlog_as_it_does_direct(
     tmp_path: Path,
 ) -> None:

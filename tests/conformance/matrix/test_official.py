@@ -36,6 +36,7 @@ DEVIATIONS = {
 TIMESTAMP = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
 
 
+@pytest.mark.promise("WIRE-31")
 @pytest.mark.parametrize("revision", PASSED)
 def test_the_official_suite_sees_the_same_server_through_turnlog(
     revision: str, tmp_path: Path
@@ -50,6 +51,7 @@ def test_the_official_suite_sees_the_same_server_through_turnlog(
     assert rig.recorded(tmp_path)
 
 
+@pytest.mark.promise("WIRE-31")
 @pytest.mark.parametrize("share", ["session", "all"])
 @pytest.mark.parametrize("revision", DEVIATIONS)
 def test_the_official_suite_sees_the_same_server_as_a_command_but_for_what_is_documented(

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from conformance.store.kit import (
     MINUTE,
     START,
@@ -59,6 +61,7 @@ async def test_open_attempts_of_an_ended_writer_are_closed_once(
     await store.close()
 
 
+@pytest.mark.promise("REC-12")
 async def test_a_living_writers_attempts_are_left_alone(engine: Engine, tmp_path: Path) -> None:
     living = engine.open(tmp_path / "data")
     ref = session()
@@ -126,6 +129,7 @@ async def _parked(store: Store, status: Status, expires: int) -> bytes:
     return call
 
 
+@pytest.mark.promise("REC-13")
 async def test_a_parked_leg_past_its_time_becomes_unknown(store: Store) -> None:
     soon = await _parked(store, Status.INPUT_REQUIRED, START + MINUTE)
     later = await _parked(store, Status.ACCEPTED, START + 2 * MINUTE)

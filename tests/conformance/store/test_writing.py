@@ -81,6 +81,7 @@ async def test_an_outcome_finds_an_intent_whose_ticket_is_gone(store: Store) -> 
     assert end.link.ref == begun.link.seq
 
 
+@pytest.mark.promise("REC-25")
 async def test_sessions_have_gapless_seqs_and_a_chain_each(store: Store) -> None:
     refs = [session(), session(), session()]
     for number in range(12):
@@ -115,6 +116,7 @@ async def test_what_was_queued_before_a_wait_is_on_disk_after_it(store: Store) -
     assert last.link.seq == 6
 
 
+@pytest.mark.promise("REC-10")
 async def test_a_call_that_was_never_sent_is_written_whole(store: Store) -> None:
     ref = session()
     call = new_id()

@@ -58,10 +58,12 @@ UNSENT = (Phase.QUEUED, Phase.CONNECTING)
 SENT = tuple(phase for phase in Phase if phase not in UNSENT)
 
 
+@pytest.mark.promise("OUT-2")
 def test_every_kind_is_in_the_table_once() -> None:
     assert [row[1] for row in ROWS] == list(ErrorKind) == list(MEANINGS)
 
 
+@pytest.mark.promise("OUT-2")
 @pytest.mark.parametrize(("family", "kind", "base", "executed"), ROWS)
 def test_after_the_first_byte_a_kind_means_what_the_table_says(
     family: str, kind: ErrorKind, base: str, executed: str
@@ -72,6 +74,7 @@ def test_after_the_first_byte_a_kind_means_what_the_table_says(
         assert (ending.retry, ending.executed) == (CLASSES[base], executed)
 
 
+@pytest.mark.promise("OUT-3")
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_before_the_first_byte_nothing_was_executed(kind: ErrorKind) -> None:
     again = "never" if MEANINGS[kind].base == "never" else "safe"
@@ -80,6 +83,7 @@ def test_before_the_first_byte_nothing_was_executed(kind: ErrorKind) -> None:
         assert (ending.status, ending.executed, ending.retry) == ("error", "no", again)
 
 
+@pytest.mark.promise("OUT-4")
 @pytest.mark.parametrize(
     ("effect", "of_safe", "of_idempotent", "of_unsafe"),
     [
@@ -105,6 +109,7 @@ def test_the_effect_changes_every_retry_class_but_never(
     assert found == [of_safe, of_idempotent, of_unsafe, "never"]
 
 
+@pytest.mark.promise("OUT-5")
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_an_unanswered_attempt_that_may_have_had_an_effect_is_unknown(
     kind: ErrorKind,
@@ -116,6 +121,7 @@ def test_an_unanswered_attempt_that_may_have_had_an_effect_is_unknown(
         assert ending.status is (Status.UNKNOWN if unknown else Status.ERROR)
 
 
+@pytest.mark.promise("OUT-5")
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_an_answered_attempt_is_never_unknown(kind: ErrorKind) -> None:
     for effect in Effect:

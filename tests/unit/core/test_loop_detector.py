@@ -1,3 +1,5 @@
+import pytest
+
 from turnlog.core.turns import LOOP_CALLS, LoopDetector
 
 
@@ -9,6 +11,7 @@ def counted(loops: LoopDetector, *turns: int, what: str = "it", first: int = 0) 
     ]
 
 
+@pytest.mark.promise("OUT-26")
 def test_the_third_call_that_fails_alike_and_those_after_it_are_a_loop() -> None:
     assert counted(LoopDetector(), 1, 1, 1, 1) == [False, False, True, True]
 

@@ -78,6 +78,7 @@ def test_a_call_is_recorded_sent_judged_recorded_and_answered() -> None:
     assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
 
 
+@pytest.mark.promise("REC-8")
 def test_the_answer_to_a_read_waits_for_no_disk() -> None:
     play = Play(UNWAITED)
     play.sent()
@@ -289,6 +290,7 @@ def test_how_long_it_runs_on_is_said_by_rule_and_protocol(
     play.feed(ev.Left(), ABANDONED, ev.Arm(seconds))
 
 
+@pytest.mark.promise("REC-14")
 def test_an_answer_that_comes_after_the_caller_has_left_is_late() -> None:
     play = Play(NAMED)
     play.sent()

@@ -62,6 +62,7 @@ def test_the_input_of_a_call_without_body_says_so() -> None:
     assert json.loads(http_input("/", "", b"").text) == {"path": "/", "query": "", "body": None}
 
 
+@pytest.mark.promise("REC-18")
 @pytest.mark.parametrize(
     "body",
     [b"a=1&b=2", b"\xff\xfe", b'{"a":', b'{"a":"\xff"}', b"[" * 100_000, b'"\\ud800"'],

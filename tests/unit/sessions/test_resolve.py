@@ -107,6 +107,7 @@ async def test_a_call_with_a_known_outcome_is_refused(store: LmdbStore, status: 
     assert f"ended as {status}, only unknown calls are resolved" in text
 
 
+@pytest.mark.promise("OPEN-3")
 async def test_a_call_in_flight_is_refused(store: LmdbStore) -> None:
     call = new_id()
     await begin(store, intent(session(), call))

@@ -84,6 +84,7 @@ def test_a_row_has_the_retry_delay() -> None:
     assert row_of([INTENT, _commit(4, asked)]).retry_after_ms == 1500
 
 
+@pytest.mark.promise("REC-14")
 def test_the_last_of_several_outcomes_counts() -> None:
     lost = _commit(2, structs.replace(OUTCOME_FACTS, status=Status.UNKNOWN, error="unknown"))
 

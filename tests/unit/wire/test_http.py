@@ -68,6 +68,7 @@ def test_what_belongs_to_this_hop_or_to_turnlog_does_not_go_on(name: bytes) -> N
     assert to_upstream((name, b"x"), (b"Accept", b"y")) == [(b"Accept", b"y")]
 
 
+@pytest.mark.promise("WIRE-8")
 def test_connection_takes_away_what_it_names() -> None:
     raw = ((b"X-Hop", b"1"), (b"connection", b"close, x-hop"), (b"Connection", b"X-Two"))
     assert to_upstream(*raw, (b"x-two", b"2"), (b"X-Three", b"3")) == [(b"X-Three", b"3")]

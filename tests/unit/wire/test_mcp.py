@@ -253,6 +253,7 @@ def test_a_request_state_is_known_by_its_digest_however_it_is_escaped() -> None:
     assert skimmed.request_state == b""
 
 
+@pytest.mark.promise("OUT-17")
 @pytest.mark.parametrize(
     "result",
     [
@@ -281,6 +282,7 @@ def test_a_result_that_says_nothing_has_the_null_shape(result: bytes) -> None:
     assert answer(result).null_shape
 
 
+@pytest.mark.promise("OUT-17")
 @pytest.mark.parametrize(
     "result",
     [
@@ -323,6 +325,7 @@ def test_other_structured_values_hold_something_or_are_none(value: str) -> None:
     assert not answer(f'{{"structuredContent":{value}}}'.encode()).empty
 
 
+@pytest.mark.promise("OUT-17")
 @pytest.mark.parametrize(
     "result", ["null", "{}", '{"_meta":{}}', '{"content":null,"isError":false}']
 )

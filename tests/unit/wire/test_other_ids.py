@@ -26,6 +26,7 @@ def test_a_number_and_its_digits_as_a_string_differ_in_type_only(raw: bytes, oth
     assert other_type(id_key(raw)) == (id_key(other) if other else "")
 
 
+@pytest.mark.promise("OUT-16")
 def test_an_answer_means_the_request_with_its_own_id_first() -> None:
     for open_ids, meant in [
         ({"7"}, "7"),
