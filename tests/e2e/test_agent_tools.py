@@ -153,12 +153,13 @@ async def test_two_agents_at_once_see_each_its_own(rig: Rig, mode: Mode) -> None
             await used(client, "note", note={"kind": "decision", "text": f"of {name}"})
             seen = await used(client, "state")
             assert list(seen["state"]["tools_used"]) == [f"default.tool-{name}"]
-            said = {decided["text"] for decided in seen["state"]["decisions_made"].values()}
-            assert said == {f"of {name}"}
+            noted = {decided["text"] for decided in seen["state"]["decisions_made"].values()}
+            assert noted == {f"of {name}"}
             (row,) = (await used(client, "log"))["items"]
             theirs = session_rows(rig.proxy.data, next(n for n in names if n != name))
             assert row["tool"] == f"tool-{name}"
-            assert "no call of this session" in await failure(client, "recall", key=theirs[0].call)
+            said = await failure(client, "recall", key=theirs[0].call)
+            assert "is not an ended call of this session" in said
     assert [session_notes(rig.proxy.data, name) for name in names] == [["decision"] * 2] * 2
 
 
