@@ -52,7 +52,7 @@ def canonical(data: bytes) -> tuple[str, bytes]:
     It is not possible with invalid UTF-8, duplicate keys, lone surrogates, NaN, integers beyond
     2^53 and nesting beyond `MAX_DEPTH`: two parsers may read such bytes differently.
     """
-    fast = _fast(data)
+    fast = _canonical_fast(data)
     if fast is not None:
         return SHA256, fast
     if is_deep(data):
@@ -71,7 +71,7 @@ def canonical_of_decoded(value: object, data: bytes) -> tuple[str, bytes]:
 
     `data` must not repeat a key; it may be a part of the document that was decoded.
     """
-    return canonical(data) if _has_astral(data) else (SHA256, _encode_sorted(value))
+    return canonical(data) if _may_have_astral(data) else (SHA256, _encode_sorted(value))
 
 
 def is_deep(data: bytes) -> bool:
@@ -104,8 +104,8 @@ def _rfc8785(value: Any) -> bytes:
     return rfc8785.dumps(value)
 
 
-def _fast(data: bytes) -> bytes | None:
-    if _has_astral(data):
+def _canonical_fast(data: bytes) -> bytes | None:
+    if _may_have_astral(data):
         return None
     try:
         form = _encode_sorted(decode_plain(data))
@@ -119,7 +119,7 @@ def _fast(data: bytes) -> bytes | None:
     return None
 
 
-def _has_astral(data: bytes) -> bool:
+def _may_have_astral(data: bytes) -> bool:
     """Return whether a key may lie beyond the BMP."""
     # Searching for one byte is far faster than for two, and `in` takes twice as long as `find`.
     if data.isascii() and (data.find(b"\\") < 0 or data.find(b"\\u") < 0):

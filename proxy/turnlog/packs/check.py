@@ -49,8 +49,8 @@ def _mismatches(document: Document, kind: type[Any]) -> Iterator[ConfigError]:
         try:
             shape.convert(data, kind)
         except MismatchError as error:
-            steps = _there(data, error.steps)
-            place = _in_file(data, steps)
+            steps = _existing_steps(data, error.steps)
+            place = _steps_in_file(data, steps)
             # An entry that is missing because it was removed has been reported.
             if error.missing is None or (*place, error.missing) not in gone:
                 message = error.message.replace(
@@ -72,7 +72,7 @@ def _numbered(data: Plain) -> Plain:
     return _Numbered([_numbered(item) for item in data]) if is_list(data) else data
 
 
-def _there(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _existing_steps(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return steps without those into a text, which its reader has made a list of one."""
     for count in range(len(steps)):
         here = shape.value_at(data, steps[:count])
@@ -81,7 +81,7 @@ def _there(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return steps
 
 
-def _in_file(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _steps_in_file(data: Plain, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return the steps to a value in the file from those in the remaining data."""
     found: tuple[Step, ...] = ()
     for step in steps:
@@ -115,7 +115,7 @@ def unused_rules(document: Document, rules: tuple[Rule, ...]) -> Iterator[Config
         for at, cause in enumerate(rule.retry.on if rule.retry else ()):
             if _is_final(cause):
                 message = f"{cause!r} is never tried again, whatever the effect: leave it out"
-                yield document.error(_item(document, (*place, "retry", "on"), at), message)
+                yield document.error(_item_steps(document, (*place, "retry", "on"), at), message)
 
 
 def _never_matching(
@@ -128,7 +128,7 @@ def _never_matching(
     ):
         for at, text in enumerate(texts):
             if message := complaint(text):
-                yield document.error(_item(document, (*place, "match", key), at), message)
+                yield document.error(_item_steps(document, (*place, "match", key), at), message)
 
 
 def _of_when(text: str) -> str:
@@ -153,6 +153,6 @@ def _is_final(cause: str) -> bool:
     return all(meaning.base is RetryClass.NEVER for meaning in of_cause)
 
 
-def _item(document: Document, steps: tuple[Step, ...], at: int) -> tuple[Step, ...]:
+def _item_steps(document: Document, steps: tuple[Step, ...], at: int) -> tuple[Step, ...]:
     """Return the steps to an item; a single item may stand in place of its list."""
     return (*steps, at) if is_list(shape.value_at(document.data, steps)) else steps

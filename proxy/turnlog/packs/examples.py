@@ -128,7 +128,7 @@ def run_examples(source: RuleSource, trial: Trial) -> Report:
     try:
         rules = [placed.rule for placed in read_rules(source)]
         if not file.path.exists():
-            raise _without(source, file)
+            raise _no_examples(source, file)
         document = read(file.path, shown=file.shown, wanted="example")
         examples = convert(document, ExampleFile).examples
     except ConfigError as error:
@@ -137,11 +137,14 @@ def run_examples(source: RuleSource, trial: Trial) -> Report:
         source=source,
         rules=len(rules),
         samples=sum(len(each.fires) + len(each.silent) for each in examples),
-        problems=(*_failures(rules, examples, document, trial), *_gaps(source, rules, examples)),
+        problems=(
+            *_failures(rules, examples, document, trial),
+            *_missing_examples(source, rules, examples),
+        ),
     )
 
 
-def _without(source: RuleSource, file: RuleSource) -> ConfigError:
+def _no_examples(source: RuleSource, file: RuleSource) -> ConfigError:
     message = (
         "there are no examples of these rules, write them to "
         f"{file.shown!r}: examples: [{{rule: NAME, fires: [CALL, ...], silent: [CALL, ...]}}]"
@@ -161,23 +164,23 @@ def _failures(
             continue
         for group, samples in (("fires", example.fires), ("silent", example.silent)):
             for index, sample in enumerate(samples):
-                call, policy = _decided(rules, sample)
+                call, policy = _call_and_policy(rules, sample)
                 found = (
-                    *_misfires(policy, example.rule, fires=group == "fires"),
+                    *_wrong_decisions(policy, example.rule, fires=group == "fires"),
                     *_differences(call, policy, sample, trial),
                 )
                 for message in found:
                     yield document.error((*place, group, index), message)
 
 
-def _decided(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
+def _call_and_policy(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
     call = call_subject(rules, sample.server, sample.tool, sample.method, sample.path)
     call = structs.replace(call, hint=sample.hint)
     given = call_arguments(sample.method, sample.path, sample.args)
     return call, decide_policy(rules, call, lambda: given)
 
 
-def _misfires(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
+def _wrong_decisions(policy: Policy, name: str, *, fires: bool) -> Iterator[str]:
     """Yield a message if a rule decides something where it should not, or nothing where it should."""
     aspects = [aspect for aspect, by in policy.decided_by.items() if by == name]
     if fires and not aspects:
@@ -209,10 +212,10 @@ def _named(kind: str | None) -> str:
 
 
 def _same(wanted: Sequence[ExpectedChange], came: Sequence[Operation]) -> bool:
-    return len(wanted) == len(came) and all(map(_fits, wanted, came))
+    return len(wanted) == len(came) and all(map(_matches, wanted, came))
 
 
-def _fits(wanted: ExpectedChange, came: Operation) -> bool:
+def _matches(wanted: ExpectedChange, came: Operation) -> bool:
     return (
         (wanted.field, wanted.op, wanted.key, wanted.to) == (came.field, came.op, came.key, came.to)
         and wanted.evidence in (None, came.evidence)
@@ -220,7 +223,7 @@ def _fits(wanted: ExpectedChange, came: Operation) -> bool:
     )
 
 
-def _gaps(
+def _missing_examples(
     source: RuleSource, rules: Sequence[Rule], examples: Sequence[Example]
 ) -> Iterator[ConfigError]:
     """Yield an error for each rule without an example that fires, or without one that is silent."""

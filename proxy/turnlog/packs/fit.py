@@ -37,27 +37,27 @@ def built_in_packs() -> dict[str, tuple[Rule, ...]]:
 def matching_packs(
     seen: Mapping[str, Collection[str]],
     packs: Mapping[str, Collection[Rule]],
-    speaks: Callable[[Rule], bool],
+    is_relevant: Callable[[Rule], bool],
 ) -> list[PackMatch]:
-    """Return for each server the pack that names most of its tools in rules that `speaks` accepts."""
+    """Return for each server the pack that names most of its tools in rules that are relevant."""
     # One name alone says little, as many servers have a tool `fetch`: a pack must name at least half of
     # a server's tools.
     return [
         found
         for server, tools in seen.items()
-        if (found := _best(server, frozenset(tools), packs, speaks)) is not None
+        if (found := _best_match(server, frozenset(tools), packs, is_relevant)) is not None
     ]
 
 
-def _best(
+def _best_match(
     server: str,
     tools: frozenset[str],
     packs: Mapping[str, Collection[Rule]],
-    speaks: Callable[[Rule], bool],
+    is_relevant: Callable[[Rule], bool],
 ) -> PackMatch | None:
-    known = {name: _named(rules) & tools for name, rules in packs.items()}
+    known = {name: _named_tools(rules) & tools for name, rules in packs.items()}
     spoken = {
-        name: tuple(sorted(tools & _named(filter(speaks, packs[name]))))
+        name: tuple(sorted(tools & _named_tools(filter(is_relevant, packs[name]))))
         for name, common in known.items()
         if 2 * len(common) >= len(tools)
     }
@@ -67,7 +67,7 @@ def _best(
     )
 
 
-def _named(rules: Iterable[Rule]) -> frozenset[str]:
+def _named_tools(rules: Iterable[Rule]) -> frozenset[str]:
     # A rule about access is an operator's choice and says nothing about the tool.
     return frozenset(tool for rule in rules if rule.access is None for tool in rule.match.tool)
 

@@ -38,13 +38,13 @@ class Document(Struct, frozen=True, kw_only=True):
 
     def error(self, steps: tuple[Step, ...], message: str, key: str | None = None) -> ConfigError:
         """Return the error for the value at `steps`, or for the entry `key` of the mapping there."""
-        node = _walk(self.root, steps)
+        node = _node_at(self.root, steps)
         entry = None if key is None else _key_and_value(node, key)[0]
-        return _at(self.path, entry or node, message)
+        return _error_at(self.path, entry or node, message)
 
     def line(self, steps: tuple[Step, ...]) -> int:
         """Return the line, from 1, on which the value at `steps` begins."""
-        line: int = _walk(self.root, steps).start_mark.line
+        line: int = _node_at(self.root, steps).start_mark.line
         return line + 1
 
 
@@ -82,7 +82,7 @@ def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
     except ReaderError as error:
         raise _bad_character(shown, text, error) from None
     except BadYamlError as error:
-        raise _at(shown, error.node, error.message) from None
+        raise _error_at(shown, error.node, error.message) from None
     except RecursionError:
         raise ConfigError(shown, 1, 1, "nested too deeply, use fewer levels") from None
 
@@ -115,10 +115,10 @@ def _text(path: Path, shown: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         good = data[: error.start].decode("utf-8-sig")
-        line, column = _count(good, len(good))
+        line, column = _position(good, len(good))
         raise ConfigError(shown, line, column, "not UTF-8, save the file as UTF-8") from None
     if old := _OLD_YAML.search(text):
-        line, column = _count(text, old.start())
+        line, column = _position(text, old.start())
         raise ConfigError(shown, line, column, "only YAML 1.2 is read, remove the directive")
     return text
 
@@ -140,22 +140,22 @@ def _syntax_error(shown: str, error: Any) -> ConfigError:
 def _bad_character(shown: str, text: str, error: Any) -> ConfigError:
     # ruamel gives the character as a number, and its position in the last buffer only.
     character = chr(error.character) if isinstance(error.character, int) else error.character
-    line, column = _count(text, max(text.find(character), 0))
+    line, column = _position(text, max(text.find(character), 0))
     return ConfigError(shown, line, column, f"{character!r} is not allowed, remove it")
 
 
-def _count(text: str, at: int) -> tuple[int, int]:
+def _position(text: str, at: int) -> tuple[int, int]:
     """Return line and column, from 1, of the character at index `at`."""
     before = text[:at]
     return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
 
 
-def _at(shown: str, node: Node, message: str) -> ConfigError:
+def _error_at(shown: str, node: Node, message: str) -> ConfigError:
     mark = node.start_mark
     return ConfigError(shown, mark.line + 1, mark.column + 1, message)
 
 
-def _walk(node: Node, steps: tuple[Step, ...]) -> Node:
+def _node_at(node: Node, steps: tuple[Step, ...]) -> Node:
     for step in steps:
         key, inner = _key_and_value(node, step)
         if inner is None:

@@ -25,7 +25,7 @@ VERSION: Final = 1
 LARGEST: Final = 64 << 20  # bytes
 _PREFIX: Final = "sha256:"
 _NOTE: Final = "lock-path"
-_MEND: Final = "restore the lock, or remove it and run `turnlog trust` again"
+_ADVICE: Final = "restore the lock, or remove it and run `turnlog trust` again"
 
 
 class Pin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,14 +96,14 @@ def read_lock(path: Path) -> LockFile:
     if len(text) > LARGEST:
         raise ConfigError(str(path), 1, 1, f"larger than {LARGEST} bytes, pin fewer tools")
     if not text.strip():
-        raise ConfigError(str(path), 1, 1, f"the file is empty, {_MEND}")
-    lock = _fast(text) or _slow(path, len(text))
+        raise ConfigError(str(path), 1, 1, f"the file is empty, {_ADVICE}")
+    lock = _read_canonical(text) or _read_yaml(path, len(text))
     if (wrong := _first_mistake(lock)) is not None:
-        raise _placed(path, len(text), *wrong)
+        raise _error_at(path, len(text), *wrong)
     return lock
 
 
-def _fast(text: bytes) -> LockFile | None:
+def _read_canonical(text: bytes) -> LockFile | None:
     """Return a lock that `write_lock` wrote; `None` for any other text."""
     if canonical(text)[0] != SHA256:
         return None  # for example a duplicate key
@@ -113,19 +113,19 @@ def _fast(text: bytes) -> LockFile | None:
         return None
 
 
-def _slow(path: Path, size: int) -> LockFile:
+def _read_yaml(path: Path, size: int) -> LockFile:
     if size > load.LARGEST_FILE:
         # The parser with line numbers would need minutes.
-        raise ConfigError(str(path), 1, 1, f"not what `turnlog trust` writes, {_MEND}")
+        raise ConfigError(str(path), 1, 1, f"not what `turnlog trust` writes, {_ADVICE}")
     try:
         return load.load(path, LockFile)
     except ConfigError as error:
         # A lock is rarely written by hand: most likely the file was damaged.
-        message = f"{error.message} (or {_MEND})"
+        message = f"{error.message} (or {_ADVICE})"
         raise ConfigError(error.path, error.line, error.column, message) from None
 
 
-def _placed(path: Path, size: int, steps: tuple[str, ...], message: str) -> ConfigError:
+def _error_at(path: Path, size: int, steps: tuple[str, ...], message: str) -> ConfigError:
     if size > load.LARGEST_FILE:
         return ConfigError(str(path), 1, 1, f"{'/'.join(steps)}: {message}")
     return load.read(path).error(steps, message)
@@ -144,10 +144,10 @@ def _first_mistake(lock: LockFile) -> tuple[tuple[str, ...], str] | None:
 def _mistake(one: Pin) -> str | None:
     digits = one.hash.removeprefix(_PREFIX)
     if digits == one.hash or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        return f"{one.hash[:80]!r} is no hash, {_MEND}"
+        return f"{one.hash[:80]!r} is no hash, {_ADVICE}"
     # A reviewer reads the definition, turnlog compares the hash: they must agree.
     if not one.partial and _digest(one.definition) != one.digest:
-        return f"this is not the hash of the definition here, {_MEND}"
+        return f"this is not the hash of the definition here, {_ADVICE}"
     return None
 
 

@@ -59,7 +59,7 @@ class MismatchError(Exception):
         self.missing = missing
 
 
-class _Raw(Struct, frozen=True):
+class _ParsedError(Struct, frozen=True):
     """The parts of a msgspec error. A step `...` stands for any key of a mapping."""
 
     what: str
@@ -73,17 +73,17 @@ def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) 
     as not supported yet, not as mistakes.
     """
     data = _read(data, inspect.type_info(kind), ())
-    raw = _complaint(data, kind)
+    raw = _error_of(data, kind)
     if raw is None:
         return msgspec.convert(data, kind)
-    steps = _name_keys(data, kind, raw)
+    steps = _with_keys(data, kind, raw)
     raise _translate(raw.what, steps, data, kind, later)
 
 
 def mismatch_of(error: msgspec.ValidationError, data: Plain, kind: Any) -> MismatchError:
     """Return what a decoder of `kind` says of `data`, in words."""
-    raw = _taken_apart(error)
-    return _translate(raw.what, _name_keys(data, kind, raw), data, kind, frozenset())
+    raw = _parse_error(error)
+    return _translate(raw.what, _with_keys(data, kind, raw), data, kind, frozenset())
 
 
 def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Plain:
@@ -162,25 +162,25 @@ def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any
     return what
 
 
-def _complaint(data: Plain, kind: type[Any]) -> _Raw | None:
+def _error_of(data: Plain, kind: type[Any]) -> _ParsedError | None:
     try:
         msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        return _taken_apart(error)
+        return _parse_error(error)
     return None
 
 
-def _taken_apart(error: msgspec.ValidationError) -> _Raw:
+def _parse_error(error: msgspec.ValidationError) -> _ParsedError:
     match = _PLACE.fullmatch(str(error))
     assert match is not None  # every part of the pattern is optional
     steps = tuple(
         int(index) if index.isdigit() else name or index
         for name, index in _STEP.findall(match["path"] or "")
     )
-    return _Raw(match["what"], steps)
+    return _ParsedError(match["what"], steps)
 
 
-def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
+def _with_keys(data: Plain, kind: type[Any], raw: _ParsedError) -> tuple[Step, ...]:
     """Return steps with the key in place of each `...`: the entry that alone causes the same error."""
     steps: tuple[Step, ...] = ()
     for step in raw.steps:
@@ -188,7 +188,7 @@ def _name_keys(data: Plain, kind: type[Any], raw: _Raw) -> tuple[Step, ...]:
             here = value_at(data, steps)
             keys = list(here) if is_mapping(here) else []
             alone = ((key, _replaced(data, steps, {key: here[key]})) for key in keys)
-            found = next(((k, d) for k, d in alone if _complaint(d, kind) == raw), None)
+            found = next(((k, d) for k, d in alone if _error_of(d, kind) == raw), None)
             if found is None:
                 return steps
             step, data = found

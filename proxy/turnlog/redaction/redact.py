@@ -87,30 +87,30 @@ class Redactor:
                 return Redacted(_without_tail(data), False)
         if data.find(b"\0") >= 0:
             return self._wide_encoding(data)
-        cut = self._document(
+        cut = self._redact_document(
             data if complete else _OPEN_JWT.sub(_PLACEHOLDER, data), complete=complete
         )
         return Redacted(cut if complete else _without_tail(cut), cut != data)
 
     def text(self, s: str) -> tuple[str, bool]:
         """Return a text without secrets, and whether there were any."""
-        cut = self._text(s, 0)
+        cut = self._redact_text(s, 0)
         return cut, cut != s
 
     def _wide_encoding(self, data: bytes) -> Redacted:
         """Return UTF-16 or UTF-32 as it is, or redacted as a whole: JSON is UTF-8 (RFC 8259)."""
         text = data.replace(b"\0", b"")
-        if self._document(text) == text:
+        if self._redact_document(text) == text:
             return Redacted(data, False)
         return Redacted(b'"' + _PLACEHOLDER + b'"', True)
 
-    def _document(self, data: bytes, *, complete: bool = True) -> bytes:
+    def _redact_document(self, data: bytes, *, complete: bool = True) -> bytes:
         if _JSON_START.match(data):
             cut, sound = self._walk(data, 0, complete=complete)
             if sound:
                 return cut
         text = data.decode("utf-8", "surrogateescape")
-        cut_text = self._text(text, 0)
+        cut_text = self._redact_text(text, 0)
         return data if cut_text == text else cut_text.encode("utf-8", "surrogateescape")
 
     def _walk(self, data: bytes, depth: int, *, complete: bool = True) -> tuple[bytes, bool]:
@@ -121,7 +121,7 @@ class Redactor:
             else self._look.candidate_places(data)
         )
         texts = Texts(
-            string=partial(self._string, depth=depth),
+            string=partial(self._redact_string, depth=depth),
             plain=_plain,
             hides=self._names.hides,
             is_secret=self._matches_own_pattern,
@@ -129,13 +129,13 @@ class Redactor:
         walk = Walk(data, hits, texts, complete=complete)
         return walk.run(), walk.sound
 
-    def _string(self, raw: str, *, depth: int) -> str:
+    def _redact_string(self, raw: str, *, depth: int) -> str:
         """Return the raw content of a JSON string without secrets; one character is one byte."""
         plain = _plain(raw)
-        cut = self._text(plain, depth + 1)
+        cut = self._redact_text(plain, depth + 1)
         return raw if cut == plain else _escaped(cut, raw)
 
-    def _text(self, text: str, depth: int) -> str:
+    def _redact_text(self, text: str, depth: int) -> str:
         data = to_bytes(text)
         if not self._own and not self._look.has_candidates(data):
             return text
@@ -143,16 +143,16 @@ class Redactor:
             return PLACEHOLDER
         for _ in range(_ROUNDS):
             before = text
-            text, done = self._round(text, depth)
+            text, done = self._redact_once(text, depth)
             if text != before and not done:
                 # Decoding is costly: only when nothing else is found any more.
                 continue
-            cut, text = text, self._uncover(text, depth)
+            cut, text = text, self._redact_covered(text, depth)
             if text == cut:
                 return text
         return PLACEHOLDER
 
-    def _round(self, text: str, depth: int) -> tuple[str, bool]:
+    def _redact_once(self, text: str, depth: int) -> tuple[str, bool]:
         """Return a text redacted once, and whether another round cannot find anything."""
         data = to_bytes(text)
         if depth < _DEPTH and _JSON_START.match(data):
@@ -160,15 +160,17 @@ class Redactor:
             text = to_text(data)
             if sound:
                 return text, True
-        return self._flat(text, depth), False
+        return self._redact_plain(text, depth), False
 
-    def _flat(self, text: str, depth: int) -> str:
+    def _redact_plain(self, text: str, depth: int) -> str:
         """Return text that is not JSON, or only in part, without secrets."""
         # First, because another redaction would remove the line that announces the key.
         text = PRIVATE_KEY.sub(PLACEHOLDER, text)
         places, near = self._look.marks(text)
         text = cut_assignments(text, self._names, places)
-        text = cut_urls(text, self._names, lambda part: self._text(part, depth + _STEP) != part)
+        text = cut_urls(
+            text, self._names, lambda part: self._redact_text(part, depth + _STEP) != part
+        )
         text = cut_shapes(text, near)
         for own in self._own:
             text = PLACEHOLDER.join(
@@ -176,7 +178,7 @@ class Redactor:
             )
         return text
 
-    def _uncover(self, text: str, depth: int) -> str:
+    def _redact_covered(self, text: str, depth: int) -> str:
         """Return a text without secrets that show only when escapes are decoded."""
         if not self._is_covered(text, depth):
             return text
@@ -194,7 +196,7 @@ class Redactor:
         if plain is None or plain == raw:
             return plain is None
         shown = plain.decode("utf-8", "replace")
-        return self._flat(shown, depth + 1) != shown
+        return self._redact_plain(shown, depth + 1) != shown
 
     def _matches_own_pattern(self, token: str) -> bool:
         return any(own.has_match(token) for own in self._own)

@@ -37,7 +37,7 @@ _CLOSERS: Final = re.compile(r"[,;:.)}\]\"'\\<>]*+")
 _GLUED: Final = re.compile(r"[^\s&,;)}\]>]*+")
 _REST_OF_LINE: Final = re.compile(r"[^\r\n]*+")
 _BLOCK_SIGN: Final = re.compile(r"[|>][-+0-9]{0,3}[ \t]*+$")
-_GOES_ON: Final = re.compile(
+_CONTINUED: Final = re.compile(
     r"[:=]$|=>$|^(?:bearer|basic|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)$",
     re.IGNORECASE,
 )
@@ -47,7 +47,7 @@ _BRACKETS: Final = re.compile(
 )
 # Values that are none: types and references to a value, as in `token: str` and
 # `password=self.password`, of which source code is full.
-_NOTHING: Final = re.compile(
+_NO_VALUE: Final = re.compile(
     r"(?:null|none|nil|true|false|undefined|\[\s*\]|\{\s*\}|\(\)"
     r"|str|string|secretstr|bytes|int|number|bool|boolean|any|object|unknown|void"
     r"|(?-i:\$\{[A-Za-z_]\w*\}|\$[A-Z_]{3,})|\*{3,}|\.{3}"
@@ -171,7 +171,7 @@ def _cut_found(text: str, names: SecretNames, found: Iterable[re.Match[str]]) ->
         hides = _hides(text, match, names)
         if hides is Hides.NOTHING:
             continue
-        span = _value(text, match, hides)
+        span = _value_span(text, match, hides)
         if _is_worth_hiding(text[span.begin : span.end], hides, names):
             pieces += text[done : span.begin], PLACEHOLDER
             done = span.end
@@ -191,7 +191,7 @@ def _hides(text: str, match: re.Match[str], names: SecretNames) -> Hides:
 
 
 def _is_worth_hiding(value: str, hides: Hides, names: SecretNames) -> bool:
-    if value == PLACEHOLDER or _NOTHING.fullmatch(value):
+    if value == PLACEHOLDER or _NO_VALUE.fullmatch(value):
         return False
     if hides is Hides.ALL:
         return True
@@ -202,33 +202,33 @@ def _is_worth_hiding(value: str, hides: Hides, names: SecretNames) -> bool:
     return not _NUMBERS.fullmatch(value)
 
 
-def _value(text: str, match: re.Match[str], hides: Hides) -> Span:
+def _value_span(text: str, match: re.Match[str], hides: Hides) -> Span:
     """Return the span of the value after `match`, which may be empty."""
     at = match.end()
     if text.startswith(PLACEHOLDER, at):
-        return _cut_before(text, at)
+        return _placeholder_span(text, at)
     if quote := _QUOTE.match(text, at):
-        return _quoted(text, quote)
+        return _quoted_span(text, quote)
     if text[at : at + 1] in {"{", "[", "("}:
         return Span(at, _closing(text, at))
     if at == len(text) or text[at] in "\r\n" or _block_follows(text, at):
-        return _block(text, match.start("name"), at)
+        return _block_span(text, match.start("name"), at)
     sign = match.groupdict().get("sign")
     if sign is not None and hides is Hides.ALL and _is_first(text, match.start("name")):
-        return _to_line_end(text, at, sign)
-    return _bare(text, at)
+        return _line_span(text, at, sign)
+    return _bare_span(text, at)
 
 
-def _to_line_end(text: str, at: int, sign: str) -> Span:
+def _line_span(text: str, at: int, sign: str) -> Span:
     """Return the rest of a line, as in headers and environment files, whose values may have blanks."""
     rest = _REST_OF_LINE.match(text, at)
     end = rest.end() if rest else at
     if sign.startswith("=") and "&" in text[at:end]:
-        return _bare(text, at)
+        return _bare_span(text, at)
     return Span(at, at + len(text[at:end].rstrip()))
 
 
-def _bare(text: str, at: int) -> Span:
+def _bare_span(text: str, at: int) -> Span:
     """Return the span of one word, or of more if that cannot be the whole value."""
     # As in `Bearer abc`, `password: str = "abc"`, and before the name of another value.
     end = at
@@ -237,23 +237,23 @@ def _bare(text: str, at: int) -> Span:
         more = _MORE.match(text, end)
         if more is None or more.end() == end:
             break
-        if not more["sign"] and not _GOES_ON.search(word[0]):
+        if not more["sign"] and not _CONTINUED.search(word[0]):
             break
         end = more.end()
         if quote := _QUOTE.match(text, end):
-            end = _quoted(text, quote).end
+            end = _quoted_span(text, quote).end
             break
     return Span(at, end)
 
 
-def _cut_before(text: str, at: int) -> Span:
+def _placeholder_span(text: str, at: int) -> Span:
     """Return the span of a placeholder and what directly follows it, unless that only closes."""
-    word = _bare(text, at)
+    word = _bare_span(text, at)
     end = at + len(PLACEHOLDER)
     return Span(at, end) if _CLOSERS.fullmatch(text, end, word.end) else word
 
 
-def _quoted(text: str, quote: re.Match[str]) -> Span:
+def _quoted_span(text: str, quote: re.Match[str]) -> Span:
     """Return the span between quotes; to the end of the text if they are never closed."""
     escape, mark = quote[1], quote[2]
     begin = quote.end()
@@ -297,7 +297,7 @@ def _block_follows(text: str, at: int) -> bool:
     return line is not None and _BLOCK_SIGN.match(line[0]) is not None
 
 
-def _block(text: str, name_at: int, at: int) -> Span:
+def _block_span(text: str, name_at: int, at: int) -> Span:
     """Return the span of the indented lines (YAML) below the line of the name."""
     first = text.rfind("\n", max(0, name_at - 200), name_at) + 1
     if first == 0 and name_at > 200:
@@ -360,25 +360,25 @@ def _cut_userinfo(match: re.Match[str]) -> str:
 
 
 def _cut_encoded(token: str, names: SecretNames, look: Callable[[str], bool]) -> str:
-    plain = _plain(token)
+    plain = _decoded(token)
     if not (look(plain) or _STRUCTURED.search(plain) or _ENCODED_NAME.search(token)):
         return token
     parts = _URL_PARTS.split(token)
     cut = "".join(_cut_part(part, names, look) if "%" in part else part for part in parts)
-    return PLACEHOLDER if look(_plain(cut)) else cut
+    return PLACEHOLDER if look(_decoded(cut)) else cut
 
 
 def _cut_part(part: str, names: SecretNames, look: Callable[[str], bool]) -> str:
     name, sign, value = part.partition("=")
     if not sign:
-        return PLACEHOLDER if look(_plain(part)) else part
-    plain = _plain(name)
-    if names.hides(plain) is not Hides.NOTHING or plain in _URL_NAMES or look(_plain(value)):
+        return PLACEHOLDER if look(_decoded(part)) else part
+    plain = _decoded(name)
+    if names.hides(plain) is not Hides.NOTHING or plain in _URL_NAMES or look(_decoded(value)):
         return f"{name}={PLACEHOLDER}"
     return part
 
 
-def _plain(text: str) -> str:
+def _decoded(text: str) -> str:
     for _ in range(_LAYERS):
         text, before = unquote(text.replace("+", " ")), text
         if text == before:

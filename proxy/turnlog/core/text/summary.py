@@ -70,8 +70,8 @@ def summarize(
 ) -> str:
     """Return a summary of an answer in at most `limit` bytes; `size` is that of the whole answer."""
     if is_mcp:
-        return _cut(_mcp(answer, size, limit), limit)
-    return _cut(_plain(answer, media_type, size, limit), limit)
+        return _cut(_mcp_summary(answer, size, limit), limit)
+    return _cut(_plain_summary(answer, media_type, size, limit), limit)
 
 
 def preview(arguments: bytes, limit: int = PREVIEW_BYTES) -> str:
@@ -93,24 +93,24 @@ def contains_text(content: bytes, text: str) -> bool:
     return wanted in plain or json.dumps(wanted, ensure_ascii=False)[1:-1] in plain
 
 
-def _mcp(answer: bytes, size: int, limit: int) -> str:
+def _mcp_summary(answer: bytes, size: int, limit: int) -> str:
     try:
         result = _decode_result(answer)
         if result.result:
             result = _decode_result(result.result)
     except (ValueError, RecursionError):
-        return _broken(answer, size, limit)
+        return _broken_summary(answer, size, limit)
     error = result.error or result
     if error.code is not None:
         return one_line(f"error {error.code}: {error.message[:limit]}")
-    return _result(result, answer, limit)
+    return _result_summary(result, answer, limit)
 
 
-def _result(result: _ShownResult, answer: bytes, limit: int) -> str:
+def _result_summary(result: _ShownResult, answer: bytes, limit: int) -> str:
     blocks = result.content or []
     text = _first_text(blocks, limit)
     # The tail names the other blocks; a long text must not push it out.
-    tail = _others(blocks)
+    tail = _other_blocks(blocks)
     if not text and result.structured:
         text = one_line(_head(bytes(result.structured), limit))
     if not text and not tail:
@@ -138,7 +138,7 @@ def _first_text(blocks: list[_ShownBlock], limit: int) -> str:
     return ""
 
 
-def _others(blocks: list[_ShownBlock]) -> str:
+def _other_blocks(blocks: list[_ShownBlock]) -> str:
     """Return the blocks beside the first text, as `[image/png 34 KiB, 2 text]`."""
     if len(blocks) == 1 and blocks[0].text:
         return ""
@@ -148,14 +148,14 @@ def _others(blocks: list[_ShownBlock]) -> str:
         if first_text and (block.text or (block.resource and block.resource.text)):
             first_text = False
         else:
-            counts[_kind(block)] += 1
+            counts[_block_label(block)] += 1
     shown = [f"{n} x {kind}" if n > 1 else kind for kind, n in counts.most_common(4) if kind]
     if len(counts) > len(shown):
         shown.append("...")
     return f"[{', '.join(shown)}]" if shown else ""
 
 
-def _kind(block: _ShownBlock) -> str:
+def _block_label(block: _ShownBlock) -> str:
     resource = block.resource or _ShownResource()
     payload = bytes(block.data or resource.blob)
     if payload:
@@ -166,7 +166,7 @@ def _kind(block: _ShownBlock) -> str:
     return one_line(block.type[:32]) or "block"
 
 
-def _broken(answer: bytes, size: int, limit: int) -> str:
+def _broken_summary(answer: bytes, size: int, limit: int) -> str:
     """Return the readable part of a result that is cut, or not JSON."""
     text = _CUT_TEXT.search(answer, 0, _SEARCHED)
     if text:
@@ -188,7 +188,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"(?:\\u[0-9a-fA-F]{4}){1,2}|\\.", one, text, flags=re.DOTALL)
 
 
-def _plain(answer: bytes, media_type: str, size: int, limit: int) -> str:
+def _plain_summary(answer: bytes, media_type: str, size: int, limit: int) -> str:
     if size == 0 or not answer:
         return EMPTY if size == 0 else f"{human_size(size)} {one_line(media_type[:64])}".rstrip()
     if _is_text(answer, media_type):
