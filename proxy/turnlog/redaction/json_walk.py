@@ -1,4 +1,4 @@
-"""Walk JSON token by token, and cut what stands under secret names. Broken JSON is walked too.
+"""JSON without what stands under secret names, token by token; broken JSON as well.
 
 The walk knows where the first look found something (`hits`). Everything else can be neither a
 secret nor the name of one, and is passed over as fast as Python can.
@@ -45,7 +45,7 @@ _FAR: Final = 256
 
 
 class Texts(Struct, frozen=True):
-    """What the walk asks about things that have no structure. Strings come as they stand in JSON."""
+    """The questions of the walk about strings and numbers. Strings come as they stand in JSON."""
 
     string: Callable[[str], str]
     """Return a string with secrets cut out; the same one where there are none."""
@@ -54,7 +54,7 @@ class Texts(Struct, frozen=True):
     hides: Callable[[str], Hides]
     """Return what vanishes under a name."""
     is_secret: Callable[[str], bool]
-    """Tell whether a number is secret for what it looks like."""
+    """Return whether a number is secret for what it looks like."""
 
 
 class _Frame(Struct):

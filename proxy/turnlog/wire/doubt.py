@@ -1,4 +1,4 @@
-"""Find where a server may read a call of a tool in what turnlog reads as something else.
+"""Texts in which a server may read a call of a tool, while turnlog reads something else.
 
 Servers differ in what they take for JSON-RPC: many do not ask for `jsonrpc`, Go's encoding/json takes
 keys in any case, Python's json reads UTF-16 and UTF-32, and its text files end lines at CR as well.

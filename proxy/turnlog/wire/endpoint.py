@@ -1,4 +1,4 @@
-"""What an HTTP endpoint of MCP 2026-07-28 owes its clients beside the answer itself.
+"""Checks and statuses of an HTTP endpoint of MCP 2026-07-28.
 
 Headers mirror the body, which is the truth (MCP, transports, "Standard request headers"); errors
 come with statuses. The handshake revisions ask for none of this.
@@ -54,7 +54,7 @@ def status_of(code: int | None) -> int:
 
 
 def is_stateless_request(message: Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request means to speak 2026-07-28 or later: no other revision's does so."""
+    """Return whether a request speaks MCP 2026-07-28 or later."""
     header = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     return is_stateless(header) or f"{_META}protocolVersion" in _meta(message)
 
@@ -65,7 +65,7 @@ def _meta(message: Message) -> dict[str, Raw]:
 
 
 def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> RpcRefusal | None:
-    """Return why a request is none of 2026-07-28, whose headers have names in lower case.
+    """Return the error of a request that is not valid in MCP 2026-07-28; header names in lower case.
 
     `headers` are `None` where there are none to mirror anything: on a pipe.
     """

@@ -1,4 +1,4 @@
-"""Return whether a text that a tool returned as a success begins as failures usually do.
+"""Error texts: whether a text that a tool returned as a success begins like an error message.
 
 The patterns were written for texts of reference servers and public issues; how many they find, and what
 they take for a failure that is none, is measured in tests/unit/wire/test_error_text.py.
@@ -109,7 +109,7 @@ _GATE: Final = compile_pattern(
 
 
 def looks_like_error(text: str) -> bool:
-    """Return whether a text begins as programs usually begin to speak of a failure of theirs."""
+    """Return whether a text begins like an error message."""
     start = text[:LOOKED_AT].lstrip(_DECORATION)
     if start.startswith("{"):
         return _JSON.match(start) is not None

@@ -1,4 +1,4 @@
-"""JSON text read in pieces, cut anywhere: the values at a few places, and another id in a message.
+"""JSON text read in pieces, cut anywhere: values at a few places, and ids replaced in messages.
 
 For text too large to hold. Nothing but the values that are asked for is kept, each cut to a length.
 Strings and brackets of all others are passed over without a look at their grammar.
@@ -20,9 +20,9 @@ from .json_text import (
     Skipper,
     ValueShape,
     decode_string,
-    dull_run,
     past_space,
     shape,
+    simple_members,
     string_end,
 )
 
@@ -48,14 +48,14 @@ class JsonPlace(Struct, frozen=True, eq=False, dict=True):
     """Bytes that are kept of a scalar; 0 where only what is within the value is wanted."""
 
     @cached_property
-    def dull(self) -> re.Pattern[bytes]:
-        """Matches a run of members that are not wanted, as long as they are simple."""
-        return dull_run(tuple(self.members))
+    def skippable(self) -> re.Pattern[bytes]:
+        """Matches a run of simple members that are not wanted."""
+        return simple_members(tuple(self.members))
 
     @cached_property
-    def dull_items(self) -> re.Pattern[bytes]:
-        """Matches a run of items of an array in which nothing is wanted, as long as they are simple."""
-        return dull_run(tuple(self.item.members) if self.item else (), objects=True)
+    def skippable_items(self) -> re.Pattern[bytes]:
+        """Matches a run of simple items of an array in which nothing is wanted."""
+        return simple_members(tuple(self.item.members) if self.item else (), objects=True)
 
 
 class FoundValue(NamedTuple):
@@ -72,7 +72,7 @@ class FoundValue(NamedTuple):
 
 
 class JsonStream:
-    """Takes the pieces of one JSON text, and finds the values at the wanted places.
+    """An incremental reader of one JSON text that reports the values at the wanted places.
 
     Raises nothing. Text that is no JSON is passed over from where that shows.
     """
@@ -109,7 +109,7 @@ class JsonStream:
         self._skipper = Skipper()
 
     def feed(self, data: bytes) -> list[FoundValue]:
-        """Take a piece; return the wanted values that end in it, and the containers that begin."""
+        """Read a piece; return the wanted values that end in it, and the containers that begin."""
         self._found = []
         place, size = 0, len(data)
         while place < size:
@@ -141,7 +141,7 @@ class JsonStream:
         return self._begin if is_open and self._place is not None and self._place.limit else -1
 
     def passes(self, data: bytes) -> bool:
-        """Take a piece if all of it lies within one value that is not wanted, else nothing."""
+        """Read a piece and return true, if all of it lies within one value that is not wanted."""
         if self._step != self._skip:
             return False
         skipper = copy(self._skipper)
@@ -282,9 +282,9 @@ class JsonStream:
         return self._key(data, place)
 
     def _key(self, data: bytes, place: int) -> int:
-        if dull := self._levels[-1][0].dull.match(data, place):
+        if run := self._levels[-1][0].skippable.match(data, place):
             self._step = self._key
-            place = dull.end()
+            place = run.end()
         place = past_space(data, place)
         if place == len(data):
             return place
@@ -305,7 +305,7 @@ class JsonStream:
         within, _ = self._levels[-1]
         self._place = within.item
         self._step = self._value
-        run = within.dull_items.match(data, place)
+        run = within.skippable_items.match(data, place)
         return run.end() if run else place
 
     def _colon(self, data: bytes, place: int) -> int:
@@ -383,7 +383,7 @@ _CONTAINERS: Final = {
 
 
 class Outline(Struct, frozen=True):
-    """What was read of a message: `tokens` maps paths to JSON text.
+    """A few values of a message: `tokens` maps paths to JSON text.
 
     A token is a whole scalar, or its first `TOKEN_LIMIT` bytes, or `{}`, `[]` for an empty and
     `{`, `[` for any other container. The value at the path "" is the message itself. Of equal keys
@@ -406,7 +406,7 @@ class Outline(Struct, frozen=True):
 
 
 class OutlineReader:
-    """Takes the pieces of one JSON text; `finish` returns what was in it. Raises nothing."""
+    """An incremental reader of one message; `finish` returns its outline. Raises nothing."""
 
     __slots__ = ("_stream", "_tokens")
 
@@ -415,7 +415,7 @@ class OutlineReader:
         self._tokens: dict[str, bytes] = {}
 
     def feed(self, data: bytes) -> None:
-        """Read on."""
+        """Read the next piece."""
         for found in self._stream.feed(data):
             self._put(found)
 
@@ -427,7 +427,7 @@ class OutlineReader:
 
     @property
     def outline(self) -> Outline | None:
-        """What was read, if the text may end here: `None` amid a value, and for a bare number."""
+        """The outline, if the text may end here: `None` amid a value, and for a bare number."""
         return Outline(self._tokens, True) if self._stream.is_whole else None
 
     def _put(self, found: FoundValue) -> None:
@@ -482,23 +482,23 @@ _ID_OF_ONE: Final = {"id": JsonPlace("id", limit=_ID_LIMIT)}
 _ID: Final = JsonPlace("", _ID_OF_ONE, item=JsonPlace("", _ID_OF_ONE, limit=0), limit=0)
 
 
-class OwnId:
-    """Reads one JSON-RPC message, or an array of them, and changes the ids that `spellings` names.
+class IdReplacer:
+    """Replaces ids in one JSON-RPC message, or in an array of them: those that `replacements` names.
 
     Its keys are ids as they read, its values JSON. Only a message's own `id` counts: what stands
     deeper, or under another name, is the tool's. Raises nothing; what is no JSON passes.
     """
 
-    __slots__ = ("_held", "_spellings", "_stream")
+    __slots__ = ("_held", "_replacements", "_stream")
 
-    def __init__(self, spellings: Mapping[str, bytes]) -> None:
-        self._spellings = spellings
+    def __init__(self, replacements: Mapping[str, bytes]) -> None:
+        self._replacements = replacements
         self._stream = JsonStream(_ID)
         self._held = b""
         """The start of an id whose end has not come."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece; return it, with what was held back, as far as it is sure."""
+        """Read a piece; return what can go on: nothing is held back but the start of an id."""
         stream = self._stream
         start = done = stream.size - len(self._held)
         found = stream.feed(data)
@@ -519,7 +519,7 @@ class OwnId:
         return b"".join(out)
 
     def passes(self, data: bytes) -> bool:
-        """Take a piece if all of it lies within one value and leaves as it is; else take nothing."""
+        """Read a piece and return true, if all of it lies within one value and goes on as it is."""
         return self._stream.passes(data)
 
     def finish(self) -> bytes:
@@ -531,7 +531,7 @@ class OwnId:
         is_whole = found.end - found.begin == len(found.token)
         if not is_whole or not found.token.startswith(b'"'):
             return None
-        return self._spellings.get(decode_string(found.token))
+        return self._replacements.get(decode_string(found.token))
 
     def _may_be_id(self, start: bytes) -> bool:
         # No string has a line feed within, but the data of an event may be cut by one.

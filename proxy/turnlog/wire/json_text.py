@@ -72,7 +72,7 @@ _lax_value = json.JSONDecoder(strict=False, parse_int=_number).decode
 
 
 class ValueShape(StrEnum):
-    """What kind of value a text holds, as far as emptiness is concerned."""
+    """The kind of a value, as far as emptiness is concerned."""
 
     ABSENT = "absent"
     NULL = "null"
@@ -111,7 +111,7 @@ def is_string(raw: bytes) -> bool:
 
 
 class Skipper:
-    """Finds the end of one array or object, over any number of pieces of text.
+    """An incremental search for the end of one array or object.
 
     Strings and the number of open brackets are all it looks at: `[}` passes, and what stands
     between brackets is not checked. Memory is bounded, the time linear.
@@ -126,7 +126,7 @@ class Skipper:
         self._escaped = False
 
     def feed(self, data: bytes, start: int) -> int:
-        """Go on at `start`; return where the container has ended, or -1 for not in this piece."""
+        """Read on from `start`; return where the container has ended, or -1 for not in this piece."""
         size = len(data)
         bound = 0
         while start < size:
@@ -168,7 +168,7 @@ class Skipper:
 
 
 def string_end(data: bytes, start: int, *, escaped: bool = False) -> tuple[int, bool]:
-    """Find the end of a string whose opening quote stands before `start`.
+    """Return where a string ends whose opening quote stands before `start`.
 
     Returns the position behind the closing quote, or -1, and then whether the text ends between a
     backslash and what it escapes. `escaped` is what an earlier piece of the string ended with.
@@ -278,7 +278,7 @@ def named_spans(raw: bytes, name: str, start: int = 0) -> list[tuple[int, int]]:
 
     As `member_spans`, but others are passed over in runs where they are simple.
     """
-    found = member_spans(raw, start, skipped=dull_run((name,)))
+    found = member_spans(raw, start, skipped=simple_members((name,)))
     return [(begin, end) for key, begin, end in found if key == name]
 
 
@@ -313,8 +313,8 @@ def member_spans(
 
 
 @cache
-def dull_run(names: tuple[str, ...], *, objects: bool = False) -> re.Pattern[bytes]:
-    """Return a pattern of a run of members with other names, as long as they are simple.
+def simple_members(names: tuple[str, ...], *, objects: bool = False) -> re.Pattern[bytes]:
+    """Return a pattern of a run of simple members with other names than these.
 
     With `objects` it is one of items of an array: objects of such members alone. So a million
     members take a tenth of a second instead of two and more.
@@ -333,7 +333,7 @@ def dull_run(names: tuple[str, ...], *, objects: bool = False) -> re.Pattern[byt
 
 
 def _known_end(raw: bytes, start: int, known: Raw) -> int:
-    """Return where a value ends of which is known what it may be: to compare is far faster."""
+    """Return where a value ends, by comparing it with what it may be: far faster than a scan."""
     value = bytes(known)
     # A number that begins so may go on.
     is_same = value[:1] in _ENDS_ITSELF and raw.startswith(value, start)
@@ -408,7 +408,7 @@ def value_of(raw: bytes) -> object:
 
 
 def read_value(raw: bytes, otherwise: object = None) -> object:
-    """Return what a text says to a reader that puts up with all that some server may send.
+    """Return what a text says, read as tolerantly as can be.
 
     Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
     `otherwise` is for what is no JSON all the same, and for what nests deeper than `MAX_DEPTH`.

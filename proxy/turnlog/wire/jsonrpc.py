@@ -56,7 +56,7 @@ _CALL: Final = Raw(b'"tools/call"')
 
 
 class Kind(StrEnum):
-    """What a JSON-RPC message is."""
+    """The kinds of JSON-RPC messages."""
 
     REQUEST = "request"
     NOTIFICATION = "notification"
@@ -114,7 +114,7 @@ class Batch(Struct, frozen=True, dict=True):
 
     @cached_property
     def items(self) -> "Sequence[Message | Malformed]":
-        """What each of its texts says; of a large batch read anew by each who asks."""
+        """The messages; those of a large batch are parsed anew in each iteration."""
         # 300,000 answers take 20 MiB as texts, and ten times that once they are read.
         is_small = len(self.texts) <= BATCH_LIMIT
         return tuple(map(_item, self.texts)) if is_small else _Items(self.texts)
@@ -267,7 +267,7 @@ def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
 
 
 def outline_kind(outline: Outline) -> Kind | None:
-    """Return what a skimmed message is."""
+    """Return the kind of a message of which only the outline is known."""
     return _kind(
         outline.raw("method"),
         outline.raw("id"),
@@ -421,7 +421,7 @@ class _Checked(Struct, frozen=True):
 
 
 def _check(data: bytes) -> _Checked:
-    """Hold a text against the grammar of JSON, with all that Python's reader puts up with."""
+    """Check a text against the grammar of JSON as Python's reader takes it."""
     seen: set[Flag] = set()
 
     def close(pairs: list[tuple[str, object]]) -> None:

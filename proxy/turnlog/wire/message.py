@@ -60,7 +60,7 @@ class MessageReader(Struct, eq=False):
     """What it said then."""
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Read the next piece."""
         self.size += len(data)
         if self.size <= self.limit:
             self._pieces.append(data)
@@ -84,7 +84,7 @@ class MessageReader(Struct, eq=False):
 
     @property
     def so_far(self) -> Message | Batch | Malformed | Outline | None:
-        """What the text says if it ends here; `None` where that is not known, or it cannot.
+        """The content if the text ends here; `None` where that is not known, or it cannot.
 
         More may be fed after this.
         """
@@ -122,7 +122,7 @@ class MessageReader(Struct, eq=False):
 
     @property
     def content(self) -> Message | Batch | Malformed | Outline:
-        """What the text says; of a truncated one an `Outline`. Call after `finish`."""
+        """The message; of a truncated text an `Outline`. Call after `finish`."""
         if self._content is None:
             if self._outline is not None:
                 self._content = self._judged(self._outline.finish())
@@ -170,7 +170,7 @@ class LineReader:
         """Whether a line has begun to come in pieces."""
 
     def feed(self, chunk: bytes) -> list[LinePiece]:
-        """Take the next chunk; return what can go on."""
+        """Read the next chunk; return what can go on."""
         pieces: list[LinePiece] = []
         start = 0
         while end := chunk.find(b"\n", start) + 1:

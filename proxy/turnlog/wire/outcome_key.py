@@ -1,4 +1,4 @@
-"""Take members named `turnlog/outcome` out of what an upstream sends.
+"""Members named `turnlog/outcome` are taken out of what an upstream sends.
 
 Under that name turnlog says how a call ended, so nobody else may use it. Of a text that is whole the
 member is removed. In a text that passes in pieces the name is overwritten instead, with as many bytes:
@@ -116,7 +116,7 @@ def _without(text: bytes, member: re.Pattern[bytes]) -> bytes | None:
 
 
 class OtherReadings:
-    """Looks for the name in a body as some clients read it, though its sender may not mean it so.
+    """Searches a body for the name as some clients may read it, whatever its sender meant.
 
     A client that does not know a content coding takes the body as it came, and some clients (httpx
     for events, requests for JSON) decode a text by the charset that its media type names.
@@ -143,7 +143,7 @@ class OtherReadings:
         return in_coded or any(mask.found for _, mask in self._texts)
 
     def feed(self, raw: bytes, text: bytes) -> None:
-        """Take a piece as it came, and what it says when its content coding is undone."""
+        """Search a piece as it came, and as it reads without its content coding."""
         if self._coded is not None:
             self._coded.feed(raw)
         for each in tuple(self._texts):
@@ -195,7 +195,7 @@ class OutcomeMask:
         """Whether the name was found, so far."""
 
     def feed(self, piece: bytes) -> bytes:
-        """Take a piece; return what is sure of it and of what was held back."""
+        """Search a piece; return what can go on of it and of what was held back."""
         if self._looks and (is_json := holds_json(piece)) is not None:
             self._looks, self.passes = False, not is_json
         if self.passes:
@@ -248,7 +248,7 @@ class EitherMask:
         return self._json.found or self._events.found
 
     def feed(self, piece: bytes) -> bytes:
-        """Take a piece; return what is sure of it and of what was held back."""
+        """Search a piece; return what can go on of it and of what was held back."""
         return self._events.feed(self._json.feed(piece))
 
     def finish(self) -> bytes:

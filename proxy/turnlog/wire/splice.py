@@ -6,7 +6,7 @@ All else stays byte for byte. What cannot be changed safely is left alone.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .json_stream import OwnId
+from .json_stream import IdReplacer
 from .json_text import decode_string, item_spans, named_spans, past_space, text_of
 from .jsonrpc import id_key
 from .sse import parts_of
@@ -118,7 +118,7 @@ def _with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
 
 
 def _inserted(text: bytes, start: int, member: bytes) -> bytes:
-    """Put a member first into the object that begins at `start`."""
+    """Return a text with one more member, as the first of the object that begins at `start`."""
     empty = text.startswith(b"}", past_space(text, start + 1))
     return text[: start + 1] + member + (b"" if empty else b",") + text[start + 1 :]
 
@@ -146,7 +146,7 @@ def as_event(data: bytes) -> bytes:
 
 
 class Respelling:
-    """Puts callers' ids back in place of those of later attempts, in text of any size.
+    """Replaces the ids of later attempts by those of the callers, in text of any size.
 
     The text is a JSON-RPC message, or a stream of events with one each, as it turns out. A message's
     own `id` is all that changes, and no more than its start is held back between two pieces.
@@ -156,7 +156,7 @@ class Respelling:
 
     def __init__(self, spellings: Mapping[bytes, bytes]) -> None:
         self._spellings = {decode_string(old): new for old, new in spellings.items()}
-        self._message = OwnId(self._spellings)
+        self._message = IdReplacer(self._spellings)
         self._plain: bool | None = None
         """Whether the text is a message and no stream; `None` while only blanks have come."""
         self._first = True
@@ -167,7 +167,7 @@ class Respelling:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> bytes:
-        """Take a piece; return what is sure of it and of what was held back."""
+        """Read a piece; return what can go on of it and of what was held back."""
         if self._plain is None and (text := piece.lstrip(_BLANK)):
             self._plain = text[:1] in _MESSAGES
             if self._plain:
@@ -181,7 +181,7 @@ class Respelling:
         return self._message.finish()
 
     def _part(self, part: bytes) -> bytes:
-        """Take a line of a stream, or what has come of one, or a run of lines of data."""
+        """Read a line of a stream, or a part of one, or a run of lines of data."""
         if b"\n" in part[:-2]:
             return self._run(part)
         after_cr, self._after_cr = self._after_cr, part.endswith(b"\r")
@@ -195,7 +195,7 @@ class Respelling:
         return text[:start] + rest + self._line_ended() + part[len(text) :]
 
     def _run(self, lines: bytes) -> bytes:
-        """Take whole lines of data: most often all of them lie deep within a result."""
+        """Read whole lines of data: most often all of them lie deep within a result."""
         self._after_cr = False
         if self._message.passes(lines[len(_DATA) :].replace(b"\n" + _DATA, b"\n")):
             return lines
@@ -213,6 +213,6 @@ class Respelling:
         """End a line, and with a blank one the event; return what need not be held back now."""
         held = self._message.feed(b"\n")[:-1] if self._is_data else b""
         if not self._line:
-            self._message = OwnId(self._spellings)
+            self._message = IdReplacer(self._spellings)
         self._line, self._is_data, self._first = b"", False, False
         return held

@@ -1,4 +1,4 @@
-"""Watch an event stream (WHATWG HTML, section 9.2) go by without changing a byte.
+"""Event streams (WHATWG HTML, section 9.2), cut into events without changing a byte.
 
 A line ends with LF, CR or CRLF; a CR at the end of a chunk ends its line at once, and an LF that
 follows belongs to it. Every block that a blank line ends is reported, also what a browser would
@@ -45,7 +45,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> bytes:
-        """What was kept of the data."""
+        """The data, as far as it is kept."""
         return self.body.finish() if self.body is not None else b""
 
 
@@ -96,7 +96,7 @@ class EventReader:
         return begins or self._body is not None
 
     def feed(self, chunk: bytes) -> list[EventPiece]:
-        """Take a chunk; return it in pieces."""
+        """Read a chunk; return it in pieces."""
         pieces: list[EventPiece] = []
         done = place = self._usual(chunk, pieces) if self._is_between else 0
         for part in parts_of(chunk[place:] if place else chunk):
@@ -135,7 +135,7 @@ class EventReader:
         return place
 
     def _take(self, line: bytes) -> Event | None:
-        """Take a line, or what has come of it, or a run of data lines."""
+        """Read a line, or a part of one, or a run of data lines."""
         if self._after_cr:
             self._after_cr = False
             if line == b"\n":

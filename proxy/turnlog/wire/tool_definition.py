@@ -121,7 +121,7 @@ def _is_nested(value: Json) -> bool:
 
 
 def is_object(value: Json) -> TypeGuard[dict[str, Json]]:
-    """Tell whether this is a JSON object."""
+    """Return whether this is a JSON object."""
     return isinstance(value, dict)
 
 
@@ -159,7 +159,7 @@ def encoded(value: Json) -> bytes:
 
 
 class Part(StrEnum):
-    """What of a definition has changed."""
+    """The parts of a definition that may change."""
 
     NAME = "name"
     TITLE = "title"

@@ -97,7 +97,7 @@ class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskPoll(Struct, frozen=True, kw_only=True):
-    """What an answer about a task says of the call that began it."""
+    """The state of a call that became a task, as an answer about the task gives it."""
 
     task_id: str
     terminal: bool
@@ -332,7 +332,7 @@ def _ttl(raw: Raw) -> int | UnsetType | None:
 
 
 class _Look(Struct, frozen=True, kw_only=True, gc=False):
-    """What the content of a result says that is an object, or null."""
+    """Whether the content of a result, which is an object or null, says something."""
 
     nothing: bool = False
     """Whether there is nothing to read (semantics, section 3)."""
@@ -371,8 +371,10 @@ def _look_at(whole: bytes, content: Raw, structured: Raw) -> _Look:
 
 
 def is_spoken(result: _Value) -> bool:
-    """Return whether a result, as plain values, is nothing but texts that say something, as most are,
-    and that do not begin like an error: then there is nothing more to find in it."""
+    """Return whether a result, as plain values, is nothing but texts that say something.
+
+    So are most. They do not begin like an error either: there is nothing more to find.
+    """
     if not isinstance(result, dict) or not result.keys() <= _OF_TEXTS or result.get("isError"):
         return False
     texts = _texts(result.get("content"))

@@ -19,7 +19,7 @@ class Definition(Struct, frozen=True, kw_only=True):
 
 
 class ToolPage(Struct, frozen=True):
-    """What one page lists."""
+    """One page of a list."""
 
     definitions: dict[str, Definition]
     next_cursor: str = ""

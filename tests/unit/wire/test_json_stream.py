@@ -5,9 +5,9 @@ import pytest
 from turnlog.wire.json_stream import (
     STATE_LIMIT,
     TOKEN_LIMIT,
+    IdReplacer,
     Outline,
     OutlineReader,
-    OwnId,
     outline_of,
 )
 from turnlog.wire.json_text import ValueShape
@@ -185,7 +185,7 @@ def test_ids_are_found_among_many_items_of_an_array(size: int) -> None:
     old, new = b'"turnlog-1"', b"7"
     items = b'[ %b,{"a":1},{"id":5},{%b},{"id":%b,%b},[{"id":%b}],5,{"b":{"id":%b}},{"id":%b}]'
     data = items % (b",".join([b"{ }", b'{"x":1,"y":"z"}'] * 50), DULL, old, DULL, *(old,) * 3)
-    own = OwnId({"turnlog-1": new})
+    own = IdReplacer({"turnlog-1": new})
     changed = b"".join(own.feed(data[at : at + size]) for at in range(0, len(data), size))
     first, last = b'{"id":%b,"k0"', b'{"id":%b}]'
     expected = data.replace(first % old, first % new)
@@ -194,5 +194,5 @@ def test_ids_are_found_among_many_items_of_an_array(size: int) -> None:
 
 @pytest.mark.parametrize("data", [b"[]", b"[ ]", b"[{}]", b'[{"id":"turnlog-', b'"turnlog-1"'])
 def test_a_text_without_an_own_id_passes_as_it_is(data: bytes) -> None:
-    own = OwnId({"turnlog-1": b"7"})
+    own = IdReplacer({"turnlog-1": b"7"})
     assert own.feed(data[:3]) + own.feed(data[3:]) + own.finish() == data
