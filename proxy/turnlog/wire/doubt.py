@@ -24,6 +24,7 @@ _OPENS: Final = (b"{", b"[")
 _LEVELS: Final = 4
 """How deep arrays within arrays are looked into."""
 _decode_raw: Final = msgspec.json.Decoder(Raw).decode
+_BROKEN: Final = frozenset({Defect.NOT_JSON, Defect.CUT})
 _ENVELOPE: Final = frozenset({"method", "params"})
 _PARAMS: Final = frozenset({"name", "arguments"})
 
@@ -33,10 +34,8 @@ def may_hold_call(text: bytes) -> bool:
 
     True of each object or array that is not JSON as the RFC has it: how a lax reader takes it is open.
     """
-    text = _as_utf8(text).removeprefix(_BOM).lstrip(_BLANKS)
-    if not text.startswith(_OPENS):
-        return False
-    return _is_broken(text) or _holds_call(text)
+    text = _as_utf8(text)
+    return _begins_json(text) and (_is_broken(text) or _holds_call(text))
 
 
 def hides_call(line: bytes) -> bool:
@@ -58,6 +57,8 @@ def has_twins(text: bytes) -> bool:
 
 def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
     """Return whether a server may find a call in a text that is not among what was read of it."""
+    if isinstance(content, Malformed) and content.reason in _BROKEN and _as_utf8(text) is text:
+        return _begins_json(text)  # it need not be parsed again to see that
     if not may_hold_call(text):
         return False
     if isinstance(content, Message):
@@ -86,6 +87,10 @@ def is_unreadable(text: bytes) -> bool:
     return bool(text.strip(_BLANKS)) and _is_broken(text)
 
 
+def _begins_json(text: bytes) -> bool:
+    return text.removeprefix(_BOM).lstrip(_BLANKS).startswith(_OPENS)
+
+
 def _is_broken(text: bytes) -> bool:
     try:
         _decode_raw(text)
@@ -93,7 +98,7 @@ def _is_broken(text: bytes) -> bool:
         content = parse(text, most=BATCH_LIMIT)
         if isinstance(content, Batch):
             return content.is_partial
-        return isinstance(content, Malformed) and content.reason in (Defect.NOT_JSON, Defect.CUT)
+        return isinstance(content, Malformed) and content.reason in _BROKEN
     return False
 
 
