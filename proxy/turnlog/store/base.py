@@ -145,7 +145,7 @@ class Draft(Struct, kw_only=True, gc=False):
     """Links of an intent that is not written (`Conflict`) where another writer's commit behind `seen`
     carries one of them."""
     seen: int | None = None
-    """What its writer has seen, see `stale`: of a note about a fact (`Body.fact_key`) the seq of its
+    """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""
     more: "Draft | None" = None
     """Another draft of the same session for the same transaction, right behind this one. An
@@ -157,7 +157,7 @@ class FlawKind(StrEnum):
 
     UNREADABLE = "unreadable"
     ALTERED = "altered"
-    """They can be read, and are not what was written there."""
+    """They can be read, but are not as they were written."""
     MISSING = "missing"
     """They were the newest, and are gone."""
 
@@ -335,7 +335,7 @@ class View(Protocol):
         ...
 
     def noted(self, note: NoteKind) -> Iterator[bytes]:
-        """Yield once the calls that notes of this kind speak of, in the order of the notes."""
+        """Yield once the calls that have a note of this kind, in the order of the notes."""
         ...
 
     def unheard(self) -> Iterator[bytes]:
@@ -363,7 +363,7 @@ class View(Protocol):
         ...
 
     def gone(self, handle: bytes) -> Gone | None:
-        """Return why stored content cannot be read; `None` where it can, and is what was put there."""
+        """Return why stored content cannot be read; `None` where it can, unchanged."""
         ...
 
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
@@ -374,11 +374,11 @@ class View(Protocol):
         ...
 
     def flaws(self) -> Iterator[Flaw]:
-        """Yield what is wrong with the log as a whole, whosever records they were."""
+        """Yield the flaws of the log as a whole, of all sessions."""
         ...
 
     def index_flaws(self) -> Iterator[str]:
-        """Yield what the indexes and the names of sessions say that the log does not."""
+        """Yield where the indexes and the names of sessions disagree with the log."""
         ...
 
     @property
@@ -397,7 +397,7 @@ class Store(Protocol):
 
     @property
     def recovered(self) -> list[Commit]:
-        """The outcomes that opening wrote for attempts that nobody can finish any more.
+        """The outcomes that opening wrote for attempts that can never be finished.
 
         Those of parked legs whose time had passed carry `Flag.EXPIRED`.
         """

@@ -152,7 +152,7 @@ class BlobReader:
         self._boot = boot
         self._readonly = readonly
         self._open: dict[Bucket, tuple[int, lmdb.Environment]] = {}
-        """With the `identity` of each; the one used last stands last."""
+        """With the `identity` of each; the most recently used is last."""
         self._lock = threading.Lock()
 
     def get(self, handle: bytes) -> Blob | None:
@@ -162,7 +162,7 @@ class BlobReader:
         return _checked(value, place, handle) if place and isinstance(value, bytes) else None
 
     def gone(self, handle: bytes, since: int) -> Gone | None:
-        """Return why a blob cannot be read; `None` where it can, and is what was put there.
+        """Return why a blob cannot be read; `None` where it can, unchanged.
 
         `since` is the time, ns UTC, from which on it is marked why a bucket was unlinked.
         """
@@ -195,8 +195,8 @@ class BlobReader:
             self._close(bucket)
 
     def _value(self, place: _Place) -> bytes | Gone | None:
-        """Return what lies at a place, or why it cannot be read; `None` where its bucket is not there
-        any more."""
+        """Return the stored bytes at a place, or why they cannot be read; `None` where the bucket is
+        gone."""
         with self._lock:
             self._sweep()
             return self._stored(Bucket(place.span, place.bucket), place.n)
@@ -251,7 +251,7 @@ def _place(handle: bytes) -> _Place | None:
 
 
 def _checked(value: bytes, place: _Place, handle: bytes) -> Blob | None:
-    """Return the blob that was put there, or `None` if it is not what lies there now."""
+    """Return the blob, or `None` if its content is not what its handle names."""
     try:
         blob = unpack_blob(value)
     except (zstd.ZstdError, IndexError):
@@ -297,7 +297,7 @@ def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
 
 
 def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
-    """Yield the buckets that are not as they were written, each with what is wrong."""
+    """Yield the damaged buckets, each with its first flaw."""
     for bucket in buckets(folder):
         path = folder / bucket.name
         if torn(path, boot) or _is_begun(path):
@@ -332,7 +332,7 @@ def _gaps(env: lmdb.Environment) -> list[str]:
 
 
 class BlobWriter:
-    """Writes blobs into the bucket of the present. Belongs to who writes."""
+    """Writes blobs into the present bucket. Used by the writer's thread."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class BlobWriter:
         report: Callable[[StoreError], None],
         remembered: int = REMEMBERED,
     ) -> None:
-        """`report` is told of damaged buckets, which are passed over."""
+        """`report` is called for damaged buckets, which are skipped."""
         self._report = report
         self._remembered = remembered
         self._folder = data / "blobs"
@@ -411,7 +411,7 @@ class BlobWriter:
         path, mark = self._folder / bucket.name, _mark(self._folder, bucket, why)
         with suppress(OSError):  # the disk is full: there is room for it afterwards
             mark.mkdir(mode=0o700, exist_ok=True)
-        # In one step: nobody shall open, or add to, what is half removed.
+        # In one step: no process may open, or add to, a half removed bucket.
         with suppress(OSError):
             path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
         for gone in self._folder.glob(f"{_GONE}*"):
@@ -456,7 +456,7 @@ class BlobWriter:
         return there[-1] if there else Bucket(span, 0)
 
     def _enter(self, bucket: Bucket) -> tuple[lmdb.Environment, Bucket]:
-        """Open a bucket, or the next where it is damaged: what it holds stays as it is."""
+        """Open a bucket, or the next one where it is damaged; a damaged one is left as it is."""
         while True:
             try:
                 return self._opened(bucket), bucket
@@ -475,7 +475,7 @@ class BlobWriter:
         return env
 
     def _adopt(self, path: Path, env: lmdb.Environment) -> None:
-        """Bring to the disk what killed writers left to the system, and take their marks off."""
+        """Flush what killed writers left in the system's cache, and remove their marks."""
         for mark in path.glob(f"written-{self._boot}-*"):
             if not is_locked(self._epochs, int(mark.name.rpartition("-")[2])):
                 env.sync(True)

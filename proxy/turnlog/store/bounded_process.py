@@ -1,4 +1,4 @@
-"""Run what reads a store that may be damaged in a process of its own, and not for ever.
+"""Reading a store that may be damaged, in a child process with a time limit.
 
 LMDB ends its process where a page makes no sense (SIGABRT), and the system where one cannot be read
 (SIGBUS); pages that name each other are read without end.
@@ -40,7 +40,7 @@ class Unfinished(Exception):
 
 
 class Worker:
-    """A process that does some work and sends what it finds. Make it before there are threads."""
+    """A child process that does some work and sends messages. Make it before there are threads."""
 
     def __init__(self, work: Callable[[Send], None], processor: float) -> None:
         """Start the process, which is ended after so many s of processor time. `work` gets what
@@ -117,7 +117,7 @@ def seconds_for(folder: Path) -> float:
 
 
 def _framed(received: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages in what was received: four bytes with the length, and so many."""
+    """Yield the messages in the received bytes: each follows its length in four bytes."""
     rest = b""
     for data in received:
         rest += data

@@ -5,7 +5,6 @@ down, it also wrote into two slots: bytes in the pages of a value of the table `
 behind LMDB's back. Here alone they are read. All else is the same in both formats.
 """
 
-import os
 import shutil
 import struct
 import zlib
@@ -172,7 +171,9 @@ def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> 
         with write_transaction(copy) as txn:
             _check_copy(env, txn, tables)
             slots = _slots_table(copy, txn)
-            replayed = _replay(txn, tables, _read_slots(file, txn, tables), boot)
+            replayed = _replay(
+                txn, tables, _read_slots(file, copy.stat()["psize"], txn, tables), boot
+            )
             if slots is not None:
                 txn.drop(slots, delete=True)
             txn.put(_SLOTS, b"gone in format %d" % FORMAT)
@@ -200,13 +201,14 @@ def _check_copy(env: lmdb.Environment, copied: Txn, tables: Tables) -> None:
                 raise StoreError(f"the copy of the table {name!r} is not whole; run this again")
 
 
-def _read_slots(file: Path, txn: Txn, tables: Tables) -> Iterator[tuple[bytes, _Appended]]:
+def _read_slots(
+    file: Path, page: int, txn: Txn, tables: Tables
+) -> Iterator[tuple[bytes, _Appended]]:
     """Yield what the slots of a log hold, each with the start of the machine that wrote it."""
     mark = txn.get(_MARK, b"", db=tables.meta)
     offset = unpack(txn.get(_OFFSET, b"", db=tables.meta))
     if not mark or not offset:
         return
-    page = os.sysconf("SC_PAGE_SIZE")
     first = -(-(offset + len(mark)) // page) * page
     with file.open("rb") as stream:
         stream.seek(offset)

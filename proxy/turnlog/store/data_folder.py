@@ -213,7 +213,7 @@ def read_key(path: Path) -> bytes:
 
 
 def key_mark(key: bytes) -> bytes:
-    """Return what tells a store's secret from another, and nothing else about it."""
+    """Return a digest that identifies a store's secret without revealing it."""
     return hmac.digest(key, b"turnlog key mark", "sha256")[:16]
 
 

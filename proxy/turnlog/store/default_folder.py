@@ -1,4 +1,4 @@
-"""Where a store lies that nobody has named a folder for: the user's own state folder.
+"""The default folder of a store: the user's own state folder.
 
 Not the working directory: `git clean` takes what lies there, and each workspace of an editor
 would get a store of its own.
@@ -19,7 +19,7 @@ _BEFORE: Final = "turnlog-data"
 
 
 class DefaultFolder(Struct, frozen=True):
-    """A folder for a store, and what to tell the user of it, if anything."""
+    """The default folder for a store, and a hint for the user about it, if any."""
 
     path: Path
     hint: str = ""

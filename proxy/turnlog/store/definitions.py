@@ -37,7 +37,7 @@ _HOUR: Final = 3600 * 1_000_000_000
 _DAY: Final = 24 * _HOUR
 _MAP: Final = 1 << 30
 _UNCHECKED: Final = -1
-"""Stands for the checksum of a record of a version that made none."""
+"""In place of a checksum, in records of a version that made none."""
 
 
 class Shown(Struct, frozen=True, array_like=True):
@@ -52,7 +52,7 @@ class Shown(Struct, frozen=True, array_like=True):
     by: str
     """Digest of the credential that asked."""
     check: int = _UNCHECKED
-    """Checksum of what stands above, and of the key it lies under."""
+    """Checksum of the fields above, and of the record's key."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ def listed_whole(data: Path) -> set[str]:
 
 
 def _is_made(path: Path) -> bool:
-    # Whoever was killed while it made the file, or found no room for it, leaves an empty one. The next
+    # A process that was killed while it made the file, or found no room for it, leaves an empty one. The next
     # writer fills it.
     try:
         return (path / "data.mdb").stat().st_size > 0
@@ -176,7 +176,7 @@ def _is_made(path: Path) -> bool:
 
 
 def flaws(data: Path) -> Iterator[str]:
-    """Yield what is wrong with what is kept, as far as that can be told."""
+    """Yield the flaws of the stored definitions, as far as they can be found."""
     path = data / FOLDER
     if not _is_made(path):
         return
@@ -220,7 +220,7 @@ def _sum_of(key: bytes) -> bytes:
 
 
 def _sum(record: "_Stored | Shown", key: bytes) -> int:
-    """Return the checksum of a record and its key, without what it holds as one."""
+    """Return the checksum of a record and its key, without its own checksum field."""
     return zlib.crc32(_encode(structs.replace(record, check=_UNCHECKED)), zlib.crc32(key))
 
 
@@ -287,7 +287,7 @@ def _key(server: str, tool: str) -> bytes:
 
 
 def _said(listing: Listing, known: Mapping[str, Shown]) -> list[Shown]:
-    """Return what has to be written: what is new, as far as there is room, or was long not said."""
+    """Return the records to write: new ones as far as there is room, and those last written long ago."""
     room = MOST_SHOWN - len(known)
     written: list[Shown] = []
     for tool, digest in listing.tools.items():

@@ -91,7 +91,7 @@ class LmdbStore:
         self.epoch = epoch
         """The number of this writer among all that the store has had."""
         self.rekeyed = ""
-        """What to say where the store's secret is not the one that was used last; else empty."""
+        """The warning for a secret that is not the one used last; else empty."""
         self._tails = TailCache(engine.tail)
         self._process = os.getpid()
         self._gone: StoreError | None = None
@@ -222,7 +222,7 @@ class LmdbStore:
             raise StoreClosed("the store was opened before a fork; open it in the child")
         writer = self._writer
         if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
-            # Reads wait for no write: they would be sent, and nobody could record them.
+            # Reads wait for no write: they would be sent and never recorded.
             raise (
                 StoreFull(str(trouble))
                 if isinstance(trouble, StoreFull)
@@ -298,12 +298,12 @@ class LmdbReader:
         return LmdbView(snapshot, self._data, self._blobs)
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the log's file, without reading it through LMDB."""
+        """Return the flaws of the log's file, without reading it through LMDB."""
         with translated("read", self._data):
             return file_problems(self._env, self._data / "log" / "data.mdb")
 
     def beside(self) -> Iterator[str]:
-        """Yield what is wrong with the files beside the log."""
+        """Yield the flaws of the files beside the log."""
         for bucket, problem in flaws(self._data / "blobs", boot_id()):
             yield f"blobs/{bucket}: {problem}"
         for problem in definitions.flaws(self._data):
@@ -314,9 +314,8 @@ class LmdbReader:
             yield "key: it is not the one that was used last; restore the file from a backup"
 
     def look(self, whole: int) -> Iterator[str]:
-        """Yield what is wrong with the log as far as a short look tells: the roots of all tables, and
-        what the indexes say of the newest commits. Up to `whole` bytes of it are looked at from end
-        to end.
+        """Yield the flaws that a short check finds: in the roots of all tables, and in the indexes of
+        the newest commits. A log of up to `whole` bytes is checked from end to end.
 
         A damaged page may end this process.
         """

@@ -105,7 +105,7 @@ class Quota:
         return self.spare <= 0 or self._unmade >= max(self._every, self.spare // _SHARE)
 
     def make(self, unlink: Callable[[Bucket], None]) -> int:
-        """Unlink the oldest buckets while all that is kept exceeds what it may take.
+        """Unlink the oldest buckets while the store exceeds its quota.
 
         Saved states go first: they can be worked out again. The present bucket goes only if it
         alone is left. Return the bytes of content that were given up. Raises `OSError`.

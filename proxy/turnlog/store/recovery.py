@@ -1,4 +1,4 @@
-"""Recovery: the attempts that nobody can finish any more, and the outcomes written for them.
+"""Recovery: the attempts that can never be finished, and the outcomes written for them.
 
 Attempts of dead writers, and parked legs past their time. What cannot be read is passed to `skip`
 and left as it is: one damaged record must not keep the others open.
@@ -21,7 +21,7 @@ from turnlog.store.log.tables import Tables, Txn, decode_open, read_log
 
 
 def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ...]) -> Facts:
-    """Return the outcome of an attempt whose answer nobody will see.
+    """Return the outcome of an attempt whose answer will never be recorded.
 
     How far it came is not known: it may have been sent.
     """
@@ -53,7 +53,7 @@ EXPIRED = CommitBody(detail="no answer came before the call expired")
 
 
 Skip = Callable[[str], None]
-"""Gets what was left out, as the object of a sentence."""
+"""Called with what was left out, as the object of a sentence."""
 
 
 def abandoned(

@@ -47,14 +47,14 @@ class Saved(Struct, frozen=True):
         """Return the state's bytes; none where they cannot be read."""
         with suppress(OSError, zlib.error):
             state = zlib.decompress(self.path.read_bytes())
-            # What is asked for is kept longest.
+            # States that are used are kept longest.
             os.utime(self.path)
             return state
         return b""
 
 
 class SavedStates:
-    """The saved states in a data folder, of one `version` of what they say."""
+    """The saved states in a data folder, of one `version` of their content."""
 
     def __init__(self, data: Path, version: int, *, most: int = MOST_OF_ALL) -> None:
         """`most` is how many bytes of the disk they may take together."""
@@ -62,15 +62,15 @@ class SavedStates:
         self._version = version
         self._most = most
         self._untrimmed = most
-        """Bytes saved since the folder was looked at; at first nobody knows what is there."""
+        """Bytes saved since the folder was last measured; at first its content is unknown."""
 
     def newest(self, session: bytes, seq: int) -> Iterator[Saved]:
-        """Yield what is saved of a session up to a commit, the newest first."""
+        """Yield the saved states of a session up to a commit, the newest first."""
         found = [saved for saved in self._all(session) if saved.seq <= seq]
         yield from sorted(found, key=lambda saved: -saved.seq)
 
     def save(self, session: bytes, seq: int, commit_hash: bytes, state: bytes) -> bool:
-        """Keep a state, if that can be done; tell whether it was."""
+        """Save a state if possible; return whether it was saved."""
         packed = zlib.compress(state, _PACKED_LIGHTLY)
         if len(packed) > MOST_BYTES:
             return False
@@ -115,7 +115,7 @@ def size(folder: Path) -> int:
 
 
 def trim(folder: Path, most: int) -> int:
-    """Remove the states that were saved or asked for longest ago, until the rest fits; return its size.
+    """Remove the least recently saved or used states until the rest fits; return its size.
 
     A quarter more goes than has to, so that this is not done for each that is saved.
     """
@@ -141,7 +141,7 @@ def on_disk(length: int) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[int, int, str]]:
-    """Yield when each state was saved or read last, what it takes, and its path."""
+    """Yield the time of last use, the size and the path of each state."""
     for session in _entries(folder):
         for file in _entries(session.path):
             with suppress(OSError):

@@ -20,7 +20,7 @@ WHOLE: Final = 4 << 20
 """Bytes of a log that is looked at from end to end: some 50 ms."""
 
 
-class StoreLook:
+class StartupCheck:
     """The look, once it has begun. Begin it early, and go on with something else."""
 
     def __init__(self, data: Path) -> None:
@@ -53,7 +53,7 @@ class StoreLook:
         try:
             reader = LmdbReader.open(self._data)
         except StoreError:
-            return  # whoever opens it for writing says so, or makes the store
+            return  # opening it for writing reports the error, or makes the store
         with reader:
             try:
                 for problem in (*reader.look(WHOLE), *self._definitions()):

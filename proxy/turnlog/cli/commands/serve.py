@@ -15,7 +15,7 @@ from turnlog.settings.http_proxies import proxy_warnings
 from turnlog.settings.layers import Flags, config_file, misspelt_variable_warnings, read_settings
 from turnlog.store.data_folder import reach
 from turnlog.store.default_folder import default_place
-from turnlog.store.startup_check import StoreLook
+from turnlog.store.startup_check import StartupCheck
 
 _LISTEN_ERRORS = frozenset({EACCES, EADDRINUSE, EADDRNOTAVAIL})
 
@@ -62,7 +62,7 @@ def command(**given: Any) -> int:
         complain(warning)
     # Check the folder first: errors about it would look like errors of the lock in it.
     reach(settings.data)
-    look = StoreLook(settings.data)
+    look = StartupCheck(settings.data)
     # The modules load while the store is checked.
     from turnlog.app.serve import run
     from turnlog.engine.tools.pin_set import Pins

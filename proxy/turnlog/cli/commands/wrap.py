@@ -83,9 +83,9 @@ def _carried(
     session: str | None,
 ) -> int:
     """Relay until the command ends; return its exit code, negative for a signal."""
-    from turnlog.store.startup_check import StoreLook
+    from turnlog.store.startup_check import StartupCheck
 
-    look = StoreLook(settings.data)
+    look = StartupCheck(settings.data)
     # The modules load while the store is checked.
     import asyncio
 

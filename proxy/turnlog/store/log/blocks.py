@@ -40,7 +40,7 @@ def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
 
 
 def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return the keys and values under which records stand whose first has position `before` + 1."""
+    """Return keys and values for records, the first of which has position `before` + 1."""
     return [(number(before + end), pack(block)) for end, block in cut(records)]
 
 

@@ -20,7 +20,7 @@ from .keys import DIGEST_BYTES, NEWEST_DIGEST, number, unpack
 from .tables import Pair, Tables, Txn
 
 NONE = bytes(DIGEST_BYTES)
-"""Stands before the first block."""
+"""The digest before the first block."""
 
 
 def with_digests(items: Sequence[Pair], before: bytes) -> list[Pair]:
@@ -38,7 +38,7 @@ def read_newest(txn: Txn) -> bytes:
 
 
 def flaws(txn: Txn, tables: Tables) -> Iterator[Flaw]:
-    """Yield what is wrong with the log, in order of position."""
+    """Yield the flaws of the log, in order of position."""
     walk = _Walk()
     with txn.cursor(tables.log) as cursor:
         for key, value in cursor:

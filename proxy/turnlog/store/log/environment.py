@@ -33,7 +33,7 @@ def is_id_taken(lock: Path) -> bool:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False  # whoever opens the store says what is wrong
+        return False  # opening the store reports the error
     try:
         # A reader of the environment holds the byte at the offset of its process id (LMDB, mdb_reader_pid).
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, os.getpid())
@@ -194,11 +194,11 @@ def exclusive(env: lmdb.Environment) -> Generator[None]:
     """Exclude all other writers of an environment. Raises `StoreGone`, `OSError`."""
     # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
     # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
-    # namespace a living holder may have it, and would lose the lock. `flock` knows no ids. As whoever waits
-    # waits here, nobody else waits for the mutex.
+    # namespace a living holder may have it, and would lose the lock. `flock` knows no ids, and as every
+    # writer waits for it here, none ever waits for the mutex.
     shared = _shared(env)
     with shared.alone():
-        # What is written to a file that nobody finds any more is not recorded.
+        # A write to a file that was removed or replaced would be lost.
         shared.check_place()
         yield
 
@@ -232,12 +232,12 @@ def _key(path: Path) -> tuple[int, str, int]:
 
 
 def identity(path: Path) -> int:
-    """Return what tells the environment in folder `path` from a later one; 0 for none."""
+    """Return a number that identifies the environment in folder `path`; 0 for none."""
     return inode(path / "data.mdb")
 
 
 def inode(file: Path) -> int:
-    """Return what tells a file from a later one; 0 for none."""
+    """Return the inode of a file; 0 for none."""
     try:
         return file.stat().st_ino
     except FileNotFoundError:
@@ -265,14 +265,14 @@ _UNREADABLE: Final = (verifier.VerifyError, struct.error, ValueError, IndexError
 
 
 def file_problems(env: lmdb.Environment, file: Path) -> list[str]:
-    """Return what is wrong with the file of an environment, while others may write to it.
+    """Return the flaws of an environment's file, also while others write to it.
 
     Raises `OSError`, `lmdb.Error`.
     """
     found: list[str] = []
     for _ in range(_TRIES):
         # While a snapshot is open, no page that it or a later one uses is used again. Its size and
-        # its end are read one after the other, though: what is wrong is wrong again.
+        # its end are read one after the other, though: a real flaw shows again.
         with env.begin():
             before = env.info()["last_txnid"]
             found = problems_at_rest(file)
@@ -282,7 +282,7 @@ def file_problems(env: lmdb.Environment, file: Path) -> list[str]:
 
 
 def problems_at_rest(file: Path) -> list[str]:
-    """Return what is wrong with a file that nobody writes to. Raises `OSError`."""
+    """Return the flaws of a file without writers. Raises `OSError`."""
     try:
         return _verify(str(file))
     except _UNREADABLE as error:

@@ -21,7 +21,7 @@ from turnlog.core.turns import TurnPosition, after_commit, new_turn, next_call
 from .keys import change_terms, terms_of
 
 NOWHERE = TurnPosition()
-# A member of an enum takes Python 3.11 a slow look-up, and these are asked for at each commit.
+# Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 _OK: Final = Status.OK
@@ -29,7 +29,7 @@ _ERROR: Final = Status.ERROR
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One commit as the log holds it: its bytes, and what they say."""
+    """One commit of the log: its bytes, and their decoded content."""
 
     position: int
     header: bytes
@@ -38,7 +38,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Head(Struct, frozen=True, array_like=True, gc=False):
-    """The newest commit of a session, and where the session stands after it."""
+    """The newest commit of a session, and the session's place after it."""
 
     seq: int
     hash: bytes
@@ -56,7 +56,7 @@ class OpenAttempt(Struct, frozen=True, array_like=True, gc=False):
 
 
 def read_entry(position: int, header: bytes) -> Entry:
-    """Return what a header says. Raises `msgspec.DecodeError` for bytes that are none."""
+    """Return the decoded commit of a header. Raises `msgspec.DecodeError`."""
     link, facts = decode_header(header)
     return Entry(position, header, link, facts)
 
@@ -73,7 +73,7 @@ def commit_of(entry: Entry, body: bytes | None) -> Commit:
 
 
 def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
-    """Return where a session stands after one more commit."""
+    """Return a session's place after one more commit."""
     kind = facts.kind
     if kind is _OUTCOME:
         return after_commit(place, facts.at, ended=1 if facts.n == 0 else 0)
@@ -98,7 +98,7 @@ def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
 
 
 def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallState | None:
-    """Return how a call stands after `entries`, in order of position."""
+    """Return the state of a call after `entries`, in order of position."""
     for entry in entries:
         state = next_call_state(state, entry.link, entry.facts, entry.position)
     return state
@@ -146,13 +146,13 @@ class Segment:
         self.after = after
         self.last = after
         self.entries: list[Entry | None] = []
-        """`None` stands for a header that cannot be read."""
+        """`None` for a header that cannot be read."""
         self.calls: dict[bytes, list[int]] = {}
         self.links: defaultdict[bytes, list[int]] = defaultdict(list)
         self._sessions: defaultdict[bytes, list[int]] = defaultdict(list)
         self._terms: defaultdict[bytes, list[int]] = defaultdict(list)
         self.deltas: list[tuple[int, Sequence[Raw]]] = []
-        """Of the bodies that say what was changed, each with its position."""
+        """The changes that bodies name, each with the position of its commit."""
         self._indexed = self._read_deltas = 0
         """How many of `entries` and of `deltas` are in `_sessions` and `_terms`."""
         self._indexing = threading.Lock()
@@ -189,7 +189,7 @@ class Segment:
             self.deltas.append((position, body.delta))
 
     def read(self, position: int, header: bytes, body: Callable[[int], bytes | None]) -> None:
-        """Add the next commit of the log as it is stored. `body` is asked for where it matters.
+        """Add the next commit of the log as it is stored. `body` is called where the index needs it.
 
         A damaged record must not stop the index: `verify` reports it by its seq.
         """

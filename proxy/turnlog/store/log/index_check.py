@@ -57,14 +57,14 @@ SLICE = 10_000
 
 
 class IndexFlaw(Struct, frozen=True):
-    """An index that does not say what the log says."""
+    """An index that disagrees with the log."""
 
     table: str
     detail: str
 
 
 def recent_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
-    """Yield what the tables say wrongly of the newest commits that they hold."""
+    """Yield wrong rows of the tables about the newest commits that they hold."""
     watermark = read_number(txn, tables, WATERMARK)
     if flaw := _watermark_flaw(txn, tables, watermark):
         yield flaw
@@ -75,7 +75,7 @@ def recent_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
 
 
 def index_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
-    """Yield what the tables say wrongly of any commit, and what they say of none."""
+    """Yield wrong and surplus rows of the tables, over the whole log."""
     watermark = read_number(txn, tables, WATERMARK)
     if flaw := _watermark_flaw(txn, tables, watermark):
         yield flaw
@@ -333,7 +333,7 @@ def _missing(table: str, due: Sequence[int], found: Iterable[int]) -> Iterator[I
 
 
 def _alias_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
-    """Yield what is wrong with the names of sessions: each stands there twice, by name and by session."""
+    """Yield the flaws of session names: each is stored twice, by name and by session."""
 
     def flaws() -> Iterator[IndexFlaw]:
         texts = 0
@@ -355,7 +355,7 @@ def _alias_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
 
 
 def _note_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
-    """Yield what is wrong with the notes about the store itself."""
+    """Yield the flaws of the notes about the store itself."""
     with txn.cursor(tables.meta) as cursor:
         found = dict(cursor)
     if strange := found.keys() - META:

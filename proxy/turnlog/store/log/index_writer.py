@@ -69,7 +69,7 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[byt
 def call_state_after(
     txn: Txn, tables: Tables, call: bytes, entries: list[Entry]
 ) -> CallState | None:
-    """Return how a call stands after `entries`, its commits behind the watermark."""
+    """Return the state of a call after `entries`, its commits behind the watermark."""
     if entries and begins_call(entries[0]):
         return fold_call(entries)
     before = read_call_state(txn, tables, call)

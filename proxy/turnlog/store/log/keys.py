@@ -43,15 +43,15 @@ EPOCH = b"epoch"
 LIMIT = b"limit"
 WATERMARK = b"watermark"
 KEY_MARK = b"key mark"
-"""Tells the store's secret from another one, see `folder.key_mark`."""
+"""Identifies the store's secret, see `data_folder.key_mark`."""
 MARKED_SINCE = b"marked since"
-"""From when on it is marked why content is gone, ns UTC: 0 for stores that always did."""
+"""From when on the reason for missing content is marked, ns UTC: 0 for stores that always did."""
 REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
 PROBE = b"probe"
 """When it was last tried whether writing works again, ns UTC."""
 NOTES_CHECK = b"notes check"
-"""Checksum of what is noted of the secret and of trims."""
+"""Checksum of the notes on the secret and on trims."""
 META: Final = frozenset(
     {
         EPOCH,
@@ -98,7 +98,7 @@ def alias_key(alias: str) -> bytes:
     raw = b"n" + alias.encode()
     if len(raw) <= LONGEST_NAME:
         return raw
-    # The name stands first, so that a search by a short name still finds a long principal.
+    # The name comes first, so that a search by a short name still finds a long principal.
     return raw[: LONGEST_NAME - 32] + sha256(raw).digest()
 
 
@@ -160,7 +160,7 @@ def link_key(key: bytes) -> bytes:
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
 CHANGE, PATH = b"c", b"p"
-# A member of an enum takes Python 3.11 a slow look-up, and these are asked for at each commit.
+# Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 
@@ -181,9 +181,9 @@ def terms_of(facts: Facts) -> list[bytes]:
 
 
 def change_terms(delta: Iterable[Raw]) -> list[bytes]:
-    """Return the posting lists that a commit belongs to by what its body says was changed.
+    """Return the posting lists that a commit belongs to by the changes that its body names.
 
-    What nobody can read changed nothing that could be found.
+    An unreadable change belongs to none.
     """
     terms: dict[bytes, None] = {}
     for raw in delta:

@@ -139,7 +139,7 @@ def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
 
 
 def notes_check(txn: Txn, tables: Tables) -> bytes:
-    """Return the checksum of what is noted of the store's secret and of trims."""
+    """Return the checksum of the notes on the store's secret and on trims."""
     noted = (txn.get(name, b"", db=tables.meta) for name in (KEY_MARK, MARKED_SINCE, REKEYED))
     return number(zlib.crc32(b"\0".join(noted)))
 
@@ -155,7 +155,7 @@ def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segme
             headers = blocks.unpack(run)
             first = unpack(key) - len(headers) + 1
             for position in range(segment.last + 1, end + 1):
-                # Of a damaged block, records that nobody can read are missing at its start.
+                # Of a damaged block, unreadable records are missing at its start.
                 header = headers[position - first] if position >= first else b""
                 segment.read(position, header, lambda at: read_record(txn, tables.bodies, at))
             if end == last:
@@ -277,7 +277,7 @@ def read_head(txn: Txn, tables: Tables, session: bytes) -> Head | None:
 
 
 def read_call_state(txn: Txn, tables: Tables, call: bytes) -> CallState | None:
-    """Return how an unsettled call stands as of the watermark."""
+    """Return the state of an unsettled call as of the watermark."""
     data = txn.get(call, db=tables.unsettled)
     return decode_call_state(data) if data else None
 

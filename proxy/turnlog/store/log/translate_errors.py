@@ -43,7 +43,7 @@ _ADVICE = {
 }
 """What to do, by the number of the system's error."""
 _FULL = 1 << 20
-"""Bytes: a disk with less took all that it could of what was written last."""
+"""Bytes: with less free space than this, a short write means a full disk."""
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
 """What reading records or indexes raises whose bytes are not as they were written."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
@@ -69,7 +69,7 @@ def explained(doing: str, path: Path, error: Exception) -> StoreError:
 
 
 def _said(error: Exception, path: Path) -> str:
-    """Return what an error says, without the path that stands before it."""
+    """Return the text of an error without its path."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     reason = error.strerror.lower()
@@ -78,7 +78,7 @@ def _said(error: Exception, path: Path) -> str:
 
 
 def _no_room(error: Exception, path: Path) -> str:
-    """Return what to say of an error that comes of a full disk; empty for all others."""
+    """Return the text for an error caused by a full disk; empty for other errors."""
     said = str(error) if isinstance(error, (OSError, lmdb.Error)) else ""
     if any(words in said for words in _NO_ROOM):
         return f"{said}; free space on the disk"
@@ -120,7 +120,7 @@ def _advice_of_system(error: Exception) -> str:
 
 
 def _advice_by_code(error: Exception) -> str:
-    """Return what to do about an error of the system's, whoever passes it on."""
+    """Return the advice for an error number of the system, found in any error that carries it."""
     for code, advice in _ADVICE.items():
         # LMDB's errors carry no number, only its text.
         if getattr(error, "errno", None) == code or os.strerror(code) in str(error):

@@ -15,7 +15,7 @@ from .snapshot import Snapshot
 
 Attempt = list[Entry]
 _REMEMBERED = 64
-"""Calls whose commits are kept at hand, because attempts of one call stand close together."""
+"""Calls whose commits are cached, because attempts of one call are close together."""
 
 
 class AttemptReader:
@@ -181,7 +181,7 @@ def _intents(
     waiting: list[int] = []
     seen: set[int] = set()
     for position in commits:
-        # All that come stand before this one, and so do their intents.
+        # All later candidates have lower positions, and so do their intents.
         while waiting and -waiting[0] > position:
             yield -heapq.heappop(waiting)
         intent = _intent_of(snapshot, position)

@@ -33,7 +33,7 @@ from turnlog.store.log.tables import (
 
 
 class TailCache:
-    """Keeps the tail of the log between views, so that each decodes only what is new.
+    """Caches the tail of the log between views, so that each decodes only new commits.
 
     `written` returns the tail as the writer of the same process knows it, if there is one: of what
     it has written itself nothing needs to be decoded.
@@ -70,7 +70,7 @@ class Snapshot:
         self._tails = tails
         self._tail: tuple[Segment, int] | None = None
         self.left_out: set[int] = set()
-        """Positions of what could not be read, and was done without."""
+        """Positions of unreadable records that were left out."""
 
     def close(self) -> None:
         """End the read transaction: one that stays open keeps old pages from being used again."""
@@ -103,7 +103,7 @@ class Snapshot:
             ) from error
 
     def readable(self, position: int) -> Entry | None:
-        """Return the commit at a position; `None`, and a note of it, where it is damaged."""
+        """Return the commit at a position; `None`, and counted as left out, where it is damaged."""
         try:
             return self.entry(position)
         except Corrupt:
@@ -111,8 +111,8 @@ class Snapshot:
             return None
 
     def readable_commit(self, entry: Entry) -> Commit:
-        """Return the commit that readers see, without its body, and with a note, where that is
-        damaged."""
+        """Return the commit that readers see; without its body, and counted as left out, where that
+        is damaged."""
         try:
             return self.commit(entry)
         except Corrupt:
@@ -240,7 +240,7 @@ class Snapshot:
         return (call for call, state in states if not (state.delivered or state.status.unsettled))
 
     def call_state(self, call: bytes) -> CallState | None:
-        """Return how an unsettled call stands; `None` for a settled one."""
+        """Return the state of an unsettled call; `None` for a settled one."""
         state = self._stands(call)
         return state if state and state.status.unsettled else None
 

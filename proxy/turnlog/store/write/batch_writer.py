@@ -123,7 +123,7 @@ class BatchWriter:
         self._guarded("tend the store", self._engine.tend)
 
     def last(self) -> None:
-        """Try what is kept once more: what was done last may have made room."""
+        """Try the kept outcomes once more: the last jobs may have made room."""
         if error := self.again():
             self._missed(len(self._overflow), error)
 
@@ -149,7 +149,7 @@ class BatchWriter:
         except StoreError as error:
             self._on_written(error)
             return error
-        except Exception as error:  # noqa: BLE001 - who writes must outlive a bug; the tickets tell
+        except Exception as error:  # noqa: BLE001 - the thread must survive a bug; the tickets fail
             return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
         self._on_written(None)
         self._listener.on_written(batch, along)
@@ -170,7 +170,7 @@ class BatchWriter:
         self._missed(sum(pending.lazy for pending in chained(gone)), error)
 
     def _missed(self, unseen: int, error: StoreError) -> None:
-        """Report the first failure of a row of drafts that nobody waits for."""
+        """Report the first failure in a row of drafts without a waiter, and count the others."""
         if unseen and not self._told:
             self._told = True
             self.say(StoreError(f"{error} ({unseen} drafts were not written)"))
@@ -182,7 +182,7 @@ class BatchWriter:
             action()
         except StoreError as error:
             self.say(error)
-        except Exception as error:  # noqa: BLE001 - who writes must outlive a bug
+        except Exception as error:  # noqa: BLE001 - the thread must survive a bug
             self.say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
 
 

@@ -28,7 +28,7 @@ def is_displaced(draft: Facts, stored: Facts) -> bool:
 
 
 def late_outcome(draft: Facts, outcomes: Sequence[Facts]) -> Facts:
-    """Return what is stored of an outcome that `is_displaced`: the next number, flag `late`.
+    """Return the facts to store for an outcome that `is_displaced`: the next number, flag `late`.
 
     One that was stored so before keeps its number; `outcomes` are all of its attempt.
     """
@@ -47,7 +47,7 @@ def _moved_to(draft: Facts, n: int) -> Facts:
 
 
 def version_conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | None:
-    """Return why a note may not be placed, whose writer has seen the session up to `seen`.
+    """Return why a note is refused, whose writer has seen the session up to `seen`.
 
     `newest` is the newest note about the same fact, `head` the seq of the session's newest commit.
     """
@@ -64,7 +64,7 @@ def version_conflict(newest: Entry | None, seen: int | None, head: int) -> Confl
 
 
 def claim_conflict(carrying: Iterable[Entry], seen: int | None, epoch: int) -> Conflict | None:
-    """Return why an intent may not be placed, whose writer has seen the log up to position `seen`.
+    """Return why an intent is refused, whose writer has seen the log up to position `seen`.
 
     `carrying` are commits with links that it claims. Those of its own writer (`epoch`) do not count:
     that process knows its own calls before they are written.

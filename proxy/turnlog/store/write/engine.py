@@ -28,13 +28,13 @@ from .ledger import Ledger
 from .pending_append import SALT, PendingAppend, chained, new_pending
 
 FLUSH_EVERY = 2000
-"""Commits behind the watermark that are worth a transaction for the derived tables."""
+"""Commits behind the watermark after which the derived tables are written."""
 
 _salts: Final = struct.Struct(f"{SALT}s").iter_unpack
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Where time and chance come from, and where swallowed errors go."""
+    """Sources of time and random bytes, and receivers of errors without a caller."""
 
     now: Callable[[], int]
     """Wall clock, ns UTC."""
@@ -42,7 +42,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Monotonic clock, ns."""
     entropy: Callable[[int], bytes]
     report: Callable[[StoreError], None]
-    """Called by who writes."""
+    """Called by the writer's thread."""
     trimmed: Callable[[int], None]
     """Gets the bytes of stored content that were given up to make room."""
 
@@ -79,7 +79,7 @@ class LmdbEngine:
         """How many dead writers left what the last `recover` closed."""
 
     def tail(self) -> Segment:
-        """Return what stands behind the watermark, as far as it is known here; any thread may.
+        """Return the log behind the watermark, as far as this writer has read it. For any thread.
 
         What a transaction under way has appended is in it already.
         """
@@ -106,7 +106,7 @@ class LmdbEngine:
             due.append(("index", self.flush))
         if self._quota.is_due():
             due.append(("make room in", self._make_room))
-        # Nothing is removed from a store at the same place; whoever writes next is told that this one is gone.
+        # Nothing may be removed from another store at the same place. The next write reports that this one is gone.
         if due and self._is_in_place():
             for doing, action in due:
                 self._reported(doing, action)

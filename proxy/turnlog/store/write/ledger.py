@@ -78,7 +78,7 @@ class Ledger:
         entropy: Callable[[int], bytes],
     ) -> None:
         self.tail = Segment(0)
-        """What stands behind the watermark, as far as it is known here."""
+        """The log behind the watermark, as far as this writer has read it."""
         self._tables = tables
         self._epoch = epoch
         self._entropy = entropy
@@ -99,7 +99,7 @@ class Ledger:
 
     @property
     def behind(self) -> int:
-        """How many commits stand behind the watermark."""
+        """The number of commits behind the watermark."""
         return self.tail.last - self.tail.after
 
     def begin(self, txn: Txn) -> None:
@@ -171,8 +171,8 @@ class Ledger:
     def _unwritten(
         self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
     ) -> Facts | None:
-        """Return what is to be stored of a draft; `None` where a commit says it already, as `found`
-        may: that is its place then.
+        """Return the facts to store for a draft; `None` where a commit, maybe `found`, already has them:
+        the draft gets the place of that commit.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
@@ -197,7 +197,7 @@ class Ledger:
         follows: Link | None,
         linked: bool,
     ) -> None:
-        """Place a draft behind its session's newest commit; `facts` are what is stored of it."""
+        """Place a draft behind its session's newest commit; `facts` are its facts as stored."""
         tail, head, body = self.tail, self.heads[session], pending.body
         now, position, seq = next_place(head.place, facts), tail.last + 1, head.seq + 1
         turn, step, source, ref = now.turn, now.step, now.source, None
@@ -325,7 +325,7 @@ class Ledger:
                 yield entry
 
     def _outcomes(self, txn: Txn, session: bytes, facts: Facts) -> list[Facts]:
-        """Return the outcomes of the attempt that `facts` speak of, in no order."""
+        """Return the outcomes of the attempt of `facts`, in no order."""
         recent = self.tail.pick(self.tail.calls.get(facts.call, ()))
         return [
             entry.facts
@@ -357,11 +357,11 @@ class Ledger:
         return followed if followed and followed.session == session else None
 
     def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
-        """Return where the commit of a ticket stands; one that failed is written along."""
+        """Return the link of a ticket's commit; one that failed is written along."""
         if not isinstance(ticket, PendingAppend):
             return ticket.placed.link if ticket.placed else None
         if ticket.entry is None:
-            # Its transaction failed: an outcome without its intent would tell nothing.
+            # Its transaction failed: an outcome is of no use without its intent.
             if ticket.completed and not ticket.completed.salt:
                 # It was refused before any transaction, because there was no room.
                 ticket.complete(self._entropy(SALT), iter(()))

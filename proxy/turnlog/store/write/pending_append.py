@@ -37,7 +37,7 @@ class PendingAppend(Struct, eq=False):
     """The commit as the log holds it, once it has its place there."""
     hash: bytes = b""
     commit: Commit | None = None
-    """Set where the commit existed before, and by `placed` once it was asked for."""
+    """Set where the commit existed before, and by the first use of `placed`."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
     told: Callable[[bool], None] | None = None

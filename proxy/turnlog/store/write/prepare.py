@@ -23,7 +23,7 @@ class Backlog(Struct, frozen=True, kw_only=True):
     """How many bytes may wait for the writer before a slow disk costs content, and calls."""
 
     content: int = 64 << 20
-    """Above this, drafts that nobody waits for are written without their blobs."""
+    """Above this, drafts submitted without `wait` are written without their blobs."""
     intents: int = 128 << 20
     """Above this, intents and notes with content are refused."""
     outcomes: int = KEPT

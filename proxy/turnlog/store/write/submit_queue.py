@@ -17,7 +17,7 @@ from .batch_writer import AGAIN, KEPT, MOST, BatchWriter, Engine
 from .pending_append import PendingAppend, chained
 
 LAZY = 0.05
-"""Seconds after which a draft that nobody waits for is written."""
+"""Seconds after which a draft submitted without `wait` is written."""
 STALLED = 10.0
 """Seconds without a finished write, while some wait, after which the store counts as blocked."""
 _STEP = 2.0
@@ -167,7 +167,7 @@ class SubmitQueue:
             while self._turn():
                 pass
             self._batches.last()
-        except BaseException as error:  # noqa: BLE001 - nobody stands above the thread
+        except BaseException as error:  # noqa: BLE001 - the thread has no caller
             self.down = f"the store's writer has ended: {error!r}; restart turnlog"
             self._batches.say(StoreError(self.down))
         finally:
@@ -176,7 +176,7 @@ class SubmitQueue:
             self._on_loop.call(self._end)
 
     def _abandon(self) -> None:
-        """Refuse what comes from now on, and what is still queued: nobody would write it."""
+        """Reject what is still queued, and all later drafts: the thread has ended."""
         with self._lock:
             self._closing = True
             batch, self._queue = [*self._writing, *self._queue], []
@@ -247,7 +247,7 @@ class _OnLoop:
 
     def call(self, callback: Callable[..., None], *args: object) -> None:
         """Call something on the loop; may be called from any thread."""
-        # A loop that was closed has nobody left who waits.
+        # A closed loop has no waiters left.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
