@@ -353,3 +353,31 @@ async def test_a_store_works_where_the_machine_does_not_tell_its_starts(
         commit = view.get(known(ref), 3)
         assert commit is not None
     reader.close()
+
+
+HOLDS = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], max_dbs=64, map_size=1 << 40) as env, env.begin(write=True):
+    print(flush=True)
+    sys.stdin.read()
+"""
+READS_BESIDE = """
+import asyncio, subprocess, sys
+from pathlib import Path
+from turnlog.store.lmdb import LmdbReader, LmdbStore
+async def main():
+    data = Path(sys.argv[1])
+    store = LmdbStore.open(data)
+    holds = (sys.executable, "-c", sys.argv[2], str(data / "log"))
+    with subprocess.Popen(holds, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        LmdbReader.open(data).close()
+        holder.communicate()
+    await store.close()
+asyncio.run(main())
+"""
+
+
+def test_a_reader_beside_the_writer_of_its_process_waits_for_no_write_lock(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", READS_BESIDE, str(tmp_path / "data"), HOLDS)
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0

@@ -100,12 +100,13 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
 def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
     env = open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1)
     try:
+        tables = Tables(env, create=True)
         with exclusive(env):
             # A writer that started meanwhile has locked its epoch inside a transaction.
             _refuse_writers(data)
             replayed = 0
             if not _is_converted(env):
-                replayed = _copy(data, env, draft, kept, boot)
+                replayed = _copy(data, env, tables, draft, kept, boot)
                 _swap(data, draft, kept)
             data_folder.replace_format(data)
     finally:
@@ -132,7 +133,9 @@ def _is_converted(env: lmdb.Environment) -> bool:
         return False
 
 
-def _copy(data: Path, env: lmdb.Environment, draft: Path, kept: Path, boot: str) -> int:
+def _copy(
+    data: Path, env: lmdb.Environment, tables: Tables, draft: Path, kept: Path, boot: str
+) -> int:
     """Make a converted copy of a log; return how many commits only its slots held."""
     if kept.exists():
         raise StoreError(f"{str(kept)!r} is in the way; move it to another place")
@@ -147,7 +150,7 @@ def _copy(data: Path, env: lmdb.Environment, draft: Path, kept: Path, boot: str)
         draft.mkdir(mode=0o700)
         env.copy(str(draft), compact=True)
         (draft / "data.mdb").chmod(0o600)
-        return _convert_copy(env, file, draft, boot)
+        return _convert_copy(env, tables, file, draft, boot)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -163,13 +166,15 @@ def _check_room(data: Path, env: lmdb.Environment) -> None:
         )
 
 
-def _convert_copy(env: lmdb.Environment, file: Path, draft: Path, boot: str) -> int:
+def _convert_copy(
+    env: lmdb.Environment, original: Tables, file: Path, draft: Path, boot: str
+) -> int:
     """Replay the slots of a log into its copy, and take them out of that."""
     copy = open_environment(draft, readonly=False, tables=len(NAMES) + 1)
     try:
-        tables = Tables(copy, create=False)
+        tables = Tables(copy, create=True)
         with write_transaction(copy) as txn:
-            _check_copy(env, txn, tables)
+            _check_copy(env, original, txn, tables)
             slots = _slots_table(copy, txn)
             replayed = _replay(
                 txn, tables, _read_slots(file, copy.stat()["psize"], txn, tables), boot
@@ -192,8 +197,7 @@ def _slots_table(env: lmdb.Environment, txn: Txn) -> "Table | None":
         return None
 
 
-def _check_copy(env: lmdb.Environment, copied: Txn, tables: Tables) -> None:
-    original = Tables(env, create=False)
+def _check_copy(env: lmdb.Environment, original: Tables, copied: Txn, tables: Tables) -> None:
     with env.begin() as txn:
         for name, table in vars(tables).items():
             rows = txn.stat(vars(original)[name])["entries"]

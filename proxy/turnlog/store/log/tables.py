@@ -68,14 +68,15 @@ class Tables:
     """The handles of all tables. See `keys` for what each holds."""
 
     def __init__(self, env: lmdb.Environment, *, create: bool) -> None:
-        if create:
-            # lmdb waits for the write lock of its own transaction with the interpreter's lock in
-            # hand: another writer in this process would never let go.
-            with write_transaction(env) as txn:
-                handles = [env.open_db(name.encode(), txn=txn) for name in NAMES]
-        else:
+        """Without `create`, an environment that may be written must have its tables open already."""
+        if env.flags()["readonly"]:
             # Handles that a reader's own transaction opened would end with it.
             handles = [env.open_db(name.encode(), create=False) for name in NAMES]
+        else:
+            # Never without a transaction here: lmdb would wait for the write lock while it holds the
+            # interpreter's, and a writer thread of this process that has the former waits for the latter.
+            with write_transaction(env) if create else env.begin() as txn:
+                handles = [env.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
         (
             self.log,
             self.bodies,
