@@ -38,6 +38,7 @@ def sent(rig: Rig) -> list[str]:
     return [str(request.json().get("method")) for request in rig.upstream.requests]
 
 
+@pytest.mark.promise("ACC-1")
 def test_a_denied_call_is_not_sent_and_says_which_rule_denies_it(rig: Rig) -> None:
     said = json.loads(rig.post(DENIED))
 
@@ -51,11 +52,13 @@ def test_a_denied_call_is_not_sent_and_says_which_rule_denies_it(rig: Rig) -> No
     assert (row.status, row.kind, row.phase) == ("error", "policy_blocked", "queued")
 
 
+@pytest.mark.promise("ACC-2")
 def test_other_calls_go_on(rig: Rig) -> None:
     rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
     assert b"done" in rig.post(call("read_file"))
 
 
+@pytest.mark.promise("ACC-3")
 def test_a_batch_with_a_denied_call_is_not_sent(rig: Rig) -> None:
     batch = [call("read_file", request_id=1), call("delete_file", request_id=2)]
     batch += [message("ping", request_id=3)]
@@ -68,6 +71,7 @@ def test_a_batch_with_a_denied_call_is_not_sent(rig: Rig) -> None:
     assert {row.kind for row in rig.ended_rows(2)} == {"policy_blocked"}
 
 
+@pytest.mark.promise("ACC-4")
 @pytest.mark.parametrize(
     "body",
     [
@@ -105,6 +109,7 @@ def test_an_encoded_body_is_read_or_refused(rig: Rig) -> None:
     assert [row.kind for row in rig.ended_rows(2)] == ["policy_blocked"] * 2
 
 
+@pytest.mark.promise("ACC-4")
 def test_a_refusal_of_what_cannot_be_read_says_that_and_not_why_the_rule_denies_others(
     rig: Rig,
 ) -> None:
@@ -132,6 +137,7 @@ LOOKALIKES = {
 }
 
 
+@pytest.mark.promise("ACC-5")
 @pytest.mark.parametrize("body", LOOKALIKES.values(), ids=LOOKALIKES)
 def test_what_only_some_servers_read_as_a_denied_call_is_refused(rig: Rig, body: bytes) -> None:
     with rig.client() as client:
@@ -141,6 +147,7 @@ def test_what_only_some_servers_read_as_a_denied_call_is_refused(rig: Rig, body:
     assert {row.kind for row in rig.ended_rows(1)} == {"policy_blocked"}
 
 
+@pytest.mark.promise("ACC-5")
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "GET"])
 def test_a_denied_call_in_another_method_than_post_is_refused(rig: Rig, method: str) -> None:
     with rig.client() as client:
@@ -148,6 +155,7 @@ def test_a_denied_call_in_another_method_than_post_is_refused(rig: Rig, method: 
     assert rig.upstream.requests == []
 
 
+@pytest.mark.promise("ACC-2")
 @pytest.mark.parametrize("body", [b'{"method":"card","sum":3}', b'[{"a":1}]', b"a=1&b={}"])
 def test_a_plain_body_that_holds_no_call_goes_on(rig: Rig, body: bytes) -> None:
     rig.upstream.script = echo
@@ -157,6 +165,7 @@ def test_a_plain_body_that_holds_no_call_goes_on(rig: Rig, body: bytes) -> None:
     assert [request.body for request in rig.upstream.requests] == [body]
 
 
+@pytest.mark.promise("ACC-6")
 @pytest.mark.parametrize(
     ("method", "body", "headers"),
     [
@@ -196,6 +205,7 @@ def test_a_list_of_what_is_allowed_leaves_the_endpoint_open_and_no_other_path(
         assert (seen, len(rig.upstream.requests)) == (3, 3)
 
 
+@pytest.mark.promise("ACC-6")
 @pytest.mark.parametrize(
     "path", ["/admin/users", "/x/../admin/users", "/%61dmin/users", "//admin/users", "/./admin/1"]
 )
@@ -208,6 +218,7 @@ def test_a_denied_path_is_denied_however_it_is_spelt(rig: Rig, path: str) -> Non
     assert rig.upstream.requests == []
 
 
+@pytest.mark.promise("ACC-7")
 def test_a_denied_call_is_not_answered_from_an_earlier_one(tmp_path: Path) -> None:
     with ruled(tmp_path, "rules: [{match: {tool: put}, effect: write}]") as rig:
         rig.fresh()
@@ -223,6 +234,7 @@ def test_a_denied_call_is_not_answered_from_an_earlier_one(tmp_path: Path) -> No
         assert len(rig.upstream.requests) == 1
 
 
+@pytest.mark.promise("ACC-8")
 def test_a_wrapped_command_gets_no_denied_call(tmp_path: Path) -> None:
     with wrapping(tmp_path, rules=RULES) as wrap:
         wrap.send(DENIED)
@@ -240,6 +252,7 @@ def test_a_wrapped_command_gets_no_denied_call(tmp_path: Path) -> None:
     assert [row.kind for row in wrap.rows()][:5] == ["policy_blocked"] * 5
 
 
+@pytest.mark.promise("ACC-8")
 def test_a_command_behind_serve_gets_no_denied_call(tmp_path: Path) -> None:
     (tmp_path / "deny.yaml").write_text(
         "rules: [{name: quiet, match: {tool: say}, access: deny, why: be quiet}]"

@@ -126,6 +126,7 @@ def test_who_gave_up_and_asks_again_gets_the_answer_of_the_only_execution(
     assert (second.status, "replayed" in second.flags) == ("replayed", True)
 
 
+@pytest.mark.promise("TWICE-14")
 def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
     agent: Agent,
 ) -> None:

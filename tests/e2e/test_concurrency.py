@@ -100,6 +100,7 @@ def crowd(rig: Rig, doors: Doors) -> Iterator[Crowd]:
         yield Crowd(rig, stack)
 
 
+@pytest.mark.promise("WAIT-6")
 def test_the_others_wait_in_the_order_in_which_they_came(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_others_wait_in_the_order_in_which_they_came(
     assert {row.status for row in rig.ended_rows(5)} == {"ok"}
 
 
+@pytest.mark.promise("WAIT-7")
 def test_who_waits_holds_up_no_other_tool_and_no_other_message(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
@@ -132,6 +134,7 @@ def test_who_waits_holds_up_no_other_tool_and_no_other_message(
     assert 2 not in doors.asked
 
 
+@pytest.mark.promise("WAIT-8")
 @pytest.mark.parametrize(
     ("tool", "kind"), [("one_soon", "queue_timeout"), ("one_total", "deadline_exhausted")]
 )
@@ -149,6 +152,7 @@ def test_who_waits_too_long_is_told_and_was_never_sent(
     assert (row.kind, row.phase, row.executed) == (kind, "queued", "no")
 
 
+@pytest.mark.promise("WAIT-8")
 @pytest.mark.parametrize("tool", ["one", "one_write"])
 def test_who_leaves_while_it_waits_was_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd, tool: str
@@ -165,6 +169,7 @@ def test_who_leaves_while_it_waits_was_never_sent(
     assert (row.executed, row.flags) == ("no", [])
 
 
+@pytest.mark.promise("WAIT-8")
 def test_who_is_cancelled_while_it_waits_was_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
@@ -223,6 +228,7 @@ def wrap(tmp_path: Path) -> Iterator[Wrap]:
         yield made
 
 
+@pytest.mark.promise("WAIT-7")
 def test_in_a_pipe_what_comes_behind_does_not_wait(wrap: Wrap) -> None:
     wrap.send(*(call("one", request_id=n) for n in (1, 2, 3)), call("else", request_id=4))
     first, other = wrap.server.request(), wrap.server.request()

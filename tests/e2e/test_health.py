@@ -74,6 +74,7 @@ def status(rig: Rig) -> Any:
     return json.loads(turnlog("status", "--json", data=rig.proxy.data).stdout)["servers"]
 
 
+@pytest.mark.promise("RULE-21")
 def test_a_server_that_fails_in_a_row_is_left_alone(cut: tuple[Rig, Server]) -> None:
     rig, server = cut
     said = outcome(json.loads(rig.post(call("pay_once", {"n": 3}))))
@@ -111,6 +112,7 @@ def test_a_proxy_that_ends_leaves_no_word_of_it(cut: tuple[Rig, Server]) -> None
     assert list((rig.proxy.data / "health").iterdir()) == []
 
 
+@pytest.mark.promise("RULE-21")
 def test_after_a_while_one_call_is_made_and_decides(tmp_path: Path) -> None:
     with serving(tmp_path, breaker={"failures": 1, "cool_down": "1ms"}) as (rig, server):
         rig.post(call("pay_once", {"n": 1}))
@@ -146,6 +148,7 @@ def test_a_rule_may_wait_for_it(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.promise("RULE-22")
 def test_tools_that_fail_do_not_open_it(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         content = [{"type": "text", "text": "no"}]
@@ -159,6 +162,7 @@ def test_tools_that_fail_do_not_open_it(tmp_path: Path) -> None:
         assert status(rig) == []
 
 
+@pytest.mark.promise("RULE-20")
 def test_retries_stay_within_the_quota(tmp_path: Path) -> None:
     quota = {"ratio": 0, "min_per_second": 0, "burst": 3}
     with serving(tmp_path, retry_quota=quota) as (rig, server):

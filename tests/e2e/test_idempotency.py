@@ -55,6 +55,7 @@ FAULTS: dict[str, Script] = {
 }
 
 
+@pytest.mark.promise("RULE-10")
 @pytest.mark.parametrize("tool", ["keyed", "keyed_named"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_call_with_a_key_is_made_again_whatever_it_does(rig: Rig, name: str, tool: str) -> None:
@@ -89,6 +90,7 @@ def test_a_key_in_the_message_is_the_one_that_is_sent(rig: Rig, meta: str, sent:
     assert keys(rig) == [[sent], [sent]]
 
 
+@pytest.mark.promise("RULE-10")
 def test_a_key_in_the_header_stays_as_it_is(rig: Rig) -> None:
     rig.upstream.script = Then(FAULTS["reset"])
     rig.post(call("keyed"), OWN)
@@ -114,6 +116,7 @@ def test_what_is_no_call_gets_no_key(rig: Rig) -> None:
     assert keys(rig) == [[]]
 
 
+@pytest.mark.promise("RULE-9")
 def test_without_a_rule_a_key_of_the_caller_changes_nothing(rig: Rig) -> None:
     rig.upstream.script = Then(FAULTS["internal error"])
     with rig.client() as client:
@@ -122,6 +125,7 @@ def test_without_a_rule_a_key_of_the_caller_changes_nothing(rig: Rig) -> None:
     assert keys(rig) == [[OWN[1].encode()]]
 
 
+@pytest.mark.promise("RULE-9")
 def test_a_key_alone_makes_no_second_attempt(rig: Rig) -> None:
     rig.upstream.script = Then(FAULTS["internal error"])
     with rig.client() as client:

@@ -154,6 +154,7 @@ def text(body: bytes) -> str:
     return str(answer_in(body)["content"][0]["text"])
 
 
+@pytest.mark.promise("TWICE-3")
 def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
     rig: Rig, counting: Counting, left: Begun, begun: Begun
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
     assert (second.executed, second.phase) == ("yes", "queued")
 
 
+@pytest.mark.promise("TWICE-3")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_call_is_joined_by_who_asks_again_as_soon_as_it_has_left(
@@ -201,6 +203,7 @@ def test_a_call_beside_one_whose_caller_only_has_no_more_to_say_is_another_call(
     assert sorted(given) == ["done 1", "done 2"]
 
 
+@pytest.mark.promise("TWICE-6")
 def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
@@ -212,6 +215,7 @@ def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
     assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "ok"]
 
 
+@pytest.mark.promise("TWICE-5")
 @pytest.mark.parametrize(
     "other", [call("write", {"a": 2}), call("write_other", {"a": 1})], ids=["input", "tool"]
 )
@@ -223,6 +227,7 @@ def test_another_call_is_another_call(
     assert text(rig.post(other)) == "done 2"
 
 
+@pytest.mark.promise("TWICE-5")
 def test_another_session_is_another_caller(rig: Rig, counting: Counting, left: Begun) -> None:
     left(call("write", {"a": 1}))
     counting.go.set()
@@ -231,6 +236,7 @@ def test_another_session_is_another_caller(rig: Rig, counting: Counting, left: B
     assert text(rig.post(call("write", {"a": 1}))) == "done 2"
 
 
+@pytest.mark.promise("TWICE-4")
 def test_calls_that_begin_together_are_as_many_as_there_are(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
@@ -244,6 +250,7 @@ def test_calls_that_begin_together_are_as_many_as_there_are(
     ]
 
 
+@pytest.mark.promise("TWICE-1")
 def test_a_call_of_an_unknown_effect_ends_with_its_caller(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
@@ -256,6 +263,7 @@ def test_a_call_of_an_unknown_effect_ends_with_its_caller(
     assert rig.notes() == []
 
 
+@pytest.mark.promise("TWICE-12")
 def test_where_closing_the_stream_is_the_cancel_it_is_passed_on_late(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
@@ -272,6 +280,7 @@ def test_before_that_revision_the_server_is_told(rig: Rig, counting: Counting, l
     assert counting.cancels[0]["params"]["requestId"] == "mine"
 
 
+@pytest.mark.promise("TWICE-13")
 def test_a_call_that_was_taken_back_is_repeated_with_a_flag(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
@@ -282,6 +291,7 @@ def test_a_call_that_was_taken_back_is_repeated_with_a_flag(
     assert rig.ended_rows(2)[1].flags == ["repeat_of_unknown"]
 
 
+@pytest.mark.promise("TWICE-11")
 def test_a_cancel_of_the_caller_goes_on_at_once(rig: Rig, counting: Counting, begun: Begun) -> None:
     client = begun(call("write", {"a": 1}, request_id=7), *rig.session_headers)
     wait_until(lambda: counting.asked == 1, "the server has the call")
@@ -312,6 +322,7 @@ def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long
     assert rig.ended_rows(2)[1].flags == ["repeat_of_unknown"]
 
 
+@pytest.mark.promise("TWICE-30")
 def test_a_rule_may_want_every_call(
     rig: Rig, counting: Counting, left: Begun, begun: Begun
 ) -> None:
@@ -322,6 +333,7 @@ def test_a_rule_may_want_every_call(
     assert text(again.response("POST").body) == "done 2"
 
 
+@pytest.mark.promise("TWICE-30")
 def test_a_rule_may_allow_no_second_call(rig: Rig, counting: Counting, left: Begun) -> None:
     left(call("write_alone", {"a": 1}))
     said = json.loads(rig.post(call("write_alone", {"a": 1})))["result"]
@@ -330,6 +342,7 @@ def test_a_rule_may_allow_no_second_call(rig: Rig, counting: Counting, left: Beg
     assert counting.asked == 1
 
 
+@pytest.mark.promise("TWICE-30")
 def test_an_answer_that_took_long_may_be_given_twice(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
@@ -341,6 +354,7 @@ def test_an_answer_that_took_long_may_be_given_twice(
     assert text(rig.post(call("write_slowly", {"a": 1}))) == "done 1"
 
 
+@pytest.mark.promise("TWICE-18")
 def test_a_key_stands_for_one_call_even_after_its_answer(rig: Rig, counting: Counting) -> None:
     counting.go.set()
     key = ("Idempotency-Key", rig.session)
@@ -383,6 +397,7 @@ def test_a_key_stands_for_the_call_that_it_has_joined(
     assert counting.asked == 1
 
 
+@pytest.mark.promise("TWICE-18")
 def test_another_key_is_another_call(rig: Rig, counting: Counting, left: Begun) -> None:
     keys = [("Idempotency-Key", f"{rig.session} {n}") for n in range(2)]
     left(call("write", {"a": 1}), *MCP_HEADERS, keys[0])
@@ -407,6 +422,7 @@ def test_a_plain_call_is_answered_as_the_first_one_was(
     assert given.head.all("turnlog-status") == ["replayed"]
 
 
+@pytest.mark.promise("TWICE-14")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
@@ -514,6 +530,7 @@ def test_a_plain_call_whose_time_is_over_runs_on(
     assert counting.asked == 1
 
 
+@pytest.mark.promise("TWICE-15")
 def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
@@ -539,6 +556,7 @@ def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
     wait_until(lambda: b"cancelled" in rig.upstream.requests[-1].body, "the server is told")
 
 
+@pytest.mark.promise("TWICE-16")
 def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
@@ -723,6 +741,7 @@ def test_a_call_has_ended_with_its_response_whatever_its_stream_goes_on_with(
     assert runs == [1]
 
 
+@pytest.mark.promise("TWICE-17")
 @pytest.mark.parametrize("request_id", [1, 8])
 @pytest.mark.parametrize("session", [True, False])
 def test_a_call_that_joined_and_is_taken_back_ends_alone_and_without_an_answer(
@@ -811,6 +830,7 @@ def abandoned(rig: Rig) -> int:
         return len(list(view.noted(NoteKind.ABANDONED)))
 
 
+@pytest.mark.promise("TWICE-26")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 def test_in_a_session_that_is_only_guessed_a_call_is_joined_while_it_runs_and_never_replayed(
     rig: Rig, counting: Counting, unnamed: Begun, begun: Begun, headers: Headers
@@ -860,6 +880,7 @@ def test_a_call_is_not_joined_by_who_may_be_somebody_else(
     wait_until(lambda: counting.asked == before + 1, "the server has both")
 
 
+@pytest.mark.promise("TWICE-12")
 def test_a_cancel_that_nobody_could_join_goes_on_at_once(
     counting: Counting, unnamed: Begun
 ) -> None:

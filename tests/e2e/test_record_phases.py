@@ -231,6 +231,7 @@ def test_a_read_is_recorded_in_order_though_nobody_waits(rig: Rig) -> None:
     assert [row.intent_seq for row in rows] == sorted(row.intent_seq for row in rows)
 
 
+@pytest.mark.promise("RULE-23")
 def test_annotations_count_only_where_they_are_trusted(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         said: dict[str, Any] = peer.read().json()

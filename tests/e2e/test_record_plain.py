@@ -43,6 +43,7 @@ EFFECTS = {
 }
 
 
+@pytest.mark.promise("RULE-24")
 @pytest.mark.parametrize("method", EFFECTS)
 def test_the_method_suggests_the_effect(rig: Rig, method: str) -> None:
     with rig.client() as client:

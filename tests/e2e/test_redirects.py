@@ -81,6 +81,7 @@ FORMS: Final[dict[str, Callable[[bytes], str]]] = {
 }
 
 
+@pytest.mark.promise("REDIR-3")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_call_that_follows_a_redirect_of_its_server_is_one_call(
@@ -131,6 +132,7 @@ def ended(proxy: Proxy, tool: str, count: int) -> list[Row]:
     return rows()
 
 
+@pytest.mark.promise("REDIR-1")
 @pytest.mark.parametrize("place", ["name", "session"])
 def test_all_fields_that_lead_somewhere_lead_back(servers: Servers, place: str) -> None:
     upstream, proxy, path = servers[place]
@@ -167,6 +169,7 @@ def test_on_a_plain_path_what_leads_back_anyhow_stays_as_it_was(
     assert (head.one("location"), head.one("link")) == ("./../mcp/", '</a/../b> ; rel="x"')
 
 
+@pytest.mark.promise("REDIR-4")
 @pytest.mark.parametrize(
     "location",
     ["http://elsewhere.example/mcp/", "https://127.0.0.1:1/mcp/", "//elsewhere.example/mcp/"],
@@ -187,6 +190,7 @@ def test_a_redirect_to_another_origin_passes_unchanged_and_nobody_knows_what_ran
     )
 
 
+@pytest.mark.promise("REDIR-4")
 def test_a_redirect_to_another_configured_upstream_passes_unchanged(
     servers: Servers,
 ) -> None:
@@ -370,6 +374,7 @@ def settled(proxy: Proxy) -> list[Row] | None:
     return rows if [row.status for row in rows] == ["error", "ok"] else None
 
 
+@pytest.mark.promise("REDIR-5")
 @pytest.mark.parametrize(
     ("mode", "place"),
     [("legacy", ""), ("legacy", "/shop"), ("auto", "/s/run/mcp"), ("auto", "/s/run/shop")],

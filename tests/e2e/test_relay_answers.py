@@ -299,6 +299,7 @@ def test_no_answer_at_all_is_a_failed_call_and_the_connection_goes_on(
     assert rows[0].call == outcome["call"]
 
 
+@pytest.mark.promise("WAIT-11")
 @pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 10 << 20])
 def test_json_around_the_limit_of_what_is_held_arrives_whole(rig: Rig, size: int) -> None:
     start = b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"'

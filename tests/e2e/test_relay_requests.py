@@ -405,6 +405,7 @@ def test_a_request_that_smuggles_or_is_no_http_never_reaches_the_upstream(
     assert [request.target for request in rig.upstream.requests] == [b"/after"]
 
 
+@pytest.mark.promise("REDIR-2")
 def test_redirects_are_the_agents_to_follow(rig: Rig) -> None:
     rig.upstream.script = answer(
         b"HTTP/1.1 307 Go\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"

@@ -102,6 +102,7 @@ FAULTS: dict[str, Script] = {
 }
 
 
+@pytest.mark.promise("RULE-11")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_read_that_fails_is_made_again(
@@ -153,6 +154,7 @@ def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
     assert [row.kind for row in rig.rows()] == ["null_result", *["connection_lost"] * 2]
 
 
+@pytest.mark.promise("RULE-8")
 @pytest.mark.parametrize("tool", ["write_file", "unknown"])
 @pytest.mark.parametrize("name", ["unavailable", "reset", "internal error"])
 def test_what_may_have_had_an_effect_is_not_made_again(rig: Rig, tool: str, name: str) -> None:
@@ -189,6 +191,7 @@ def retried(rig: Rig, made: str) -> list[Any]:
     return [one for one in rig.proxy.events("call.retried") if one["turnlog.call"] == made]
 
 
+@pytest.mark.promise("RULE-13")
 def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
     rig.upstream.script = InTurn(answer(LIMITED), echo)
     rig.post(call("read_file"))
@@ -198,6 +201,7 @@ def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
     assert event["turnlog.delay_ns"] == 1_000_000_000
 
 
+@pytest.mark.promise("RULE-13")
 def test_where_the_wait_does_not_fit_the_refusal_is_the_callers_at_once(rig: Rig) -> None:
     refusal = LIMITED.replace(b"Retry-After: 1\r\n", b"Retry-After: 3600\r\n")
     rig.upstream.script = answer(refusal)
@@ -208,6 +212,7 @@ def test_where_the_wait_does_not_fit_the_refusal_is_the_callers_at_once(rig: Rig
     assert rig.row().retry_after_ms == 3_600_000
 
 
+@pytest.mark.promise("RULE-15")
 def test_the_last_answer_is_relayed_as_it_came(rig: Rig) -> None:
     rig.upstream.script = answer(UNAVAILABLE)
     with rig.client() as client:
@@ -230,6 +235,7 @@ def test_where_no_answer_ever_came_the_caller_is_told(rig: Rig) -> None:
 LARGE = "x" * (3 << 20)
 
 
+@pytest.mark.promise("RULE-15")
 @pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize("way", ["length", "chunks", "event", "gzip"])
 @pytest.mark.parametrize("size", [10, len(LARGE)])
@@ -321,6 +327,7 @@ def test_a_digest_of_what_is_changed_does_not_go_on(rig: Rig) -> None:
     assert given.head.one("etag") == 'W/"1"'
 
 
+@pytest.mark.promise("RULE-14")
 def test_once_an_event_has_left_no_other_attempt_is_made(rig: Rig) -> None:
     notice = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
     rig.upstream.script = InTurn(CutStream((event(notice),)), echo)
@@ -370,6 +377,7 @@ def test_what_is_no_call_is_made_once(rig: Rig) -> None:
     assert given.status == 503
 
 
+@pytest.mark.promise("RULE-17")
 @pytest.mark.parametrize("in_session", [True, False])
 def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig, in_session: bool) -> None:
     headers = rig.session_headers if in_session else MCP_HEADERS
@@ -441,6 +449,7 @@ def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(
     ]
 
 
+@pytest.mark.promise("RULE-18")
 def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig: Rig) -> None:
     rig.upstream.script = InTurn(ResetAfterRequest(), echo)
     rig.post(call("read_file", request_id=9))
@@ -522,6 +531,7 @@ REASONS: dict[str, tuple[str, Script, list[str | None]]] = {
 }
 
 
+@pytest.mark.promise("RULE-19")
 @pytest.mark.parametrize("name", REASONS)
 def test_the_log_says_why_no_other_attempt_follows(rig: Rig, name: str) -> None:
     tool, rig.upstream.script, reasons = REASONS[name]

@@ -89,6 +89,7 @@ RAN: dict[str, tuple[Script, str, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.promise("RULE-16")
 @pytest.mark.parametrize("name", RAN)
 def test_a_call_that_ran_is_not_told_as_unsent(rig: Rig, name: str) -> None:
     script, tool, expected, sentence = RAN[name]
@@ -115,6 +116,7 @@ def test_a_plain_call_that_ran_is_not_told_as_unsent(rig: Rig) -> None:
     assert "; the call may have been executed by an attempt before. " in said["detail"]
 
 
+@pytest.mark.promise("RULE-16")
 def test_a_refusal_after_an_attempt_that_may_have_run_does_not_make_the_call_safe(rig: Rig) -> None:
     rig.upstream.script = Once(answer(UNAVAILABLE), answer(LIMITED))
     with rig.client() as client:

@@ -53,6 +53,7 @@ def said(text: str) -> bytes:
     return json.dumps(text_result(1, text)).encode()
 
 
+@pytest.mark.promise("RULE-26")
 def test_a_text_is_mapped_to_another_error_and_stays_as_it_is(rig: Rig) -> None:
     body = json.dumps(
         result(1, {"isError": True, "content": [{"type": "text", "text": "please slow down"}]})
@@ -71,6 +72,7 @@ def test_a_success_that_is_mapped_tells_the_agent(rig: Rig) -> None:
     assert (told["kind"], told["retry_after_ms"]) == ("rate_limited", 3000)
 
 
+@pytest.mark.promise("RULE-27")
 def test_a_null_result_is_an_error_where_content_is_expected(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("null")))
     rig.post(call("content"))
@@ -101,6 +103,7 @@ def test_a_call_tells_what_it_changed(rig: Rig) -> None:
     assert rig.row().delta == [USED, change]
 
 
+@pytest.mark.promise("RULE-28")
 def test_what_a_rule_redacts_is_on_no_disk(rig: Rig) -> None:
     secret = "nobody may read this"
     rig.upstream.script = answer(ok(said(f"you said: {secret}")))
@@ -112,6 +115,7 @@ def test_what_a_rule_redacts_is_on_no_disk(rig: Rig) -> None:
     assert all(secret.encode() not in data for data in files)
 
 
+@pytest.mark.promise("RULE-28")
 def test_nothing_is_kept_where_a_rule_says_so(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("hush hush")))
     rig.post(call("quiet", {"note": "hush hush"}))

@@ -59,6 +59,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(upstream, proxy, rules)
 
 
+@pytest.mark.promise("RULE-6")
 def test_a_file_that_changes_counts_for_the_calls_that_follow(stage: Stage) -> None:
     before = stage.effect_of_a_call()
 
@@ -69,6 +70,7 @@ def test_a_file_that_changes_counts_for_the_calls_that_follow(stage: Stage) -> N
     assert stage.effect_of_a_call() is Effect.IDEMPOTENT_WRITE
 
 
+@pytest.mark.promise("RULE-6")
 def test_a_hangup_reads_the_rules_again(stage: Stage) -> None:
     stage.proxy.process.send_signal(signal.SIGHUP)
 
@@ -76,6 +78,7 @@ def test_a_hangup_reads_the_rules_again(stage: Stage) -> None:
     assert stage.effect_of_a_call() is Effect.WRITE
 
 
+@pytest.mark.promise("RULE-7")
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(stage: Stage) -> None:
     stage.write("rules:\n  - name: mine\n    effect: reed\n")
 
@@ -117,6 +120,7 @@ def test_a_file_that_goes_and_comes_back(stage: Stage) -> None:
     assert stage.effect_of_a_call() is Effect.IRREVERSIBLE
 
 
+@pytest.mark.promise("RULE-6")
 def test_a_call_under_way_keeps_the_rules_it_began_with(stage: Stage) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "done")).encode()))
     stage.upstream.script = slow

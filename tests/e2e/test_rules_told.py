@@ -165,6 +165,7 @@ def test_what_the_protocol_makes_an_error_is_told_where_it_comes_in_one_piece(
     assert given.head.one("turnlog-status") is None
 
 
+@pytest.mark.promise("WAIT-11")
 def test_a_long_answer_without_a_length_is_let_go(rig: Rig) -> None:
     body = json.dumps(result(1, {"content": [{"type": "text", "text": "x" * (2 << 20)}]})).encode()
     rig.upstream.script = in_chunks(body, 65536)

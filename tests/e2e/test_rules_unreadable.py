@@ -54,6 +54,7 @@ def asking(tool: str, arguments: bytes) -> bytes:
     return call(tool).replace(b'"arguments": {}', b'"arguments": ' + arguments)
 
 
+@pytest.mark.promise("RULE-25")
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
 def test_an_irreversible_call_stays_one_and_is_made_once(rig: Rig, odd: bytes) -> None:
     rig.upstream.script = ResetAfterRequest()

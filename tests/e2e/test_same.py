@@ -114,6 +114,7 @@ PRINCIPALS = {
 }
 
 
+@pytest.mark.promise("TWICE-20")
 @pytest.mark.parametrize("name", PLACES)
 def test_a_key_stands_for_a_call_at_one_url(rig: Rig, counting: Counting, name: str) -> None:
     one, two = PLACES[name]
@@ -143,6 +144,7 @@ def test_a_call_under_way_is_joined_only_at_its_own_url(rig: Rig, counting: Coun
     assert counting.asked == [b"/gw/acme/mcp", b"/gw/globex/mcp"]
 
 
+@pytest.mark.promise("TWICE-20")
 @pytest.mark.parametrize("name", PRINCIPALS)
 def test_a_key_stands_for_a_call_of_one_principal(rig: Rig, counting: Counting, name: str) -> None:
     alice, bob = PRINCIPALS[name]
@@ -150,6 +152,7 @@ def test_a_key_stands_for_a_call_of_one_principal(rig: Rig, counting: Counting, 
     assert given == ["done 1", "done 2", "done 1", "done 2"]
 
 
+@pytest.mark.promise("TWICE-23")
 @pytest.mark.parametrize("name", PRINCIPALS)
 def test_a_lost_answer_is_never_given_to_another_principal_and_the_repeat_says_so(
     rig: Rig, counting: Counting, name: str
@@ -182,6 +185,7 @@ def test_what_was_delivered_to_one_principal_is_no_matter_of_another(
     assert [row.flags for row in rig.ended_rows(2)] == [[], []]
 
 
+@pytest.mark.promise("TWICE-24")
 @pytest.mark.parametrize(
     ("one", "two"),
     [
@@ -211,6 +215,7 @@ def test_a_credential_in_the_query_is_the_callers_and_not_the_targets(
     assert flags == [["late"], ["repeat_of_unknown"], ["replayed"]]
 
 
+@pytest.mark.promise("TWICE-19")
 def test_the_same_key_with_another_path_of_a_plain_tool_is_a_conflict(
     rig: Rig, counting: Counting
 ) -> None:
@@ -346,6 +351,7 @@ def test_a_delivered_call_of_an_older_store_is_followed_by_a_new_one(tmp_path: P
 # -- where it cannot hold ------------------------------------------------------------------
 
 
+@pytest.mark.promise("TWICE-27")
 def test_where_a_repeat_would_not_be_found_that_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     with (

@@ -114,6 +114,7 @@ def test_a_repeat_in_another_session_says_that_it_may_be_one(rig: Rig, flaky: Fl
     assert set(second.flags) == {"session_replaced", "repeat_of_unknown"}
 
 
+@pytest.mark.promise("TWICE-25")
 def test_what_must_not_happen_twice_does_not_in_another_session_either(
     rig: Rig, flaky: Flaky
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_call_whose_session_was_lost_after_it_broke_is_found_all_the_same(
     }
 
 
+@pytest.mark.promise("TWICE-25")
 @pytest.mark.parametrize("how", ["another client", "used again", "two newcomers", "no name"])
 def test_where_somebody_else_can_be_meant_nothing_is_taken_over(
     rig: Rig, flaky: Flaky, how: str

@@ -60,6 +60,7 @@ LIMITS = [
 ]
 
 
+@pytest.mark.promise("WAIT-1")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize(("limit", "kind", "sent"), LIMITS)
 def test_a_server_that_hangs_costs_no_more_than_the_limit(
@@ -92,6 +93,7 @@ def test_a_server_that_hangs_costs_no_more_than_the_limit(
     assert row.output_summary == f"the limit timeout.{limit} of {seconds} s was reached"
 
 
+@pytest.mark.promise("WAIT-2")
 def test_the_server_is_told_that_nobody_waits(rig: Rig) -> None:
     rig.upstream.script = hang_once(rig)
     rig.post(call("read_response", request_id=5))
@@ -100,6 +102,7 @@ def test_the_server_is_told_that_nobody_waits(rig: Rig) -> None:
     assert (cancel["method"], cancel["params"]["requestId"]) == ("notifications/cancelled", 5)
 
 
+@pytest.mark.promise("WAIT-2")
 @pytest.mark.parametrize(
     ("tool", "headers"), [("write_response", MCP_HEADERS), ("read_response", STATELESS)]
 )
@@ -181,6 +184,7 @@ def test_events_keep_a_call_alive(rig: Rig) -> None:
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("WAIT-3")
 def test_what_the_server_asks_the_agent_takes_the_agents_time(rig: Rig) -> None:
     asks = SlowHead(chunked(event(text_result(1, "done"))) + b"0\r\n\r\n")
 
@@ -209,6 +213,7 @@ def test_what_the_server_asks_the_agent_takes_the_agents_time(rig: Rig) -> None:
         assert b"done" in client.body(head)
 
 
+@pytest.mark.promise("WAIT-3")
 @pytest.mark.parametrize("in_session", [True, False])
 def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig, in_session: bool) -> None:
     headers = rig.session_headers if in_session else MCP_HEADERS
@@ -230,6 +235,7 @@ def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig, in_sessi
     assert outcome(said)["kind"] == "response_timeout"
 
 
+@pytest.mark.promise("WAIT-4")
 def test_an_agent_that_reads_slowly_spends_none_of_the_servers_time(rig: Rig) -> None:
     large = ok(b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"x":"' + b"x" * (8 << 20) + b'"}}')
     rig.upstream.script = answer(large)
@@ -259,6 +265,7 @@ def test_a_plain_call_that_takes_too_long_is_a_504(rig: Rig, sent: tuple[bytes, 
     assert rig.row().kind == "response_timeout"
 
 
+@pytest.mark.promise("WAIT-5")
 def test_no_other_request_has_a_limit(rig: Rig) -> None:
     slow = SlowHead(ok(b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}'))
     rig.upstream.script = slow

@@ -4,6 +4,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e.stores import process
 from kit.clients import call, message, wait_until
 from kit.proxy import findings, payloads, written
@@ -85,6 +87,7 @@ def test_a_further_leg_belongs_to_its_call(tmp_path: Path) -> None:
     assert second.status == "ok"
 
 
+@pytest.mark.promise("TWICE-11")
 def test_a_cancelled_call_says_so_at_once_and_a_later_answer_is_late(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("one", request_id=1))

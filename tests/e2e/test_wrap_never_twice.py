@@ -142,6 +142,7 @@ def test_a_call_that_was_cancelled_is_joined_by_who_asks_the_same(
     talk.answered(talk.asked("write"), "again")
 
 
+@pytest.mark.promise("TWICE-4")
 def test_calls_that_begin_together_are_as_many_as_there_are(talk: Talk) -> None:
     calls = [talk.asked("write") for _ in range(3)]
     for one in calls:
@@ -150,6 +151,7 @@ def test_calls_that_begin_together_are_as_many_as_there_are(talk: Talk) -> None:
     assert [row.status for row in talk.rows()] == ["ok"] * 3
 
 
+@pytest.mark.promise("TWICE-1")
 def test_a_call_of_an_unknown_effect_is_made_each_time(talk: Talk) -> None:
     first = talk.asked("something")
     talk.cancelled(first)
@@ -210,6 +212,7 @@ def test_a_call_whose_time_is_over_is_joined(talk: Talk) -> None:
     assert [row.status for row in talk.rows()] == ["ok", "replayed"]
 
 
+@pytest.mark.promise("TWICE-17")
 def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) -> None:
     first = talk.asked("write_timed")
     talk.got(first)
@@ -351,6 +354,7 @@ def wrap_of(folder: Path, name: str = "puppet", settings: str = "{}") -> Any:
     return wrapping(folder, *flags, rules=RULES, name=name)
 
 
+@pytest.mark.promise("TWICE-2")
 def test_a_call_runs_on_no_longer_than_the_drain(tmp_path: Path) -> None:
     with wrap_of(tmp_path, settings='{"never_twice": {"drain": "300ms"}}') as wrap:
         asked = wrap.asked(call("pay_timed"))

@@ -148,6 +148,7 @@ def test_another_attempt_that_cannot_be_recorded_is_not_made(tmp_path: Path, too
     assert (row.kind, row.attempt) == ("rate_limited", 1)
 
 
+@pytest.mark.promise("WAIT-9")
 @pytest.mark.parametrize(
     ("tool", "kind"),
     [("write_hurried", "queue_timeout"), ("write_total", "deadline_exhausted")],
@@ -272,6 +273,7 @@ def test_a_call_that_is_cancelled_while_another_attempt_waits_for_the_disk_is_no
     assert [one["said"] for one in shown] == ["", said["result"]["content"][0]["text"]]
 
 
+@pytest.mark.promise("RULE-18")
 def test_the_next_attempt_waits_until_the_one_before_is_taken_back(tmp_path: Path) -> None:
     order: list[str] = []
     beside = [answer(AT_ONCE), echo]

@@ -196,6 +196,7 @@ def test_a_disk_that_is_really_full_refuses_writes_and_goes_on(
     assert "pending" not in {row.status for row in rows(small_disk / "data")}
 
 
+@pytest.mark.promise("WAIT-10")
 @pytest.mark.parametrize("running", [True, False])
 def test_outcomes_that_find_no_disk_are_written_later_and_hold_back_no_answer(
     tmp_path: Path, upstream: RawUpstream, small_disk: Path, running: bool

@@ -103,6 +103,7 @@ def text(said: Any) -> str:
     return str(said["content"][0]["text"])
 
 
+@pytest.mark.promise("TWICE-9")
 @pytest.mark.parametrize("era", [OLD, NEW])
 @pytest.mark.parametrize("tool", ["write", "put", "pay"])
 def test_who_asks_again_after_a_crash_is_told_once_that_nobody_knows(
@@ -132,6 +133,7 @@ def test_who_asks_again_after_a_crash_is_told_once_that_nobody_knows(
     assert [row.status for row in rows[:2]] == ["unknown", "error"]
 
 
+@pytest.mark.promise("TWICE-7")
 @pytest.mark.parametrize("tool", ["write", "write_secret"])
 def test_an_answer_that_was_on_disk_when_the_proxy_died_is_given_to_who_asks_again(
     tmp_path: Path, tool: str
@@ -156,6 +158,7 @@ def test_an_answer_that_was_on_disk_when_the_proxy_died_is_given_to_who_asks_aga
     assert session_notes(one.data, "one") == ["abandoned", "delivered", "delivered"]
 
 
+@pytest.mark.promise("TWICE-8")
 def test_of_an_answer_that_is_not_kept_whole_it_is_said_that_there_was_one(tmp_path: Path) -> None:
     counting = Counting()
     counting.text = "password: hunter2hunter2, token=" + "ghp_" + "a1B2" * 9
@@ -202,6 +205,7 @@ def test_of_a_call_whose_record_is_damaged_it_is_said_once_that_nobody_knows(
         assert (text(again), counting.asked) == ("done 2", 2)
 
 
+@pytest.mark.promise("TWICE-21")
 def test_a_call_that_another_proxy_has_under_way_is_joined(tmp_path: Path) -> None:
     counting = Counting()
     with (

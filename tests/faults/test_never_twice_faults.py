@@ -152,6 +152,7 @@ def excused(effect: str, earlier: list[Row], row: Row) -> bool:
     return answered or all(one.executed == "no" for one in sent)
 
 
+@pytest.mark.promise("TWICE-29")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("fault", FAULTS)

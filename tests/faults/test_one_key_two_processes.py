@@ -75,6 +75,7 @@ def text(answer: Response) -> str:
     return str(answer.json()["result"]["content"][0]["text"])
 
 
+@pytest.mark.promise("TWICE-21")
 @pytest.mark.parametrize("durability", ["balanced", "relaxed"])
 @pytest.mark.parametrize("tool", ["pay", "write", "unknown"])
 def test_a_call_is_made_once(tmp_path: Path, tool: str, durability: str) -> None:
@@ -137,6 +138,7 @@ def test_those_that_had_joined_who_was_too_late_join_the_other_one(tmp_path: Pat
     assert (said, counting.asked) == (["done 1"] * 4, 1)
 
 
+@pytest.mark.promise("TWICE-19")
 def test_a_key_that_came_with_another_input_at_once_is_a_conflict(tmp_path: Path) -> None:
     counting = Counting()
     counting.go.set()

@@ -207,6 +207,7 @@ def proxy_tasks() -> int:
     return len(asyncio.all_tasks()) - 1
 
 
+@pytest.mark.promise("WAIT-12")
 @pytest.mark.parametrize("mishap", MISHAPS)
 async def test_nothing_stays_of_an_exchange_whose_agent(
     rig: tuple[RawUpstream, Serving],
@@ -230,6 +231,7 @@ def works(url: str) -> bool:
     return given.status == 200
 
 
+@pytest.mark.promise("WAIT-12")
 async def test_no_call_stays_open_after_all_mishaps(tmp_path: Path) -> None:
     with RawUpstream() as upstream:
         async with here(tmp_path, upstream.url) as serving:
@@ -259,6 +261,7 @@ def no_collector() -> Generator[None]:
         gc.enable()
 
 
+@pytest.mark.promise("WAIT-12")
 @pytest.mark.parametrize("request_of", [call("x"), message("ping"), b"plain"])
 async def test_an_exchange_that_has_ended_is_gone_without_the_cycle_collector(
     rig: tuple[RawUpstream, Serving], request_of: bytes

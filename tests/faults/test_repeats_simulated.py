@@ -4,6 +4,7 @@ test: what is decided is `exchange.duplicates`, what really happened is counted 
 import random
 from collections import Counter
 
+import pytest
 from msgspec import Struct
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
@@ -116,6 +117,7 @@ class World:
         return failed(ErrorKind.CONNECTION_LOST, Phase.SENT, self.effect), did
 
 
+@pytest.mark.promise("TWICE-29")
 def test_an_effect_happens_again_only_where_the_log_says_why() -> None:
     dice = random.Random(SEED)
     verdicts: Counter[DuplicateAction] = Counter()
@@ -138,6 +140,7 @@ def test_an_effect_happens_again_only_where_the_log_says_why() -> None:
     assert verdicts[DuplicateAction.AGAIN] > 1000
 
 
+@pytest.mark.promise("TWICE-28")
 def test_what_was_not_executed_is_always_asked_anew() -> None:
     for effect in EFFECTS:
         ending = failed(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, effect)

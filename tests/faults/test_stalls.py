@@ -138,6 +138,7 @@ def never_sent(row: Row) -> bool:
     return (row.kind, row.executed, row.phase) == ("cancelled_by_caller", "no", "queued")
 
 
+@pytest.mark.promise("TWICE-22")
 @pytest.mark.parametrize("again", ["same", "other"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("tool", ["write", "pay"])
@@ -232,6 +233,7 @@ def test_a_call_that_another_proxy_has_just_begun_is_not_made_beside_it(
     assert scene.counting.asked == 1
 
 
+@pytest.mark.promise("TWICE-21")
 def test_of_two_processes_that_begin_the_same_call_at_once_one_waits_for_the_other(
     scene: Scene,
 ) -> None:
@@ -277,6 +279,7 @@ def test_another_attempt_is_not_made_once_another_process_has_made_the_call(scen
     assert scene.counting.asked == 2
 
 
+@pytest.mark.promise("TWICE-22")
 @pytest.mark.parametrize("how", ["closes", "cancels"])
 def test_a_wrap_that_is_stopped_does_not_send_what_its_client_has_given_up(
     tmp_path: Path, how: str

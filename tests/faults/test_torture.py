@@ -13,6 +13,7 @@ def test_the_log_explains_what_kills_of_proxy_and_server_left_behind(tmp_path: P
     assert report.executions > 0
 
 
+@pytest.mark.promise("TWICE-29")
 @pytest.mark.timeout(300)
 def test_nothing_happens_twice_unseen_where_processes_are_stopped_and_agents_give_up(
     tmp_path: Path,

@@ -39,6 +39,7 @@ def told(said: Any) -> tuple[str, str | None, str, str | None]:
 UNKNOWN = ("error", "outcome_unknown", "maybe", "unsafe")
 
 
+@pytest.mark.promise("TWICE-9")
 @pytest.mark.parametrize("tool", ["write", "pay", "write_timed"])
 def test_who_asks_again_after_a_kill_is_told_once_that_nobody_knows(
     tmp_path: Path, tool: str
@@ -64,6 +65,7 @@ def test_who_asks_again_after_a_kill_is_told_once_that_nobody_knows(
     assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
 
 
+@pytest.mark.promise("TWICE-7")
 def test_an_answer_that_was_on_disk_when_the_wrap_died_is_given_to_who_asks_again(
     tmp_path: Path,
 ) -> None:

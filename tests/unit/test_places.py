@@ -47,6 +47,7 @@ async def test_each_rule_counts_for_itself(one: Bench) -> None:
     assert await held(one, places, counted(1, "another")) == [True, False, False]
 
 
+@pytest.mark.promise("WAIT-6")
 async def test_a_place_goes_to_who_came_first(one: Bench) -> None:
     places = Places()
     first, second, third = await three(one, places, counted(1))

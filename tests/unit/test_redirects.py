@@ -29,6 +29,7 @@ async def ended(one: Bench, asked: Ask, kind: ErrorKind) -> Attempt:
     return attempt
 
 
+@pytest.mark.promise("REDIR-3")
 @pytest.mark.parametrize(("after", "number"), [(0, 2), (60, 2), (61, 1)])
 async def test_a_redirect_is_followed_once_and_in_time(one: Bench, after: int, number: int) -> None:
     asked, redirected = ask(session("s"), one.recorder.new_call()), Redirected()

@@ -225,6 +225,7 @@ async def noting() -> AsyncGenerator[tuple[int, asyncio.Queue[bytes]]]:
 BODY_BEGUN = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50\r\n\r\n"
 
 
+@pytest.mark.promise("WAIT-13")
 @pytest.mark.parametrize(
     "begun",
     [
@@ -256,6 +257,7 @@ def test_a_request_that_does_not_go_on_is_answered_and_closed(begun: bytes, befo
     with_time(test)
 
 
+@pytest.mark.promise("WAIT-13")
 def test_a_body_that_goes_on_is_waited_for() -> None:
     async def test() -> None:
         async with noting() as (port, seen):

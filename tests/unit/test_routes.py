@@ -86,6 +86,7 @@ def test_of_several_servers_one_must_be_named(target: str) -> None:
 PLACES = ["", "/files", "/s/one", "/s/one/files", "/s/files", "/s/s"]
 
 
+@pytest.mark.promise("REDIR-1")
 @given(
     place=st.sampled_from(PLACES),
     path=st.one_of(

@@ -91,6 +91,7 @@ def test_a_call_that_cannot_be_recorded_is_refused() -> None:
     play.feed(ev.NotRecorded(), ev.Refuse())
 
 
+@pytest.mark.promise("WAIT-10")
 def test_an_outcome_that_cannot_be_recorded_holds_no_answer_back() -> None:
     play = Play(READ)
     play.sent()
@@ -128,6 +129,7 @@ def test_an_event_that_cannot_happen_is_a_bug() -> None:
 # -- retries ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("RULE-2")
 def test_without_a_rule_nothing_is_sent_again() -> None:
     play = Play(READ)
     play.sent()
@@ -195,6 +197,7 @@ def test_no_attempt_follows_a_cancel() -> None:
     play.feed(limited(), ev.AppendOutcome(StopReason.CANCELLED))
 
 
+@pytest.mark.promise("RULE-12")
 def test_no_attempt_begins_after_the_end_of_the_whole_call() -> None:
     play = Play(Terms(effect=Effect.READ, retry=RETRY, total=10.0))
     play.sent()
@@ -265,12 +268,14 @@ def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> Non
 # -- callers that leave ------------------------------------------------------------------------
 
 
+@pytest.mark.promise("RULE-2")
 def test_a_call_that_no_rule_names_ends_with_its_caller() -> None:
     play = Play(READ)
     play.sent()
     play.feed(ev.Left(), GIVEN_UP)
 
 
+@pytest.mark.promise("TWICE-2")
 def test_a_named_call_runs_on_without_its_caller_and_is_then_given_up() -> None:
     play = Play(NAMED)
     play.sent()
@@ -298,6 +303,7 @@ def test_an_answer_that_comes_after_the_caller_has_left_is_late() -> None:
     play.feed(answered(), ev.AppendOutcome(is_late=True))
 
 
+@pytest.mark.promise("TWICE-22")
 def test_a_named_call_whose_caller_has_left_is_never_sent() -> None:
     play = Play(NAMED)
     play.feed(ev.Begin(), ev.AppendIntent(1))

@@ -13,6 +13,7 @@ def told(
     return [coverage.on_call(caller, session, rung) for session in sessions]
 
 
+@pytest.mark.promise("TWICE-27")
 def test_sessions_without_a_name_are_reported_once() -> None:
     assert told("a", "a", "b", rung=Rung.IMPLICIT) == [CoverageGap.UNNAMED, None, None]
 

@@ -42,6 +42,7 @@ def over(ending: Ending, ended: float = 1.0, **more: object) -> EarlierCall:
 LATE = LIMITS.window + 1
 
 
+@pytest.mark.promise("TWICE-10", "TWICE-18")
 @pytest.mark.parametrize(
     ("earlier", "asked", "verdict"),
     [
@@ -143,6 +144,7 @@ def test_every_unsent_ending_is_an_error(
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
 
 
+@pytest.mark.promise("TWICE-30")
 @pytest.mark.parametrize(
     ("said", "stateless", "does"),
     [
@@ -161,6 +163,7 @@ def test_a_disconnect_is_handled_by_rule_then_revision(
 PASSES = structs.replace(WRITE, on_duplicate=OnDuplicate.PASS)
 
 
+@pytest.mark.promise("TWICE-5")
 @pytest.mark.parametrize(
     ("earlier", "asked", "verdict"),
     [
@@ -212,6 +215,7 @@ def test_a_cancel_is_delayed_only_for_a_duplicate_that_could_join() -> None:
     assert disconnect_action(said, stateless=True, is_findable=False) is said
 
 
+@pytest.mark.promise("TWICE-26")
 @pytest.mark.parametrize(
     ("calls", "may"),
     [

@@ -25,6 +25,7 @@ def test_a_credential_header_separates_callers(name: str) -> None:
     assert who((name.upper(), "alice")) == who((name.lower(), "alice"))
 
 
+@pytest.mark.promise("TWICE-24")
 @pytest.mark.parametrize(
     "name",
     [

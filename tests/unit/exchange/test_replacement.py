@@ -12,6 +12,7 @@ def known() -> Replacements:
     return Replacements()
 
 
+@pytest.mark.promise("TWICE-25")
 def test_a_session_begun_after_a_failure_replaces_the_failed_one(
     known: Replacements,
 ) -> None:

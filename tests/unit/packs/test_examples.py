@@ -227,6 +227,7 @@ def test_a_check_reads_rules_and_examples(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.promise("RULE-29")
 @pytest.mark.parametrize("name", rule_packs(packs_folder()))
 def test_the_examples_of_every_pack_hold(name: str) -> None:
     done = run_examples(find_rule_pack(name), tried)

@@ -11,6 +11,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
+@pytest.mark.promise("RULE-5")
 def test_the_packs_come_from_the_installation_and_never_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

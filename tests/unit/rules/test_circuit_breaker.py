@@ -80,6 +80,7 @@ def test_after_the_cool_down_one_attempt_is_let_through() -> None:
     )
 
 
+@pytest.mark.promise("RULE-21")
 def test_an_answer_to_the_probe_closes_the_circuit() -> None:
     circuit = opened()
     assert run(circuit, 5.0, succeeded()) is CircuitState.CLOSED

@@ -34,6 +34,7 @@ def nothing() -> object:
     raise AssertionError("no rule looks at arguments here")
 
 
+@pytest.mark.promise("RULE-2")
 def test_without_a_rule_nothing_is_decided() -> None:
     assert decide_policy((), subject(), nothing) == Policy()
 
@@ -52,6 +53,7 @@ def test_only_some_policies_need_the_arguments_of_an_ended_call(
     assert policy.uses_arguments is looks
 
 
+@pytest.mark.promise("RULE-3")
 def test_the_first_rule_with_an_aspect_decides_it() -> None:
     rules = [
         Rule(name="a", match=Match(tool=("write_*",)), effect=Effect.WRITE),
@@ -63,6 +65,7 @@ def test_the_first_rule_with_an_aspect_decides_it() -> None:
     assert found.decided_by == {"effect": "b", "timeout": "c"}
 
 
+@pytest.mark.promise("RULE-3")
 def test_an_aspect_is_decided_as_a_whole() -> None:
     rules = [Rule(timeout=Timeouts(connect=1)), Rule(timeout=Timeouts(total=5))]
     assert decide_policy(rules, subject(), nothing).timeout == Timeouts(connect=1)
@@ -75,6 +78,7 @@ def test_a_match_on_effect_sees_what_earlier_rules_decided() -> None:
     assert decide_policy([retry, named], subject(), nothing).retry is None
 
 
+@pytest.mark.promise("RULE-23")
 def test_a_match_on_effect_sees_a_trusted_annotation_until_a_rule_decides() -> None:
     expects = Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT)
     hinted = Subject(server="files", tool="x", method="tools/call", hint=Effect.READ)
@@ -123,6 +127,7 @@ def test_a_path_pattern_names_the_tool(pattern: str, path: str, tool: str | None
     assert tool_of_path(rules, "api", "GET", path) == tool
 
 
+@pytest.mark.promise("RULE-4")
 def test_users_rules_come_before_packs_and_packs_before_the_default() -> None:
     book = Rulebook(
         [Rule(match=Match(tool=("own",)), effect=Effect.READ)],
@@ -149,6 +154,7 @@ def unread() -> object:
     return UNREADABLE
 
 
+@pytest.mark.promise("RULE-25")
 @pytest.mark.parametrize(
     ("rules", "effect", "by"),
     [
@@ -179,6 +185,7 @@ def test_with_unreadable_arguments_the_worst_effect_counts(
     assert (found.retry, "retry" in found.decided_by) == (None, False)
 
 
+@pytest.mark.promise("RULE-25")
 def test_with_unreadable_arguments_every_restriction_applies() -> None:
     rules = [
         Rule(name="a", match=DRY, provenance=RequiredProvenance.PINNED, redact=("$.args.a",)),
@@ -242,6 +249,7 @@ DENY = Rule(name="no", match=Match(tool=("rm",)), access=Access.DENY, why="too d
 ALLOW = Rule(name="yes", access=Access.ALLOW)
 
 
+@pytest.mark.promise("ACC-4")
 @pytest.mark.parametrize(
     ("rules", "found"),
     [

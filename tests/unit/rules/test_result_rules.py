@@ -78,6 +78,7 @@ def test_without_a_rule_the_judgement_of_the_protocol_stays(
     assert judge_answer(Policy(), said(kind, flags)) == Judgement(kind, flags)
 
 
+@pytest.mark.promise("RULE-27")
 @pytest.mark.parametrize(
     ("expects", "flags", "structured", "kind"),
     [

@@ -37,6 +37,7 @@ def tried(
     )
 
 
+@pytest.mark.promise("RULE-8")
 @pytest.mark.parametrize(
     ("kind", "effect", "phase", "again"),
     [
@@ -58,6 +59,7 @@ def test_only_a_call_whose_effect_cannot_happen_twice_is_retried(
     assert verdict == (RetryIn(0.2) if again else NoRetry(StopReason.NOT_REPEATABLE))
 
 
+@pytest.mark.promise("RULE-8")
 @pytest.mark.parametrize("effect", Effect)
 @pytest.mark.parametrize(
     ("kind", "again"),
@@ -82,6 +84,7 @@ def test_a_success_is_not_retried() -> None:
     assert decide_retry(RULE, good, dice=0.5) == NoRetry(StopReason.ANSWERED)
 
 
+@pytest.mark.promise("RULE-11")
 @pytest.mark.parametrize("rule", [None, Retry(on=("auth",))])
 def test_a_failure_that_no_rule_names_is_not_retried(rule: Retry | None) -> None:
     lost = tried(ErrorKind.CONNECTION_LOST)
@@ -94,6 +97,7 @@ def test_a_rule_names_kinds_or_families(named: str) -> None:
     assert decide_retry(rule, tried(ErrorKind.CONNECTION_LOST), dice=0.5) == RetryIn(0.2)
 
 
+@pytest.mark.promise("RULE-12")
 @pytest.mark.parametrize(
     ("case", "reason"),
     [

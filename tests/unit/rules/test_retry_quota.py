@@ -1,5 +1,6 @@
 """Retries stay a share of the calls."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -33,6 +34,7 @@ def test_each_second_adds_up_to_the_burst() -> None:
     assert spent(quota, 100.0) == 3
 
 
+@pytest.mark.promise("RULE-20")
 @given(some.lists(some.sampled_from(["call", "retry", "second"]), max_size=60))
 def test_retries_never_exceed_what_calls_and_time_allow(steps: list[str]) -> None:
     settings = RetryQuota(ratio=0.25, min_per_second=0.5, burst=2)

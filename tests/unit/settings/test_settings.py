@@ -222,6 +222,7 @@ def test_rule_paths_are_relative_to_the_file_and_shown_relative_to_the_working_d
     assert found.own == (RuleSource(tmp_path / "etc" / "own.yaml", "etc/own.yaml"),)
 
 
+@pytest.mark.promise("RULE-5")
 def test_rules_in_the_working_directory_are_not_read_unless_named(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "default.yaml").write_text(RULES)
@@ -230,6 +231,13 @@ def test_rules_in_the_working_directory_are_not_read_unless_named(tmp_path: Path
 
     assert found.each() == (find_rule_pack("default"),)
     assert not found.last.path.is_relative_to(tmp_path)
+
+
+@pytest.mark.promise("RULE-5")
+def test_a_settings_file_in_the_working_directory_is_not_read_unless_named(tmp_path: Path) -> None:
+    (tmp_path / "turnlog.yaml").write_text(EVERYTHING)
+
+    assert _settings(tmp_path, flags=Flags(upstreams=(URL,))).listen.port == 7411
 
 
 def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
