@@ -14,9 +14,9 @@ from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.http.agent_connection import AgentConnection
 from turnlog.engine.http.runner import Runner
-from turnlog.transport.server_connection import Connection
+from turnlog.transport.http_client import Connection
+from turnlog.transport.http_server import AgentConnection
 
 COUNT = 8
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from turnlog.record.errors import Failure, Progress
-from turnlog.transport.server_connection import Connection
+from turnlog.transport.http_client import Connection
 
 METHODS = st.sampled_from(["GET", "POST", "HEAD"])
 TOKENS = st.text("abcXYZ-019", min_size=1, max_size=12).filter(lambda name: name[0].isalpha())

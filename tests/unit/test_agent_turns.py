@@ -1,10 +1,9 @@
-"""`engine.http.agent_connection`: who sends many requests at once waits like everybody else."""
+"""`transport.http_server`: who sends many requests at once waits like everybody else."""
 
 import asyncio
 import socket
 
-from turnlog.engine.http.agent_connection import AgentConnection, AgentServer
-from turnlog.transport.request_heads import AgentRequest
+from turnlog.transport.http_server import AgentConnection, AgentRequest, AgentServer
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 UNMET = b"GET /unmet HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -33,4 +32,4 @@ async def test_requests_that_came_together_leave_turns_to_other_connections() ->
             order = [await served.get() for _ in range(MANY + 1)]
     assert order[0] == order[-1] == number
     listener.close()
-    await server.shutdown(1.0)
+    await server.stop(1.0)

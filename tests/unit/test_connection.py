@@ -10,7 +10,8 @@ import pytest
 from kit.clients import BOUND
 from turnlog.core.kinds import ErrorKind
 from turnlog.record.errors import Failure, Progress
-from turnlog.transport.server_connection import HEAD_LIMIT, READ_AHEAD, Connection
+from turnlog.transport.http1 import HEAD_LIMIT, READ_AHEAD
+from turnlog.transport.http_client import Connection
 from turnlog.wire.http.head import Headers
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"

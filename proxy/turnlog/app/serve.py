@@ -19,7 +19,6 @@ from turnlog.api import application
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.command.commands import Commands
 from turnlog.engine.context import Context
-from turnlog.engine.http.agent_connection import AgentServer
 from turnlog.engine.http.handler import Handler
 from turnlog.engine.http.own_pages import APPLICATION, OwnPages
 from turnlog.engine.services import end, recording
@@ -36,6 +35,7 @@ from turnlog.settings.values import Address
 from turnlog.store.base import StoreError
 from turnlog.store.data_folder import read_token
 from turnlog.transport.http_client import Upstreams
+from turnlog.transport.http_server import AgentServer
 from turnlog.transport.routes import Routes, Target, target_of, target_of_command
 
 GRACE: Final = 7.0
@@ -46,8 +46,6 @@ _BACKLOG: Final = 1024
 _READERS: Final = 2
 """Threads that read the store for the API; more would slow down calls."""
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
-_LINE_LIMIT: Final = 256 * 1024
-_HEADERS_LIMIT: Final = 1024
 
 
 def run(settings: Settings, pins: Pins) -> int:
@@ -107,14 +105,7 @@ class Proxy:
         self._handler = handler
         self.port = 0
         self.listener: asyncio.Server | None = None
-        self.server = AgentServer(
-            handler,
-            handler.unread,
-            access_log=None,
-            max_line_size=_LINE_LIMIT,
-            max_field_size=_LINE_LIMIT,
-            max_headers=_HEADERS_LIMIT,
-        )
+        self.server = AgentServer(handler, handler.unread)
 
     def ready(self) -> ProxyReady:
         """Return the event with the URLs at which calls are accepted."""
@@ -169,10 +160,10 @@ class Proxy:
         if self.listener is not None:
             self.listener.close()
         self._handler.stop_listening()
-        self.server.pre_shutdown()
+        self.server.finish()
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
-        await self.server.shutdown(_CANCEL_TIME)
+        await self.server.stop(_CANCEL_TIME)
         await self._context.repeats.stop()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
@@ -238,7 +229,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
         yield
     finally:
         listener.close()
-        await proxy.server.shutdown(_CANCEL_TIME)
+        await proxy.server.stop(_CANCEL_TIME)
 
 
 def _target(name: str, upstream: UpstreamSettings) -> Target:

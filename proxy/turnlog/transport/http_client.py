@@ -5,27 +5,42 @@ cookies, no decompression, no time limits but those of rules.
 """
 
 import asyncio
+import os
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Patience
 from turnlog.record.errors import Failure, Progress
-from turnlog.wire.http.head import Framing, Headers
+from turnlog.wire.http.head import Body, Framing, Headers
+from turnlog.wire.http.mend import head_end, head_start
 
-from .message_heads import Raw
+from .http1 import (
+    HEAD_LIMIT,
+    READ_AHEAD,
+    BadChunksError,
+    BodyReader,
+    Chunks,
+    ResponseHead,
+    begins_like_response,
+    is_beyond_mending,
+    joined,
+    read_response,
+)
+from .message_heads import Raw, without_lengths
 from .routes import Target
-from .server_connection import Connection, Interim
 from .tunnel import tunnelled
+from .wakeup import Wakeup
 
-__all__ = ["Answer", "Content", "Failure", "Upstreams"]
+__all__ = ["Answer", "Connection", "Content", "Failure", "Interim", "Upstreams"]
 
 IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
@@ -39,8 +54,300 @@ _REACHED: Final = 2.0
 _NOTICE: Final = 5.0
 """s: how long a message to a server whose answer nobody needs may take."""
 
+_SENDING: Final = Phase.SENDING
+# To look a member up costs more than to compare it.
+_CHUNKED: Final = Body.CHUNKED
+_BY_CLOSE: Final = Body.UNTIL_CLOSE
+_UNTIL_CLOSE: Final = Framing(_BY_CLOSE)
+_TOO_LONG: Final = f"the answer's head is longer than {HEAD_LIMIT} bytes"
+
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
+Interim = Callable[[int, bytes, Headers], None]
+"""Takes status, reason and fields of an interim answer (1xx)."""
+
+
+class Connection(asyncio.Protocol):
+    """One HTTP/1.1 connection to a tool server, carrying one exchange at a time (RFC 9112)."""
+
+    # With more than 29 attributes Python keeps all of them in a dict, and takes longer to set them.
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._wakeup = Wakeup(asyncio.get_running_loop())
+        """Wakes who waits for something to come, or for the connection's end."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._error: Failure | None = None
+        self._closed = False
+        self._busy = False
+        self._poll = select.poll()
+        self._progress = Progress()
+        self._interim: Interim | None = None
+        self._paused = False
+        self._reset("GET")
+
+    def _reset(self, method: str) -> None:
+        """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
+        self._method = method
+        self._came: bytes | bytearray = b""
+        """The start of a head that is not whole."""
+        self._searched = 0
+        """How much of that was looked through for its end."""
+        self._body: BodyReader | None = None
+        """Of the answer whose head has come."""
+        self._keep_alive = False
+        self._uploaded = False
+        self.complete = False
+        """Whether the whole answer has arrived."""
+        self.status = 0
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.raw: Raw = ()
+        """The fields without Content-Length."""
+        self.framing = _UNTIL_CLOSE
+
+    # -- one exchange ----------------------------------------------------------------------
+
+    def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
+        """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
+        self._reset(method)
+        self._interim = interim
+        self._progress = progress
+        self._busy = True
+        progress.phase = _SENDING
+        if progress.patience is not None and not progress.patience.connected(self.expire):
+            progress.patience = None
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes of the request to the transport. Raises `Failure`."""
+        if self._error is not None:
+            raise self._error
+        if self._transport is None:
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        self._transport.write(data)
+
+    def sent(self) -> None:
+        """Note that the whole request has been handed to the transport."""
+        self._uploaded = True
+        self._progress.sent()
+
+    async def drain(self) -> None:
+        """Wait while the server reads slowly. Raises `Failure`."""
+        await self._writable.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def head(self) -> None:
+        """Wait for the answer's head. Raises `Failure`."""
+        while self._body is None:
+            if self._error is not None:
+                raise self._error
+            await self._wakeup
+
+    async def read(self) -> bytes:
+        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
+        body = self._body
+        assert body is not None  # there is a head
+        while not body.pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wakeup
+        data = body.take()
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return self.complete and not self._has_pieces
+
+    @property
+    def _has_pieces(self) -> bool:
+        return self._body is not None and bool(self._body.pieces)
+
+    def finish(self) -> bool:
+        """End the exchange; return whether the connection can carry another."""
+        self._busy = False
+        self._interim = None
+        done = self.complete and self._uploaded and not self._has_pieces and not self._paused
+        if done and self._keep_alive and not self._closed:
+            return True
+        self.close()
+        return False
+
+    def expire(self, kind: ErrorKind, detail: str) -> bool:
+        """Give the exchange up because time has run out; false where nobody waits for it now."""
+        if self._wakeup.done() or self._error is not None:
+            return False
+        phase = self._progress.phase if self._body is None else Phase.BODY
+        failure = Failure(kind, phase, detail)
+        if not self._progress.outlives(failure):
+            self._error = failure
+            self.close()
+            self._wake()
+        return True
+
+    def close(self) -> None:
+        """Break the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_quiet(self) -> bool:
+        """Return whether the server has neither closed an idle connection nor said anything since.
+
+        The loop tells of that only when it looks again, and the server may close behind an answer.
+        """
+        return not (self._closed or self._error is not None or self._poll.poll(0))
+
+    def _wake(self) -> None:
+        self._wakeup.set_result(None)
+
+    def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
+        """Give the exchange up: it cannot be completed."""
+        if self._error is None and not self.complete:
+            phase = Phase.SENT if self._body is None else Phase.BODY
+            self._error = Failure(kind, phase, detail)
+        self.close()
+        self._wake()
+
+    def _refuse(self, detail: str) -> None:
+        """Fail at an answer that nobody can read; amid a body it is one that was cut."""
+        amid = self._body is not None
+        self.fail(detail, ErrorKind.CONNECTION_LOST if amid else ErrorKind.MALFORMED_RESULT)
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; let who waits for it go on."""
+        self._take(data)
+        self._wakeup.ring()
+
+    def _take(self, data: bytes) -> None:
+        """Read what came."""
+        if not self._busy or self.complete:
+            # Bytes that nobody asked for make all that may follow useless.
+            self._keep_alive = False
+            self._closed = True
+            self.close()
+            return
+        if self._body is None:
+            data = self._behind_heads(data)
+        body = self._body
+        if body is None or not data:
+            return
+        try:
+            rest = body.feed(data)
+        except BadChunksError as error:
+            self._refuse(f"the answer's chunks are not sound: {error}")
+            return
+        self.complete = body.is_complete
+        if rest and rest.strip(b"\r\n"):
+            self._keep_alive = False  # nobody asked for what stands behind the answer
+        if body.size > READ_AHEAD and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _behind_heads(self, data: bytes) -> bytes:
+        """Read heads up to that of the final answer; return what stands behind it."""
+        came: bytes | bytearray = data
+        if self._came:
+            came = joined(self._came, data)
+        start = 0
+        while self._body is None and self._error is None:
+            if came[start : start + 1] != b"H":
+                start = head_start(came, start)
+            end = head_end(came, max(self._searched - 3, start))
+            if not end:
+                self._wait_for_head(came[start:] if start else came)
+                return b""
+            self._searched = 0
+            self._read_head(bytes(came[start:end]))
+            start = end
+        self._came = b""
+        return bytes(came[start:])
+
+    def _wait_for_head(self, start: bytes | bytearray) -> None:
+        """Keep the start of a head, if it can become one."""
+        self._came, self._searched = start, len(start)
+        if not begins_like_response(start):
+            self._refuse("the answer is not HTTP/1.1")
+        elif len(start) > HEAD_LIMIT:
+            self._refuse(_TOO_LONG)
+
+    def _read_head(self, head: bytes) -> None:
+        """Take a whole head: of the answer, or of an interim one (1xx)."""
+        found = read_response(head, self._method)
+        if isinstance(found, str):
+            self._refuse(f"the answer is not HTTP/1.1: {found}")
+        elif len(head) > HEAD_LIMIT:
+            self._refuse(_TOO_LONG)
+        elif found.status >= 200:
+            self._begin_answer(found)
+        elif found.status < 100 or found.status == 101:
+            # Nobody asked for another protocol: Upgrade is not passed on (RFC 9110, 15.2.2).
+            self._refuse(f"the answer's status is {found.status:03d}")
+        elif self._interim is not None:
+            self._interim(found.status, found.reason, found.headers)
+
+    def _begin_answer(self, head: ResponseHead) -> None:
+        self.status, self.reason, self.headers = head.status, head.reason, head.headers
+        self.raw = without_lengths(head.headers)
+        self.framing = framing = head.framing
+        self._keep_alive = head.persists
+        chunks = Chunks(is_response=True) if framing.body is _CHUNKED else None
+        is_open = chunks is not None or framing.body is _BY_CLOSE
+        self._body = BodyReader(-1 if is_open else framing.length, chunks)
+        self.complete = self._body.is_complete
+
+    def eof_received(self) -> bool:
+        """Take the end of the stream as the end of a body that has no other."""
+        if self._body is not None:
+            if not self.complete and self._body.end():
+                self.complete = True
+                self._wake()
+        elif self._came and is_beyond_mending(bytes(self._came)):
+            self._refuse("the answer is not HTTP/1.1: its head breaks off, and was none before")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let nobody wait for more."""
+        self._closed = True
+        self._interim = None
+        self.resume_writing()
+        if exc is not None and self._busy and not self.complete:
+            self._read_what_is_left()
+        if self._busy and not self.complete:
+            self.fail(str(exc) if exc else "the server closed the connection")
+        self._wake()
+
+    def _read_what_is_left(self) -> None:
+        """Take in an answer that came before the server closed on a request still being sent.
+
+        The transport gives up when it cannot write; what it has not read is in the socket yet.
+        """
+        transport = self._transport
+        if transport is not None and transport.get_extra_info("ssl_object") is None:
+            with suppress(OSError):
+                while data := os.read(transport.get_extra_info("socket").fileno(), READ_AHEAD):
+                    self._take(data)
+        self.eof_received()
+
+    def pause_writing(self) -> None:
+        """Stop writing until the transport's buffer is empty enough."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        self._writable.set()
 
 
 def _is_address(host: str) -> bool:

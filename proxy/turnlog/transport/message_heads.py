@@ -20,6 +20,15 @@ from turnlog.wire.http.head import (
 )
 from turnlog.wire.http.reference import LEADING, led_back
 
+from .http1 import (
+    UNSOUND,
+    RequestFraming,
+    Unreadable,
+    is_length,
+    read_framing,
+    read_request_fields,
+    read_request_line,
+)
 from .routes import Route
 
 _K = TypeVar("_K", bound=Hashable)
@@ -51,6 +60,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     """Whether they are few and short enough to be remembered."""
     speaks_mcp: bool = False
     """Whether its sender takes a stream of events, or says things of MCP."""
+    framing: RequestFraming = RequestFraming()
 
 
 class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
@@ -63,11 +73,23 @@ class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
     """Whether the connection may carry another request."""
     head: RequestHead
     """What they say."""
+    length: int = 0
+    """Of the body in bytes, where Content-Length has an unusual spelling; negative for chunks."""
 
     @property
     def is_ordinary(self) -> bool:
         """Whether it is small enough to be remembered."""
         return self.head.is_moderate and len(self.target) <= _BYTES
+
+
+class ReadHead(Struct, frozen=True, eq=False):
+    """The head of one request."""
+
+    start: RequestStart
+    headers: list[tuple[bytes, bytes]]
+    """The fields as they came."""
+    length: int
+    """Of the body in bytes; negative where it comes in chunks."""
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
@@ -132,7 +154,9 @@ def read_request(raw: Raw) -> RequestHead:
     text = {name: value.decode("latin-1") for name, value in fields.items()}
     takes_events = b"text/event-stream" in fields.get(b"accept", b"").lower()
     speaks_mcp = takes_events or any(name.startswith(b"mcp-") for name in fields)
-    return RequestHead(raw, fields, text, frozenset(repeated), is_moderate(raw), speaks_mcp)
+    return RequestHead(
+        raw, fields, text, frozenset(repeated), is_moderate(raw), speaks_mcp, read_framing(raw)
+    )
 
 
 def lines(headers: Headers) -> bytes:
@@ -181,6 +205,60 @@ def read_answer(raw: Raw) -> AnswerHead:
         lines=lines(without_length(kept)),
         speaks_for_turnlog=any(name.lower().startswith(OWN_PREFIX) for name, _ in raw),
     )
+
+
+class RequestHeads:
+    """Reads the heads of requests; what does not depend on Content-Length is worked out once."""
+
+    def __init__(self) -> None:
+        self._head = Memo(read_request, is_moderate)
+        self._starts: dict[tuple[bytes, RequestHead], RequestStart] = {}
+
+    def read(self, head: bytes) -> ReadHead | Unreadable:
+        """Return what a whole head says."""
+        line, _, lines = head.partition(b"\r\n")
+        headers = read_request_fields(lines)
+        if isinstance(headers, Unreadable):
+            # What is wrong with the first line says more of what came.
+            refused = read_request_line(line)
+            return refused if isinstance(refused, Unreadable) else headers
+        raw = without_lengths(headers)
+        fields = self._head(raw)
+        start = self._starts.get((line, fields)) or self._begun(line, fields)
+        if isinstance(start, Unreadable) or len(raw) == len(headers):
+            return (
+                start if isinstance(start, Unreadable) else ReadHead(start, headers, start.length)
+            )
+        length = b""
+        for name, value in headers:
+            if name in _LENGTHS:
+                length = value
+                break
+        # Several, or one beside chunks, may end where another reader sees no end (RFC 9112, 6.3).
+        is_sound = len(raw) == len(headers) - 1 and not start.length and is_length(length)
+        return ReadHead(start, headers, int(length)) if is_sound else UNSOUND
+
+    def _begun(self, line: bytes, fields: RequestHead) -> RequestStart | Unreadable:
+        """Return how a request begins, for the first time."""
+        said = read_request_line(line)
+        if isinstance(said, Unreadable):
+            return said
+        framing, version = fields.framing, said.version
+        if not framing.is_sound_in(version):
+            return UNSOUND
+        start = RequestStart(
+            method=said.method,
+            target=said.target,
+            version=version,
+            keeps=framing.is_persistent_in(version),
+            head=fields,
+            length=framing.length,
+        )
+        if start.is_ordinary:
+            if len(self._starts) >= HEADS:
+                self._starts.clear()
+            self._starts[line, fields] = start
+        return start
 
 
 class Heads:

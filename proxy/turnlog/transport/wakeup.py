@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 
 
-class Bell:
+class Wakeup:
     """Wakes the one task that waits for it.
 
     A future is made for each wait, and wakes in the next turn of the loop; this one stays, and may wake
@@ -17,12 +17,12 @@ class Bell:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
-        self._wake: Callable[[Bell], object] | None = None
+        self._wake: Callable[[Wakeup], object] | None = None
         """Of the task that waits."""
         self._context: Context
         self._cancelled = False
 
-    def __await__(self) -> Generator["Bell", None, None]:
+    def __await__(self) -> Generator["Wakeup", None, None]:
         """Wait until it rings."""
         self._asyncio_future_blocking = True
         yield self
@@ -32,7 +32,7 @@ class Bell:
         return self._wake is None
 
     def set_result(self, _: None) -> None:
-        """Wake who waits in the loop's next turn; aiohttp's server calls this."""
+        """Wake who waits in the loop's next turn."""
         wake, self._wake = self._wake, None
         if wake is not None:
             self._loop.call_soon(wake, self, context=self._context)
@@ -46,7 +46,7 @@ class Bell:
 
     # -- what a task asks of a future ----------------------------------------------------------
 
-    def add_done_callback(self, wake: Callable[["Bell"], object], *, context: Context) -> None:
+    def add_done_callback(self, wake: Callable[["Wakeup"], object], *, context: Context) -> None:
         """Wake a task by `wake`."""
         self._wake, self._context = wake, context
 

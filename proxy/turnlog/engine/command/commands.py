@@ -20,9 +20,8 @@ from turnlog.observe.events import Log
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import UpstreamSettings
-from turnlog.transport.http_client import Answer, Content
+from turnlog.transport.http_client import Answer, Content, Interim
 from turnlog.transport.routes import Target
-from turnlog.transport.server_connection import Interim
 from turnlog.wire.endpoint import RpcRefusal
 from turnlog.wire.mcp import PARSE_ERROR
 

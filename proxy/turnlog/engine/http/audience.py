@@ -3,11 +3,10 @@
 from collections.abc import Coroutine
 
 from turnlog.record.own_answers import Made
+from turnlog.transport.http_server import Downstream, Gone
 from turnlog.transport.message_heads import lines
 from turnlog.wire.http.head import Headers
 from turnlog.wire.splice import as_event
-
-from .downstream import Downstream, Gone
 
 _MOST = 16 << 20
 """bytes of a body that are kept."""

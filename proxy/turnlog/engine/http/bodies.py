@@ -11,6 +11,7 @@ from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.rules.http_tools import normalized_path
 from turnlog.settings.model import Transport
 from turnlog.transport.http_client import Content
+from turnlog.transport.http_server import Downstream
 from turnlog.wire.doubt import as_call, is_doubtful, is_unreadable, may_hold_call
 from turnlog.wire.jsonrpc import (
     BATCH_LIMIT,
@@ -24,7 +25,6 @@ from turnlog.wire.jsonrpc import (
 )
 from turnlog.wire.mcp import START, start_of
 
-from .downstream import Downstream
 from .plain import PlainCall
 
 PLAIN_LIMIT: Final = 1 << 20

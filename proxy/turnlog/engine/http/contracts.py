@@ -12,10 +12,9 @@ from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.record.own_answers import Made
 from turnlog.store.base import Ticket
-from turnlog.transport.http_client import Answer, Content
+from turnlog.transport.http_client import Answer, Content, Interim
 from turnlog.transport.message_heads import Raw
 from turnlog.transport.routes import Target
-from turnlog.transport.server_connection import Interim
 from turnlog.wire.http.head import Headers
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event

@@ -21,17 +21,14 @@ from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Content, Failure, Upstreams
+from turnlog.transport.http_server import AgentConnection, AgentRequest, Downstream, Gone
 from turnlog.transport.message_heads import Heads, Memo, RequestStart, lines
-from turnlog.transport.request_heads import AgentRequest
-from turnlog.transport.request_parser import refusal_of
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 
 from .admission import Admission, Refused
-from .agent_connection import AgentConnection
 from .audience import Audience
 from .bodies import exchange_of, read_exchange
 from .contracts import Hearer
-from .downstream import Downstream, Gone
 from .own_pages import APPLICATION, OwnPages, probed
 from .plain import PlainCall
 from .runner import NO_RULES, Guard, Outlived, Runner
@@ -160,7 +157,7 @@ class Handler:
 
     def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
         """Return what a request tells before its body: mostly the same as the one before it."""
-        before = agent.told
+        before: Request | None = agent.memory
         channel = self._context.channels.find(route)
         if before is not None and before.asked is asked and channel is None:
             return before
@@ -178,19 +175,19 @@ class Handler:
             )
         if channel is not None:
             request.joins(channel)
-        agent.told = request if asked.is_ordinary and channel is None else None
+        agent.memory = request if asked.is_ordinary and channel is None else None
         return request
 
     @property
     def _names(self) -> str:
         return ", ".join(f"/{name}" for name in self._settings.upstreams)
 
-    def unread(self, status: int, error: BaseException | None) -> bytes:
+    def unread(self, status: int, detail: str) -> bytes:
         """Return a whole answer to a request that could not be read, or not be handled."""
-        if status >= 500:  # 504 is aiohttp's name for a time limit that nobody caught
+        if status >= 500:
             made = problem(500, "Internal Server Error", _FAULT, {})
         else:
-            made = problem(status, HTTPStatus(status).phrase, refusal_of(error), {})
+            made = problem(status, HTTPStatus(status).phrase, detail, {})
             event = RequestRefused(reason=RefusalReason.FRAMING, http_status=status)
             self._context.log.emit(event)
         head = (made.status, made.reason, lines(made.headers), len(made.body))
@@ -284,7 +281,7 @@ class Handler:
             await driver.made_certain()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
-            audience.fail(self.unread(500, error))
+            audience.fail(self.unread(500, ""))
         finally:
             if audience.has_heard and not driver.has_given_up:
                 driver.on_delivered()

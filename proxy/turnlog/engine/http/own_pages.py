@@ -21,11 +21,10 @@ from turnlog.record.errors import Failure, Progress
 from turnlog.record.own_answers import JSON, Made, problem
 from turnlog.store.base import Store, StoreError
 from turnlog.transport.http_client import Answer, Upstreams
+from turnlog.transport.http_server import Downstream, Gone
 from turnlog.transport.message_heads import lines
 from turnlog.transport.routes import HEALTH, OWN, Target
 from turnlog.wire.http.head import Body, fields, request_headers, response_headers
-
-from .downstream import Downstream, Gone
 
 SECRET: Final = "Turnlog-Secret"  # noqa: S105 - the name of a field
 """Shows the application that a request was relayed by this process."""

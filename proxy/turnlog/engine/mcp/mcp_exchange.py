@@ -20,7 +20,6 @@ from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
-from turnlog.engine.http.downstream import Gone
 from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, following
 from turnlog.record.errors import Failure, LateReader, Progress
@@ -40,6 +39,7 @@ from turnlog.record.unread import all_read
 from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content
+from turnlog.transport.http_server import Gone
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 from turnlog.wire.message import MessageReader

@@ -29,6 +29,7 @@ __all__ = [
     "decoder_for",
     "fields",
     "framing",
+    "framing_of",
     "is_of_another_site",
     "is_sealed",
     "media_of",
@@ -154,6 +155,13 @@ class Framing(Struct, frozen=True):
 
     body: Body
     length: int = 0
+
+
+_NO_BODY = Framing(Body.NONE)
+_CHUNKED = Framing(Body.CHUNKED)
+_UNTIL_CLOSE = Framing(Body.UNTIL_CLOSE)
+# To look a member up costs more than to use it.
+_BY_LENGTH = Body.LENGTH
 
 
 class BadFraming(StrEnum):
@@ -295,26 +303,26 @@ def _covers(path: bytes, wanted: bytes) -> bool:
 
 
 def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
-    """Tell how long the body of an answer is (RFC 9112, 6.3). `method` is the request's."""
-    if method == "HEAD" or status < 200 or status in (204, 304):
-        return Framing(Body.NONE)
-    lengths: list[bytes] = []
-    codings: list[bytes] = []
-    for name, value in raw:
-        match name.lower():
-            case b"content-length":
-                lengths.append(value)
-            case b"transfer-encoding":
-                codings.append(value)
-            case _:
-                pass
-    if codings := _list(codings):
+    """Return how long the body of an answer is (RFC 9112, 6.3). `method` is the request's."""
+    lengths, codings = fields(raw, b"content-length"), fields(raw, b"transfer-encoding")
+    return framing_of(status, method, lengths, codings)
+
+
+def framing_of(
+    status: int, method: str, lengths: list[bytes], codings: list[bytes]
+) -> Framing | BadFraming:
+    """Return the same of the values of Content-Length and Transfer-Encoding."""
+    if method == "HEAD" or status < 200 or status == 204 or status == 304:
+        return _NO_BODY
+    if codings and (codings := _list(codings)):
         # It overrides Content-Length, which then does not count, nor go on.
-        return Framing(Body.CHUNKED) if codings == [b"chunked"] else BadFraming.BAD_TRANSFER_CODING
+        return _CHUNKED if codings == [b"chunked"] else BadFraming.BAD_TRANSFER_CODING
+    if not lengths:
+        return _UNTIL_CLOSE
     length = _length(lengths)
-    if length is None:
-        return Framing(Body.UNTIL_CLOSE)
-    return length if isinstance(length, BadFraming) else Framing(Body.LENGTH, length)
+    if isinstance(length, int):
+        return Framing(_BY_LENGTH, length)
+    return _UNTIL_CLOSE if length is None else length
 
 
 def can_dechunk(raw: Headers) -> bool:

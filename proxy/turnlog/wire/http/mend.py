@@ -7,7 +7,7 @@ the head is changed, and it goes on in a valid form. Whatever else is wrong is r
 import re
 from typing import Final
 
-__all__ = ["Mender", "head_end", "head_start", "mended"]
+__all__ = ["head_end", "head_start", "mended"]
 
 _END: Final = re.compile(rb"\n\r{0,2}\n")
 _FOLD: Final = re.compile(rb"\r{0,2}\n[ \t]+")
@@ -18,7 +18,6 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([0-9])[ \t]+([0-9]{3})(?:[ \t]+|$)"
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:")
 _LENGTH: Final = b"content-length"
 _CODING: Final = b"transfer-encoding"
-_HTTP: Final = b"HTTP/1."
 _BLANKS: Final = bytes.maketrans(b"\0\r", b"  ")
 
 
@@ -28,7 +27,7 @@ def head_end(raw: bytes | bytearray, start: int = 0) -> int:
     return 0 if found is None else found.end()
 
 
-def head_start(raw: bytes, start: int = 0) -> int:
+def head_start(raw: bytes | bytearray, start: int = 0) -> int:
     """Return where a head begins, behind the line ends that may stand before it."""
     found = _LINE_ENDS.match(raw, start)
     return start if found is None else found.end()
@@ -106,72 +105,3 @@ def _values(lines: list[bytes], name: bytes) -> list[bytes]:
 
 def _is(line: bytes, name: bytes) -> bool:
     return line.partition(b":")[0].lower() == name
-
-
-class Mender:
-    """Keeps the head of an answer as it comes, in case that a parser refuses it."""
-
-    def __init__(self) -> None:
-        self._came: list[bytes] = []
-        self._refused = bytearray()
-        """What has come of a head that was refused and that may yet be mended."""
-        self.why = ""
-        """Why it was refused."""
-        self.passed = 0
-        """How much of what has come are interim heads (1xx)."""
-        self._tried = b""
-        """The mended head that the parser reads now."""
-        self.is_over = False
-        """Whether an interim head said that the connection is: the answer follows all the same."""
-
-    def take(self, data: bytes) -> None:
-        """Take what came of a head."""
-        self._came.append(data)
-
-    def read(self) -> None:
-        """Learn that the head was read."""
-        self._came.clear()
-        self._tried = b""
-
-    def passes(self) -> int:
-        """Go on behind an interim head; return how much is there of the next one."""
-        self._tried = b""
-        if len(self._came) > 1:
-            self._came[:] = [b"".join(self._came)[self.passed :]]
-            self.passed = 0
-        raw = self._came[0]
-        self.passed = head_end(raw, head_start(raw, self.passed))
-        return len(raw) - self.passed
-
-    def mend(self) -> tuple[bytes, bytes] | None:
-        """Return the head that was refused as it can be read again, and what came behind it.
-
-        `None` while it is not all there; an empty one where that was refused as well.
-        """
-        raw = self._refused
-        start = max(len(raw) - 3, 0)
-        came = b"".join(self._came)
-        raw += came if raw else came[head_start(came, self.passed) :]
-        self._came.clear()
-        self.passed = 0
-        if not raw.startswith(_HTTP) and not (self.is_over and _HTTP.startswith(bytes(raw))):
-            return b"", b""
-        end = head_end(raw, start)
-        if not end:
-            return None
-        head, rest = mended(bytes(raw[:end])), bytes(raw[end:])
-        if head == self._tried:
-            return b"", rest
-        self._tried = head
-        self.is_over = False
-        raw.clear()
-        return head, rest
-
-    def guess(self) -> bytes:
-        """Return what was refused and is not all there as it would be read."""
-        return mended(bytes(self._refused))
-
-    @property
-    def waits(self) -> bool:
-        """Whether more of a head that was refused may come."""
-        return bool(self._refused)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from turnlog.transport.wakeup import Bell
+from turnlog.transport.wakeup import Wakeup
 
 
-async def heard(bell: Bell, times: list[int]) -> None:
+async def heard(bell: Wakeup, times: list[int]) -> None:
     """Wait again and again; note each time."""
     while True:
         await bell
@@ -17,7 +17,7 @@ async def heard(bell: Bell, times: list[int]) -> None:
 async def rung(*, at_once: bool) -> tuple[list[int], list[int]]:
     """Ring for a task that waits; return what it heard before and after the loop's next turn."""
     loop = asyncio.get_running_loop()
-    bell, times = Bell(loop), list[int]()
+    bell, times = Wakeup(loop), list[int]()
     heard_before: asyncio.Future[list[int]] = loop.create_future()
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(heard(bell, times))
@@ -40,7 +40,7 @@ async def test_who_waits_goes_on_in_the_next_turn() -> None:
 
 
 async def test_who_waits_is_woken_once_however_often_it_rings() -> None:
-    bell, times = Bell(asyncio.get_running_loop()), list[int]()
+    bell, times = Wakeup(asyncio.get_running_loop()), list[int]()
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(heard(bell, times))
         await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_who_waits_is_woken_once_however_often_it_rings() -> None:
 
 
 async def test_who_is_cancelled_does_not_go_on_and_another_may_wait() -> None:
-    bell = Bell(asyncio.get_running_loop())
+    bell = Wakeup(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await bell
@@ -66,7 +66,7 @@ async def test_who_is_cancelled_does_not_go_on_and_another_may_wait() -> None:
 
 
 async def test_who_is_cancelled_when_it_rang_is_cancelled() -> None:
-    bell, times = Bell(asyncio.get_running_loop()), list[int]()
+    bell, times = Wakeup(asyncio.get_running_loop()), list[int]()
     task = asyncio.get_running_loop().create_task(heard(bell, times))
     await asyncio.sleep(0)
     bell.set_result(None)
@@ -78,8 +78,7 @@ async def test_who_is_cancelled_when_it_rang_is_cancelled() -> None:
 
 @pytest.mark.parametrize("bell_first", [True, False])
 async def test_who_is_cancelled_twice_is_cancelled(bell_first: bool) -> None:
-    # aiohttp's server cancels a connection's task, then what it waits for.
-    bell, times = Bell(asyncio.get_running_loop()), list[int]()
+    bell, times = Wakeup(asyncio.get_running_loop()), list[int]()
     task = asyncio.get_running_loop().create_task(heard(bell, times))
     await asyncio.sleep(0)
     for cancel in (bell.cancel, task.cancel) if bell_first else (task.cancel, bell.cancel):

@@ -1,0 +1,514 @@
+"""HTTP/1.1 messages as both sides of turnlog read them (RFC 9112): heads, bodies, limits.
+
+httptools (llhttp) reads fields and chunks. The first line is read here, because llhttp has closed
+lists of methods and of the bytes of a target; so is a body of known length, which is only counted.
+Nothing here waits or writes.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import httptools
+from msgspec import Struct
+
+from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, framing_of
+from turnlog.wire.http.mend import head_end, mended
+
+__all__ = [
+    "HEAD_LIMIT",
+    "READ_AHEAD",
+    "UNSOUND",
+    "BadChunksError",
+    "BodyReader",
+    "Chunks",
+    "RequestFraming",
+    "RequestLine",
+    "ResponseHead",
+    "Unreadable",
+    "begins_like_request",
+    "begins_like_response",
+    "is_beyond_mending",
+    "is_length",
+    "joined",
+    "read_framing",
+    "read_request_fields",
+    "read_request_line",
+    "read_response",
+    "request_head_end",
+]
+
+HEAD_LIMIT: Final = 256 * 1024
+"""bytes: longest head of a message, and longest trailer section."""
+FIELDS_LIMIT: Final = 1024
+"""Most fields of a request."""
+READ_AHEAD: Final = 256 * 1024
+"""bytes: more than this is not read before the other side took what came earlier."""
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_BEGIN: Final = re.compile(_TOKEN + rb"{1,256}(?: |\Z)")
+_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,256}) ([^ \r\n]+) HTTP/1\.([0-9])")
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+_AUTHORITY: Final = rb"(?:[^/?#@\[\]]*@)?(?:\[[0-9A-Za-z:.%]+\]|[^/?#:@\[\]]+)(?::[0-9]*)?"
+_AUTHORITY_FORM: Final = re.compile(_AUTHORITY)
+_ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://" + _AUTHORITY + rb"(?:[/?#].*)?")
+_HTTP: Final = b"HTTP/"
+_LENGTH_DIGITS: Final = 18
+_CONNECTION: Final = b"connection"
+_LENGTH: Final = b"content-length"
+_CODING: Final = b"transfer-encoding"
+_BY_SIZE: Final = {len(name): name for name in (_CONNECTION, _LENGTH, _CODING)}
+_FRAMING_FIELDS: Final = frozenset({_CONNECTION, _LENGTH, _CODING, b"host"})
+_TLS: Final = b"\x16\x03"
+_EMPTY_LINE: Final = b"\r\n\r\n"
+_UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
+_TRAILERS_END: Final = {b"\n": b"\r\n", b"\r": b"\n\r\n"}
+"""What ends a trailer section, by the last byte that came of it."""
+
+
+class Unreadable(Struct, frozen=True):
+    """Why a request cannot be read, and the status that its sender is told."""
+
+    detail: str
+    status: int = 400
+
+
+_LINE_REFUSED: Final = Unreadable(
+    "the request's first line is not METHOD TARGET HTTP/1.1 (RFC 9112 section 3)"
+)
+_TARGET_REFUSED: Final = Unreadable(
+    "the request's target is neither a path nor a URL (RFC 9112 section 3.2)"
+)
+_TLS_REFUSED: Final = Unreadable(
+    "this is the start of a TLS connection, and turnlog speaks plain http here"
+)
+UNSOUND: Final = Unreadable(
+    "the request's head or framing is not sound; look at Host, Content-Length and "
+    "Transfer-Encoding first (RFC 9112 sections 3.2, 5 and 6)"
+)
+
+
+class _FieldCollector:
+    """Takes the fields of one head from httptools."""
+
+    __slots__ = ("headers", "is_whole")
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_whole = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.is_whole = True
+
+
+def joined(before: bytes | bytearray, data: bytes) -> bytearray:
+    """Return what came of a head before, and more of it; the same object again where it can be.
+
+    So a head that comes in many small pieces is not copied for each of them.
+    """
+    came = before if isinstance(before, bytearray) else bytearray(before)
+    came += data
+    return came
+
+
+# -- requests ------------------------------------------------------------------------------
+
+
+class RequestLine(Struct, frozen=True):
+    """The first line of a request."""
+
+    method: str
+    target: str
+    version: tuple[int, int]
+
+
+def request_head_end(data: bytes | bytearray, start: int) -> int:
+    """Return where the head of a request ends; 0 where it is not all there.
+
+    Lines that end in another way than by CRLF end a head as well, which is refused then: to look for
+    its end elsewhere would be to read it otherwise than others do.
+    """
+    end = data.find(_EMPTY_LINE, start)
+    return end + len(_EMPTY_LINE) if end >= 0 else head_end(data, start)
+
+
+def begins_like_request(data: bytes | bytearray) -> Unreadable | None:
+    """Return why `data`, the start of a head, can become no request; `None` where it may."""
+    if data.startswith(_TLS):
+        return _TLS_REFUSED
+    return None if _BEGIN.match(data) else _LINE_REFUSED
+
+
+def read_request_line(line: bytes) -> RequestLine | Unreadable:
+    """Return what the first line of a request says; `line` is without its end."""
+    found = _REQUEST_LINE.fullmatch(line)
+    if found is None:
+        return begins_like_request(line) or _LINE_REFUSED
+    method, target, minor = found.groups()
+    if method.upper() == b"CONNECT" != method:
+        return _LINE_REFUSED  # a server may open a tunnel for it all the same
+    if not _is_target(method, target):
+        return _TARGET_REFUSED
+    text = target.decode("utf-8", "surrogateescape")
+    # Any token is a method, in the case in which it was written (RFC 9110, 9.1).
+    return RequestLine(method.decode(), text, (1, int(minor)))
+
+
+def _is_target(method: bytes, target: bytes) -> bool:
+    """Return whether a request may have this target (RFC 9112, 3.2)."""
+    if _CONTROL.search(target):
+        return False
+    if target.startswith(b"/"):
+        return True
+    if target == b"*":
+        return method.upper() == b"OPTIONS"
+    form = _AUTHORITY_FORM if method == b"CONNECT" else _ABSOLUTE_FORM
+    return form.fullmatch(target) is not None
+
+
+def read_request_fields(lines: bytes) -> list[tuple[bytes, bytes]] | Unreadable:
+    """Return the fields of a request; `lines` is its head behind the first line."""
+    found = _FieldCollector()
+    parser = httptools.HttpRequestParser(found)
+    try:
+        parser.feed_data(b"POST / HTTP/1.1\r\n" + lines)
+    except httptools.HttpParserUpgrade:
+        pass  # nobody takes the offer up, and the head is whole
+    except httptools.HttpParserError:
+        return UNSOUND
+    if not found.is_whole or len(found.headers) > FIELDS_LIMIT:
+        return UNSOUND
+    return found.headers
+
+
+class RequestFraming(Struct, frozen=True):
+    """What the fields of a request say of its body's length and of the connection."""
+
+    is_sound: bool = True
+    """Whether no two readers could take it for different requests."""
+    hosts: int = 1
+    length: int = 0
+    """Of the body in bytes; negative where it comes in chunks."""
+    closes: bool = False
+    """Whether the connection carries no further request."""
+    stays: bool = False
+    """Whether it does in HTTP/1.0 as well."""
+
+    def is_sound_in(self, version: tuple[int, int]) -> bool:
+        """Return whether the fields may stand in a request of this version."""
+        if version >= (1, 1):
+            return self.is_sound and self.hosts == 1
+        # RFC 9112, 6.1: the framing of HTTP/1.0 with Transfer-Encoding is faulty.
+        return self.is_sound and self.hosts <= 1 and self.length >= 0
+
+    def is_persistent_in(self, version: tuple[int, int]) -> bool:
+        """Return whether the connection may carry another request (RFC 9112, 9.3)."""
+        return not self.closes and (self.stays or version >= (1, 1))
+
+
+def read_framing(headers: Headers) -> RequestFraming:
+    """Return what fields say of the body's length, and of the connection (RFC 9112, 6.3, 9.3).
+
+    Not sound are several lengths, one beside chunks, and codings other than `chunked` at the end
+    (RFC 9112, 6.1, 6.3, 11.2).
+    """
+    said: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        key = name.lower()
+        if key in _FRAMING_FIELDS:
+            said.setdefault(key, []).append(value)
+    lengths, codings = said.get(_LENGTH, []), said.get(_CODING, [])
+    length, is_sound = 0, len(lengths) + len(codings) <= 1
+    if codings:
+        length = -1
+        is_sound = is_sound and codings[0].rpartition(b",")[2].strip(b" \t").lower() == b"chunked"
+    elif lengths and is_sound:
+        is_sound = is_length(lengths[0])
+        length = int(lengths[0]) if is_sound else 0
+    options = _options(said.get(_CONNECTION, []))
+    return RequestFraming(
+        is_sound=is_sound,
+        hosts=len(said.get(b"host", [])),
+        length=length,
+        closes=b"close" in options,
+        stays=b"keep-alive" in options,
+    )
+
+
+def is_length(value: bytes) -> bool:
+    """Return whether a value of Content-Length is a number that can be one."""
+    return value.isdigit() and len(value) <= _LENGTH_DIGITS
+
+
+# -- responses -----------------------------------------------------------------------------
+
+
+class _ResponseCollector(_FieldCollector):
+    """Takes the reason and the fields of one response from httptools."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = b""
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason
+
+
+class ResponseHead(Struct, frozen=True):
+    """The head of a response."""
+
+    status: int
+    reason: bytes
+    headers: list[tuple[bytes, bytes]]
+    framing: Framing
+    """Of the body."""
+    persists: bool
+    """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
+
+
+def begins_like_response(data: bytes | bytearray) -> bool:
+    """Return whether `data`, the start of a head, may become a response."""
+    return data.startswith(_HTTP) if len(data) > len(_HTTP) else _HTTP.startswith(data)
+
+
+def read_response(head: bytes, method: str) -> ResponseHead | str:
+    """Return what the whole head of a response says, or why it cannot be read.
+
+    One that a strict parser refuses is mended and read once more (decision 20). `method` is the
+    request's.
+    """
+    found = _response(head, method, is_mended=False)
+    if isinstance(found, str):
+        again = _response(mended(head), method, is_mended=True)
+        return found if isinstance(again, str) else again
+    return found
+
+
+def _response(head: bytes, method: str, *, is_mended: bool) -> ResponseHead | str:
+    collector = _ResponseCollector()
+    parser = _response_parser(collector, is_mended=is_mended)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # the status says so, and is refused
+    except httptools.HttpParserError as error:
+        return str(error)
+    if not collector.is_whole:
+        return "its head has no end"
+    headers, status = collector.headers, parser.get_status_code()
+    lengths: list[bytes] = []
+    codings: list[bytes] = []
+    options: list[bytes] = []
+    for name, value in headers:
+        # Few other fields have names of those lengths, and to compare numbers costs less.
+        said = _BY_SIZE.get(len(name))
+        if said is not None and name.lower() == said:
+            (lengths if said is _LENGTH else codings if said is _CODING else options).append(value)
+    found = framing_of(status, method, lengths, codings)
+    if isinstance(found, BadFraming):
+        return f"nobody can tell where the answer ends: {found}"
+    # To HEAD some servers send a body all the same, so the head has to tell of one that ends.
+    ends = framing_of(status, "GET", lengths, codings) if method == "HEAD" else found
+    persists = ends != _UNTIL_CLOSE and _is_persistent(head[5:8], options)
+    return ResponseHead(status, collector.reason, headers, found, persists)
+
+
+def _response_parser(
+    collector: _ResponseCollector, *, is_mended: bool
+) -> httptools.HttpResponseParser:
+    parser = httptools.HttpResponseParser(collector)
+    # A lone LF ends a line (RFC 9112, 2.2); chunked wins over a length (6.3). A mended head keeps
+    # control characters in values (RFC 9110, 5.5); that leniency would let NUL and CR pass as well,
+    # which are gone there.
+    parser.set_dangerous_leniencies(
+        lenient_headers=is_mended,
+        lenient_chunked_length=True,
+        lenient_optional_cr_before_lf=True,
+    )
+    return parser
+
+
+def _is_persistent(version: bytes, said: list[bytes]) -> bool:
+    """Return whether a connection stays open behind a response (RFC 9112, 9.3)."""
+    is_default = version >= b"1.1" and version != b"2.0"
+    if not said:
+        return is_default
+    options = _options(said)
+    return b"close" not in options and (is_default or b"keep-alive" in options)
+
+
+def _options(values: list[bytes]) -> set[bytes]:
+    """Return the options that Connection fields name, in lower case."""
+    return {option.strip(b" \t") for option in b",".join(values).lower().split(b",")}
+
+
+def is_beyond_mending(start: bytes) -> bool:
+    """Return whether the start of a head could not have become that of a response."""
+    if not begins_like_response(start):
+        return True
+    try:
+        _response_parser(_ResponseCollector(), is_mended=True).feed_data(mended(start))
+    except httptools.HttpParserError:
+        return True
+    return False
+
+
+# -- bodies --------------------------------------------------------------------------------
+
+
+class BadChunksError(Exception):
+    """A chunked body is not sound, or the lines around its chunks are too long."""
+
+
+class _ChunkCollector:
+    """Takes a chunked body from httptools."""
+
+    __slots__ = ("is_complete", "may_be_last", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.is_complete = False
+        self.may_be_last = False
+        """Whether nothing has come behind the size of the latest chunk."""
+
+    def on_body(self, data: bytes) -> None:
+        self.may_be_last = False
+        self.pieces.append(data)
+
+    def on_chunk_header(self) -> None:
+        self.may_be_last = True
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+class Chunks:
+    """A chunked body as it comes (RFC 9112, 7.1). Trailers are read and dropped."""
+
+    __slots__ = ("_came", "_last", "_lines", "_parser")
+
+    def __init__(self, *, is_response: bool = False) -> None:
+        self._came = _ChunkCollector()
+        self._parser = httptools.HttpRequestParser(self._came)
+        if is_response:
+            self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self._last = b""
+        """The last bytes that came."""
+        self._lines = 0
+        """Bytes that came since the last piece of data."""
+
+    def feed(self, data: bytes) -> tuple[list[bytes], bytes | None]:
+        """Return the pieces of the body in `data`, and what stands behind its end, once that is here.
+
+        Raises `BadChunksError`.
+        """
+        came = self._came
+        start, rest = 0, None
+        self._lines += len(data)
+        try:
+            # httptools does not tell where in the data a message ended. That is at an empty line, so
+            # it gets the data up to each.
+            for end in self._empty_lines(data):
+                self._parser.feed_data(data[start:end])
+                start = end
+                if came.is_complete:
+                    rest = data[end:]
+                    break
+            else:
+                self._parser.feed_data(data[start:])
+        except httptools.HttpParserError as error:
+            raise BadChunksError(str(error)) from error
+        self._last = (self._last + data[-3:])[-3:]
+        pieces, came.pieces = came.pieces, []
+        self._lines = 0 if pieces else self._lines
+        if self._lines > HEAD_LIMIT and rest is None:
+            raise BadChunksError(
+                f"a chunk's line or the trailers are longer than {HEAD_LIMIT} bytes"
+            )
+        return pieces, rest
+
+    def _empty_lines(self, data: bytes) -> Iterator[int]:
+        """Yield where empty lines end, also one that began before."""
+        before = len(self._last)
+        place = (self._last + data[:3]).find(_EMPTY_LINE)
+        if place >= 0:
+            yield place + len(_EMPTY_LINE) - before
+        place = data.find(_EMPTY_LINE)
+        while place >= 0:
+            yield place + len(_EMPTY_LINE)
+            place = data.find(_EMPTY_LINE, place + 2)
+
+    def is_last_here(self) -> bool:
+        """Return whether the last chunk has come, now that nothing more will.
+
+        Then the body is whole (RFC 9112, 8), also where its trailers are missing or cut.
+        """
+        came = self._came
+        if not came.may_be_last:
+            return False
+        try:
+            # Elsewhere than at a line's end the cut lies in a field, whose name may lack its colon.
+            self._parser.feed_data(_TRAILERS_END.get(self._last[-1:], b":\r\n\r\n"))
+        except httptools.HttpParserError:
+            return False
+        return came.is_complete
+
+
+class BodyReader:
+    """A message's body as it comes, until somebody takes it."""
+
+    __slots__ = ("_chunks", "_missing", "is_complete", "pieces", "size")
+
+    def __init__(self, length: int, chunks: Chunks | None = None) -> None:
+        """`length` is negative where only the end of the connection, or of the chunks, ends it."""
+        self.pieces: list[bytes] = []
+        """What came and was not taken."""
+        self.size = 0
+        """How many bytes that are."""
+        self._missing = length
+        self._chunks = chunks
+        self.is_complete = not length
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes; return those behind the body's end. Raises `BadChunksError`."""
+        missing = self._missing
+        if not missing or not data:
+            return data
+        if self._chunks is not None:
+            pieces, rest = self._chunks.feed(data)
+            self.pieces += pieces
+            self.size += sum(map(len, pieces))
+            if rest is not None:
+                self.is_complete, self._missing = True, 0
+            return rest or b""
+        rest = b""
+        if 0 < missing < len(data):
+            data, rest = data[:missing], data[missing:]
+        self.pieces.append(data)
+        self.size += len(data)
+        if missing > 0:
+            self._missing = missing = missing - len(data)
+            self.is_complete = not missing
+        return rest
+
+    def end(self) -> bool:
+        """Take the end of the connection; return whether it ends the body as well."""
+        if not self.is_complete:
+            self.is_complete = (
+                self._missing < 0 if self._chunks is None else self._chunks.is_last_here()
+            )
+        return self.is_complete
+
+    def take(self) -> bytes:
+        """Return what has come since this was asked for the last time."""
+        pieces = self.pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.size = 0
+        return data

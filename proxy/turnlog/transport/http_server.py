@@ -1,0 +1,711 @@
+"""The agents' connections: requests as they come, one after another, and answers byte for byte.
+
+One task per connection answers its requests in order (RFC 9112 section 9.3.2). When an agent is gone
+is decided in docs/decisions/0019-when-an-agent-is-gone.md.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from turnlog.wire.http.head import Headers
+
+from .async_pipes import is_ended
+from .http1 import (
+    HEAD_LIMIT,
+    READ_AHEAD,
+    UNSOUND,
+    BadChunksError,
+    BodyReader,
+    Chunks,
+    Unreadable,
+    begins_like_request,
+    joined,
+    request_head_end,
+)
+from .message_heads import ReadHead, RequestHeads, RequestStart
+from .wakeup import Wakeup
+
+_LOG: Final = logging.getLogger("turnlog.http_server")
+UNFINISHED: Final = 600.0
+"""s: an agent that goes on with its request for so long is not waited for any more: with a head from
+its first byte on, with a body from its latest. Docs: reference/configuration.md."""
+_SWEEP: Final = 10.0
+"""s between two looks at who is idle, or does not go on, for too long."""
+_IDLE_LIMIT: Final = 3630.0
+"""s without a request after which a connection is closed: more than the hour that load balancers keep one."""
+_SMALL: Final = 64 * 1024
+"""bytes: a request with a body of up to this length is answered once it is whole. Many clients write head
+and body apart."""
+_LINGER: Final = 10.0
+"""s: how long the rest of a body that nobody wants is read, so that the agent gets to read its answer."""
+_FIRST_LOOK: Final = 0.005
+_LONGEST_LOOK: Final = 1.0
+"""s between two looks whether an agent that ended its side has closed the other as well."""
+_RESET: Final = b"\1\0\0\0\0\0\0\0"
+"""For SO_LINGER: to close is to reset."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_START: Final = b"HTTP/1.1 "
+"""What every answer begins with, interim ones too, whatever the agent's version."""
+_HEAD: Final = "HEAD"
+"""The method whose answers never have a body (RFC 9110, 9.3.2)."""
+_ZEROS: Final = b"0" * 7
+"""May stand before the size of a chunk (RFC 9112, 7.1); some parsers stop at 16 digits."""
+
+
+class Gone(Exception):
+    """The agent's side closed its connection, or does not go on with its request."""
+
+
+class RequestBody:
+    """The body of a request that did not come whole with its head."""
+
+    def __init__(self, reader: BodyReader, resume: Callable[[], None]) -> None:
+        self._reader = reader
+        self._resume = resume
+        self._came = asyncio.Event()
+        self._why_not = ""
+        """Why no more of it comes."""
+        self.wanted_at: float | None = None
+        """Since when somebody waits for more of it."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all of it has come and been read."""
+        return self._reader.is_complete and not self._reader.pieces
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come."""
+        return self._reader.is_complete
+
+    @property
+    def size(self) -> int:
+        """How many bytes came and were not read."""
+        return self._reader.size
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes; return those behind the body's end. Raises `BadChunksError`."""
+        rest = self._reader.feed(data)
+        self._came.set()
+        return rest
+
+    def end(self, why: str) -> None:
+        """Let nobody wait for more of it."""
+        self._why_not = self._why_not or why
+        self._came.set()
+
+    async def read(self) -> bytes:
+        """Return what has come; nothing at its end. Raises `Gone`."""
+        while not self._reader.pieces:
+            if self._reader.is_complete:
+                return b""
+            if self._why_not:
+                raise Gone(self._why_not)
+            self._came.clear()
+            self.wanted_at = asyncio.get_running_loop().time()
+            await self._came.wait()
+            self.wanted_at = None
+        data = self._reader.take()
+        self._resume()
+        return data
+
+
+class AgentRequest(Struct, frozen=True, eq=False):
+    """A request as it was read."""
+
+    start: RequestStart
+    headers: Headers
+    """Fields as they came."""
+    body: bytes | RequestBody
+    """All of it, or what it is read from."""
+
+
+class AgentConnection(asyncio.Protocol):
+    """One connection of an agent.
+
+    The end of its stream is all that is seen of an agent that closes, and of one that only has no
+    more to say. So a byte is sent: the one is answered by a reset, the other reads it.
+    """
+
+    def __init__(self, server: "AgentServer", number: int) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._wakeup = Wakeup(self._loop)
+        """Wakes the task that waits for the next request."""
+        self.number = number
+        """Which of the server's connections it is."""
+        self.memory: Any = None
+        """What the handler keeps from one request to the next."""
+        self.answering: Downstream | None = None
+        self.transport: asyncio.Transport | None = None
+        self.half_closed = False
+        """Whether the agent has ended its side while answers are outstanding."""
+        self._came: bytes | bytearray = b""
+        """What came and was not read: a head that is not whole, requests behind the present one."""
+        self._searched = 0
+        """How much of that was looked through for the end of a head."""
+        self._head: ReadHead | None = None
+        """That of the next request, while it waits for its body."""
+        self._begun_at: float | None = None
+        """Since when the next request does not go on: from its first byte on, with a body from the latest."""
+        self._body: RequestBody | None = None
+        """Of the present request, while more of it is to come."""
+        self._is_busy = True
+        """Whether the task does not wait for a request."""
+        self._idle_since = server.now
+        self._paused = False
+        self.writing_paused = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._is_last = False
+        """Whether no more requests are read."""
+        self._drops = False
+        """Whether nothing more is read at all."""
+        self.task: asyncio.Task[None] | None = None
+
+    # -- requests, one after another -------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to answer requests."""
+        self.transport = cast(asyncio.Transport, transport)
+        listened = transport.get_extra_info("socket")
+        if listened.family in (socket.AF_INET, socket.AF_INET6):
+            # A machine that vanished is noticed some time.
+            listened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._server.made(self)
+        self.task = self._loop.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Answer requests until the connection has carried its last one."""
+        try:
+            while not self._is_last:
+                request = self._read()
+                if self._paused:
+                    self._resume_reading()
+                if request is None:
+                    if self.half_closed:
+                        break
+                    self._is_busy = False
+                    self._idle_since = self._server.now
+                    await self._wakeup
+                    self._is_busy = True
+                elif not await self._answered(request):
+                    break
+                # No name keeps a request while the connection waits for the next one.
+                del request
+        finally:
+            if self.transport is not None:
+                self.transport.close()
+
+    async def _answered(self, request: AgentRequest | Unreadable) -> bool:
+        """Answer a request; return whether another one may follow."""
+        self._begun_at = None
+        if isinstance(request, Unreadable):
+            self._fail(request)
+            await self._linger()
+            return False
+        try:
+            stays = await self._server.answer(self, request)
+        except Exception as error:  # noqa: BLE001 - an agent gets an answer, whatever fails here
+            _LOG.exception("a request could not be handled", exc_info=error)
+            self._fail(Unreadable("", 500))
+            stays = False
+        if isinstance(request.body, RequestBody):
+            stays = await self._rid_of(request.body) and stays
+        if self._came:
+            # Whoever sends many at once is not answered before everybody else.
+            await asyncio.sleep(0)
+        return stays and not self.is_last
+
+    def _read(self) -> AgentRequest | Unreadable | None:
+        """Return the request that has come, or why it cannot be read; `None` until it is here."""
+        if self._head is not None:
+            return self._request(self._head)
+        if not self._searched:
+            # Line ends between requests begin nothing (RFC 9112, 2.2).
+            self._came = self._came.lstrip(b"\r\n")
+        came = self._came
+        if not came:
+            return None
+        end = request_head_end(came, max(self._searched - 3, 0))
+        if not end and len(came) <= HEAD_LIMIT:
+            self._searched = len(came)
+            if self._begun_at is None:
+                self._begun_at = self._loop.time()
+            # What does not even begin like a request is not waited for.
+            return begins_like_request(came)
+        if end > HEAD_LIMIT or not end:
+            return begins_like_request(came) or UNSOUND
+        self._searched = 0
+        head = self._server.heads.read(bytes(came[:end]))
+        self._came = bytes(came[end:])
+        return head if isinstance(head, Unreadable) else self._request(head)
+
+    def _request(self, head: ReadHead) -> AgentRequest | Unreadable | None:
+        """Return the request that a head begins, with as much of its body as is here."""
+        length, came = head.length, self._came
+        if 0 <= length <= len(came):
+            self._head = None
+            self._came = bytes(came[length:])
+            return AgentRequest(head.start, head.headers, bytes(came[:length]))
+        # Whoever expects 100 (Continue) sends no body before (RFC 9110, 10.1.1).
+        if 0 <= length <= _SMALL and b"expect" not in head.start.head.fields:
+            self._head = head
+            self._begun_at = self._loop.time()
+            return None
+        return self._with_rest(head, bytes(came))
+
+    def _with_rest(self, head: ReadHead, came: bytes) -> AgentRequest | Unreadable:
+        """Return a request whose body may go on behind what came of it."""
+        chunks = Chunks() if head.length < 0 else None
+        reader = BodyReader(head.length, chunks)
+        try:
+            self._came = reader.feed(came)
+        except BadChunksError:
+            return UNSOUND
+        if reader.is_complete:
+            return AgentRequest(head.start, head.headers, reader.take())
+        self._body = body = RequestBody(reader, self._resume_reading)
+        return AgentRequest(head.start, head.headers, body)
+
+    async def _linger(self) -> None:
+        """Drop what still comes: to close at once would reset what the agent has yet to read of its
+        answer (RFC 9112, 9.6). The end of the connection cancels this."""
+        if self.transport is not None and not self.transport.is_closing():
+            self._drops, self._came = True, b""
+            self.transport.write_eof()
+            self._resume_reading()
+            await asyncio.sleep(_LINGER)
+
+    async def _rid_of(self, body: RequestBody) -> bool:
+        """Read what nobody wanted of a body, for a while; return whether it has come to its end."""
+        with suppress(TimeoutError, Gone):
+            async with asyncio.timeout(_LINGER):
+                while await body.read():
+                    pass
+        body.end("its request is over")
+        return body.at_end
+
+    def _fail(self, refused: Unreadable) -> None:
+        """Answer what could not be read, or handled."""
+        answer, transport = self._server.refuse(refused.status, refused.detail), self.transport
+        if self.answering is not None:
+            self.answering.fail(answer)
+        elif transport is not None and not transport.is_closing():
+            transport.write(answer)
+
+    def _give_up(self) -> None:
+        """Answer an agent that does not go on with its request, and close the connection."""
+        detail = f"the rest of the request did not come within {UNFINISHED:g} s"
+        self._fail(Unreadable(detail, 408))
+        if self._body is not None:
+            self._body.end("the agent does not go on with its request")
+        if self.transport is not None:
+            self.transport.close()
+
+    def finish(self) -> None:
+        """Close the connection once the present request is answered."""
+        self._is_last = True
+        if not self._is_busy and self.transport is not None:
+            self.transport.close()
+
+    def check(self, now: float) -> None:
+        """Close a connection that has carried nothing for long, or whose request does not go on."""
+        body = self._body
+        waits_since = body.wanted_at if body is not None else self._begun_at
+        if waits_since is not None and now - waits_since >= UNFINISHED:
+            self._give_up()
+        elif not self._is_busy and now - self._idle_since >= _IDLE_LIMIT:
+            self.finish()
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes: of the present request's body, or of the next request."""
+        if self._drops:
+            return
+        if self._body is not None:
+            data = self._fed(self._body, data)
+        if data:
+            self._came = joined(self._came, data) if self._came else data
+        if not self._is_busy:
+            self._wakeup.ring()
+        elif not self._paused and self._ahead > READ_AHEAD and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _fed(self, body: RequestBody, data: bytes) -> bytes:
+        """Hand bytes to the present request's body; return those behind its end."""
+        try:
+            rest = body.feed(data)
+        except BadChunksError:
+            self._body = None
+            self._is_last = True
+            self._fail(UNSOUND)
+            body.end("the request's chunks are not sound")
+            if self.transport is not None:
+                self.transport.close()
+            return b""
+        if body.is_whole:
+            self._body = None
+        return rest
+
+    @property
+    def _ahead(self) -> int:
+        """How many bytes came and were not read."""
+        return len(self._came) + (self._body.size if self._body is not None else 0)
+
+    def _resume_reading(self) -> None:
+        """Read on if that was paused, and little is left of what came."""
+        if self._paused and self.transport is not None and self._ahead <= READ_AHEAD:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """Return whether the connection stays open, now that the agent has ended its side."""
+        # A request that is not whole will never be.
+        if not self._is_busy or self._drops or self._body is not None or not self._ask():
+            return False
+        self.half_closed = True
+        self._loop.call_later(_FIRST_LOOK, self._look, 2 * _FIRST_LOOK)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the task, and let go of what refers to this connection: else all of it would wait for the
+        garbage collector, which hardly looks."""
+        self._server.connections.discard(self)
+        self._is_last = True
+        self.transport = None
+        self.answering = None
+        self.memory = None
+        self._came = b""
+        if self._body is not None:
+            self._body.end("the agent closed its connection")
+            self._body = None
+        self._writable.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        """Stop writing until the transport's buffer is empty enough."""
+        self.writing_paused = True
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        self.writing_paused = False
+        self._writable.set()
+
+    async def drained(self) -> None:
+        """Wait while the agent reads slowly. Raises `Gone`."""
+        if self.writing_paused:
+            await self._writable.wait()
+        if self.transport is None:
+            raise Gone("the agent closed its connection")
+
+    # -- whether the agent is there --------------------------------------------------------
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no request can follow the one that is being answered."""
+        return self._is_last or (self.half_closed and not self._came)
+
+    def _ask(self) -> bool:
+        return self.answering is None or self.answering.ask()
+
+    def _look(self, delay: float) -> None:
+        """See whether the agent has answered by a reset; ask again, as there may be a relay between."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            transport.abort()
+            return
+        self._ask()
+        self._loop.call_later(delay, self._look, min(2 * delay, _LONGEST_LOOK))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side, be that read here yet or not."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return True
+        return self.half_closed or is_ended(transport.get_extra_info("socket").fileno())
+
+    @property
+    def peer(self) -> str:
+        """The address that it comes from."""
+        name = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(name[0]) if name else ""
+
+
+Answer = Callable[[AgentConnection, AgentRequest], Awaitable[bool]]
+"""Answers a request; returns whether the connection can carry another one."""
+Refuse = Callable[[int, str], bytes]
+"""Returns a whole answer to what could not be read or handled, given the status and why."""
+
+
+class AgentServer:
+    """Makes the connections of agents: what `loop.create_server` wants of a factory."""
+
+    def __init__(self, answer: Answer, refuse: Refuse) -> None:
+        self.answer = answer
+        self.refuse = refuse
+        self.heads = RequestHeads()
+        self.connections: set[AgentConnection] = set()
+        self.now = 0.0
+        """The loop's time at the latest sweep; exact enough for idle connections."""
+        self._count = 0
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> AgentConnection:
+        """Return the protocol of a new connection."""
+        self._count += 1
+        return AgentConnection(self, self._count)
+
+    def made(self, connection: AgentConnection) -> None:
+        """Take care of a connection until it is lost."""
+        self.connections.add(connection)
+        if self._sweep is None:
+            self._check()
+
+    def _check(self) -> None:
+        """Look after who is idle, or does not go on, for too long; once in a while, as long as there are
+        connections."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        for connection in self.connections:
+            connection.check(self.now)
+        self._sweep = loop.call_later(_SWEEP, self._check) if self.connections else None
+
+    def finish(self) -> None:
+        """Close what is idle, and each other connection once its present request is answered."""
+        for connection in self.connections:
+            connection.finish()
+
+    async def stop(self, grace: float) -> None:
+        """End all connections: requests under way have `grace` seconds, then they are cancelled."""
+        self.finish()
+        tasks = {each.task for each in self.connections if each.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=grace)
+        for connection in self.connections:
+            if connection.transport is not None:
+                connection.transport.close()
+
+
+class Downstream:
+    """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
+
+    _chunked = False
+    _until_close = False
+    _invited = False
+    _ahead = 0
+    """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
+    begun = False
+    """Whether the answer's head has left."""
+    finished = False
+
+    def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
+        self._agent = agent
+        self.content = request.body
+        """The body: all of it, or what it is read from."""
+        self.asked = start = request.start
+        """Its line and fields, without Content-Length."""
+        self.method = start.method
+        self.target = start.target
+        self.headers = request.headers
+        self.raw = start.head.raw
+        """The fields without Content-Length."""
+        self.head = start.head
+        agent.answering = self
+        if agent.half_closed:
+            self.ask()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side of the connection, and perhaps both."""
+        return self._agent.has_ended
+
+    async def read(self, limit: int) -> tuple[bytes, bool]:
+        """Return the body and whether that is all of it; stop early above `limit` bytes."""
+        content = self.content
+        if isinstance(content, bytes):
+            return content, True
+        self._invite()
+        pieces: list[bytes] = []
+        size = 0
+        while size <= limit:
+            if not (piece := await content.read()):
+                return b"".join(pieces), True
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces), content.at_end
+
+    async def rest(self, start: bytes) -> AsyncIterator[bytes]:
+        """Yield `start` and then what is left of a body too large to be held."""
+        assert not isinstance(self.content, bytes)  # that is never too large
+        yield start
+        while piece := await self.content.read():
+            yield piece
+
+    def _invite(self) -> None:
+        # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
+        # HTTP/1.0 knows no interim answers, and its Expect is ignored.
+        if self._invited or self.asked.version < (1, 1):
+            return
+        if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
+            self._invited = True
+            self._write_start(_CONTINUE)
+
+    def interim(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Forward an interim answer (1xx) at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
+        if not self.begun and self.asked.version >= (1, 1) and self._transport is not None:
+            self._write_start(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines))
+
+    def ask(self) -> bool:
+        """Send a byte that any answer to come will have, to see whether the agent is there.
+
+        Return false where no such byte is known: amid a body that is not sent in chunks.
+        """
+        if self.finished:
+            return True
+        if self.begun and not self._chunked:
+            return False
+        sure = _ZEROS if self._chunked else _START
+        byte = sure[self._ahead : self._ahead + 1]
+        transport = self._transport
+        if byte and transport is not None:
+            self._ahead += 1
+            transport.write(byte)
+        return True
+
+    async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
+        """Write a whole answer in one piece; to HEAD without its body, whose length stands all the same.
+
+        Here and below `lines` are fields, each with CRLF before it, without any of framing.
+        """
+        length = b"\r\nContent-Length: %d" % len(body)
+        head = self._head(status, reason, lines, length)
+        self._write_start(head if self.method == _HEAD else head + body)
+        self.begun = self.finished = True
+        if self._agent.writing_paused:
+            await self._agent.drained()
+
+    async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
+        """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
+        self._write_start(self._head(status, reason, lines))
+        self.begun = self.finished = True
+        await self._agent.drained()
+
+    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
+        """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
+        if length is not None:
+            lines += b"\r\nContent-Length: %d" % length
+        elif self.asked.version >= (1, 1):
+            lines += b"\r\nTransfer-Encoding: chunked"
+            self._chunked = True
+        else:
+            self._until_close = True
+        self._write_start(self._head(status, reason, lines))
+        self.begun = True
+        await self._agent.drained()
+
+    async def write(self, data: bytes) -> None:
+        """Write a piece of the body; wait while the agent reads slowly."""
+        if data:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._ahead = 0
+            if self._agent.writing_paused:
+                await self._agent.drained()
+
+    async def end(self, last: bytes = b"") -> None:
+        """Write the last piece and the end of the message."""
+        if self._chunked:
+            piece = b"%x\r\n%b\r\n" % (len(last), last) if last else b""
+            self._write(piece + b"0\r\n\r\n")
+        elif last:
+            self._write(last)
+        self.finished = True
+        await self._agent.drained()
+
+    def end_now(self) -> None:
+        """Write the end of the message without waiting, because turnlog stops."""
+        if self._chunked and (transport := self._transport) is not None:
+            transport.write(b"0\r\n\r\n")
+
+    def abort(self) -> None:
+        """End the connection in a way that a cut answer cannot look whole."""
+        transport = self._agent.transport
+        if transport is None:
+            return
+        if self._until_close and not self.finished:
+            # Without this even an abort ends the stream in the orderly way.
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+            )
+            transport.abort()
+        else:
+            transport.close()
+
+    def fail(self, data: bytes) -> None:
+        """Write a whole answer in place of one that turnlog failed to make; cut one that has begun, and
+        give HEAD no body."""
+        if self._transport is None:
+            return
+        if self.begun:
+            self.abort()
+        else:
+            head, end, _ = data.partition(b"\r\n\r\n")
+            self._write_start(head + end if self.method == _HEAD else data)
+        self.finished = True
+
+    def done(self) -> bool:
+        """Let go of the connection; return whether it can carry another request."""
+        self._agent.answering = None
+        return self.finished and self.asked.keeps and not self._until_close
+
+    @property
+    def version(self) -> str:
+        """HTTP version of the request, such as `1.1`."""
+        major, minor = self.asked.version
+        return f"{major}.{minor}"
+
+    def _head(self, status: int, reason: bytes, lines: bytes, length: bytes = b"") -> bytes:
+        keep = b""
+        if not self.asked.keeps or self._until_close or self._agent.is_last:
+            keep = b"\r\nConnection: close"
+        elif self.asked.version < (1, 1):
+            keep = b"\r\nConnection: keep-alive"
+        return b"HTTP/1.1 %d %b%b%b%b\r\n\r\n" % (status, reason, lines, length, keep)
+
+    @property
+    def _transport(self) -> asyncio.Transport | None:
+        """The transport, if it can be written to."""
+        transport = self._agent.transport
+        return None if transport is None or transport.is_closing() else transport
+
+    def _write_start(self, data: bytes) -> None:
+        """Write what begins like any answer, but for what was sent ahead of it."""
+        if self._ahead:
+            data, self._ahead = data[self._ahead :], 0
+        transport = self._agent.transport
+        if transport is None or transport.is_closing():
+            raise Gone("the agent closed its connection")
+        transport.write(data)
+
+    def _write(self, data: bytes) -> None:
+        transport = self._agent.transport
+        if transport is None or transport.is_closing():
+            raise Gone("the agent closed its connection")
+        transport.write(data)

@@ -1,0 +1,368 @@
+"""`transport.http1` and `transport.message_heads`: what heads say, and where bodies end."""
+
+import pytest
+
+from turnlog.transport.http1 import (
+    HEAD_LIMIT,
+    UNSOUND,
+    BadChunksError,
+    BodyReader,
+    Chunks,
+    Unreadable,
+    begins_like_request,
+    begins_like_response,
+    is_beyond_mending,
+    read_request_line,
+    read_response,
+    request_head_end,
+)
+from turnlog.transport.message_heads import HEADS, ReadHead, RequestHeads
+from turnlog.wire.http.head import Body, Framing
+
+LINE = b"POST /a HTTP/1.1\r\n"
+HOST = b"Host: h\r\n"
+
+
+def read(head: bytes) -> ReadHead:
+    found = RequestHeads().read(head)
+    assert isinstance(found, ReadHead)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (b"GET / HTTP/1.1", ("GET", "/", (1, 1))),
+        (b"get /a?b#c HTTP/1.0", ("get", "/a?b#c", (1, 0))),
+        (b"M-!#$ //x HTTP/1.9", ("M-!#$", "//x", (1, 9))),
+        (b"GET /\xff HTTP/1.1", ("GET", "/\udcff", (1, 1))),
+        (b"OPTIONS * HTTP/1.1", ("OPTIONS", "*", (1, 1))),
+        (b"GET http://h HTTP/1.1", ("GET", "http://h", (1, 1))),
+        (b"GET HTTP://u@[::1]:80/a HTTP/1.1", ("GET", "HTTP://u@[::1]:80/a", (1, 1))),
+        (b"GET http://h?a HTTP/1.1", ("GET", "http://h?a", (1, 1))),
+        (b"CONNECT h:80 HTTP/1.1", ("CONNECT", "h:80", (1, 1))),
+    ],
+)
+def test_a_request_line_is_read_as_it_was_written(
+    line: bytes, wanted: tuple[str, str, tuple[int, int]]
+) -> None:
+    said = read_request_line(line)
+    assert not isinstance(said, Unreadable)
+    assert (said.method, said.target, said.version) == wanted
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"GET",
+        b"GET /",
+        b"GET  / HTTP/1.1",
+        b"GET / HTTP/1.1 ",
+        b"GET /a b HTTP/1.1",
+        b"G@T / HTTP/1.1",
+        b"A" * 257 + b" / HTTP/1.1",
+        b"GET / HTTP/0.9",
+        b"GET / HTTP/2.0",
+        b"GET / HTTP/1.10",
+        b"GET / http/1.1",
+        b"GET / RTSP/1.0",
+        b"connect h:80 HTTP/1.1",
+    ],
+)
+def test_what_is_no_request_line_is_refused(line: bytes) -> None:
+    said = read_request_line(line)
+    assert isinstance(said, Unreadable)
+    assert "first line" in said.detail
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(b"*", b"tool", b"h:80", b"mailto:x", b"http:/h", b"http:///a", b"http://?a"),
+        *(b"http://h:b/", b"http://[::1/", b"/\x01", b"/\x7f", b"/\t"),
+    ],
+)
+def test_a_target_that_is_neither_path_nor_url_is_refused(target: bytes) -> None:
+    said = read_request_line(b"GET " + target + b" HTTP/1.1")
+    assert isinstance(said, Unreadable)
+    assert "target" in said.detail
+
+
+def test_the_start_of_tls_is_told_apart() -> None:
+    refused = begins_like_request(b"\x16\x03\x01\x02")
+    assert refused is not None
+    assert "TLS" in refused.detail
+    assert begins_like_request(b"GE") is None
+    assert begins_like_request(b"GET /a") is None
+    assert begins_like_request(b"SSH-2.0\r\n") is not None
+
+
+def test_fields_keep_their_order_case_duplicates_and_bytes() -> None:
+    lines = b"X-a: 1\r\nx-A:\t\xe9 \t\r\nUser-Agent: a\r\nuser-agent: b\r\nX-Empty:\r\n"
+    assert read(LINE + HOST + lines + b"\r\n").headers == [
+        (b"Host", b"h"),
+        (b"X-a", b"1"),
+        (b"x-A", b"\xe9"),
+        (b"User-Agent", b"a"),
+        (b"user-agent", b"b"),
+        (b"X-Empty", b""),
+    ]
+
+
+def test_an_offer_of_another_protocol_changes_nothing() -> None:
+    offer = b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n"
+    assert read(LINE + HOST + offer + b"\r\n").length == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "length"),
+    [
+        (b"", 0),
+        (b"Content-Length: 0\r\n", 0),
+        (b"Content-Length: 03\r\n", 3),
+        (b"content-length:\t3 \r\n", 3),
+        (b"cONTENT-lENGTH: 3\r\n", 3),
+        (b"Transfer-Encoding: chunked\r\n", -1),
+        (b"transfer-encoding: gzip, Chunked \r\n", -1),
+    ],
+)
+def test_the_length_of_a_body_is_what_the_fields_say(lines: bytes, length: int) -> None:
+    assert read(LINE + HOST + lines + b"\r\n").length == length
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"",
+        HOST + HOST,
+        HOST + b"host: i\r\n",
+        HOST + b"Content-Length: 3\r\nContent-Length: 3\r\n",
+        HOST + b"Content-Length: 3\r\ncONTENT-lENGTH: 3\r\n",
+        HOST + b"cONTENT-LENGTH: 3\r\ncONTENT-LENGTH: 3\r\n",
+        HOST + b"Content-Length: 3, 3\r\n",
+        HOST + b"Content-Length: +3\r\n",
+        HOST + b"Content-Length: -3\r\n",
+        HOST + b"cONTENT-length: x\r\n",
+        HOST + b"Content-Length: \r\n",
+        HOST + b"Content-Length: " + b"9" * 19 + b"\r\n",
+        HOST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        HOST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        HOST + b"Transfer-Encoding: chunked\r\ncONTENT-length: 3\r\n",
+        HOST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        HOST + b"Transfer-Encoding: gzip\r\n",
+        HOST + b"Transfer-Encoding: chunked, gzip\r\n",
+        HOST + b"Transfer-Encoding: xchunked\r\n",
+        HOST + b"Transfer-Encoding:\r\n",
+        HOST + b" folded: 1\r\n",
+        HOST + b"X: 1\r\n folded\r\n",
+        HOST + b"X : 1\r\n",
+        HOST + b"X y: 1\r\n",
+        HOST + b": 1\r\n",
+        HOST + b"X\r\n",
+        HOST + b"X: a\rb\r\n",
+        HOST + b"X: a\0b\r\n",
+        HOST + b"X: \x01\r\n",
+        HOST + b"X: 1\n",
+        HOST + b"".join(b"X-%d: 1\r\n" % number for number in range(1024)),
+    ],
+)
+def test_what_two_readers_could_take_for_different_requests_is_refused(lines: bytes) -> None:
+    heads = RequestHeads()
+    for _ in range(2):  # a head that was refused is refused again
+        assert heads.read(LINE + lines + b"\r\n") == UNSOUND
+
+
+def test_http_1_0_needs_no_host_and_has_no_chunks() -> None:
+    old = b"POST / HTTP/1.0\r\n"
+    assert read(old + b"\r\n").length == 0
+    for lines in (HOST + HOST, b"Transfer-Encoding: chunked\r\n"):
+        assert RequestHeads().read(old + lines + b"\r\n") == UNSOUND
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "keeps"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"Connection: x, Close\r\n", False),
+        (b"1.1", b"connection: a\r\nConnection: close\r\n", False),
+        (b"1.1", b"Connection: closed\r\n", True),
+        (b"1.0", b"", False),
+        (b"1.0", b"Connection: Keep-Alive\r\n", True),
+        (b"1.0", b"Connection: keep-alive, close\r\n", False),
+    ],
+)
+def test_a_connection_stays_as_its_fields_say(version: bytes, lines: bytes, keeps: bool) -> None:
+    assert read(b"GET / HTTP/" + version + b"\r\n" + HOST + lines + b"\r\n").start.keeps is keeps
+
+
+def test_the_same_line_and_fields_are_the_same_object_whatever_the_length() -> None:
+    heads = RequestHeads()
+    heads_of = [heads.read(LINE + HOST + b"Content-Length: %d\r\n\r\n" % size) for size in (1, 20)]
+    assert [each.length for each in heads_of if isinstance(each, ReadHead)] == [1, 20]
+    first, second = (each.start for each in heads_of if isinstance(each, ReadHead))
+    assert first is second
+
+
+def test_only_so_many_heads_are_remembered() -> None:
+    heads = RequestHeads()
+    first = heads.read(b"GET /0 HTTP/1.1\r\nHost: h\r\n\r\n")
+    for number in range(1, HEADS + 1):
+        heads.read(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number)
+    again = heads.read(b"GET /0 HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert isinstance(first, ReadHead)
+    assert isinstance(again, ReadHead)
+    assert first.start is not again.start
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [(b"A: 1\r\n\r\nx", 8), (b"A: 1\r\n", 0), (b"A: 1\n\nx", 6), (b"A: 1\n\r\n\r\n", 9)],
+)
+def test_a_requests_head_ends_at_an_empty_line(data: bytes, end: int) -> None:
+    assert request_head_end(data, 0) == end
+
+
+# -- responses -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "persists"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: a, Close\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", False),
+        (b"HTTP/1.1 204 No\r\n\r\n", True),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\nConnection: keep-alive\r\n\r\n", True),
+        (b"HTTP/2.0 200 OK\r\nContent-Length: 4\r\n\r\n", False),
+        (b"HTTP/1.2 200 OK\r\nContent-Length: 4\r\n\r\n", True),
+    ],
+)
+def test_a_servers_connection_persists_where_its_answer_says_so(
+    head: bytes, persists: bool
+) -> None:
+    found = read_response(head, "POST")
+    assert not isinstance(found, str)
+    assert found.persists is persists
+
+
+def test_to_head_a_connection_persists_where_the_body_would_have_an_end() -> None:
+    for lines, persists in ((b"", False), (b"Content-Length: 4\r\n", True)):
+        found = read_response(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", "HEAD")
+        assert not isinstance(found, str)
+        assert found.framing == Framing(Body.NONE)
+        assert found.persists is persists
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [(b"HTTP/1.1 200", b""), (b"HTTP/1.1 200 ", b""), (b"HTTP/1.1 200  O  \xe9", b" O  \xe9")],
+)
+def test_a_reason_is_what_stands_behind_the_status(line: bytes, reason: bytes) -> None:
+    found = read_response(line + b"\r\n\r\n", "GET")
+    assert not isinstance(found, str)
+    assert (found.status, found.reason) == (200, reason)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"ICY 200 OK\r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/3.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4, 5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+    ],
+)
+def test_what_cannot_be_mended_is_refused_with_the_reason(head: bytes) -> None:
+    assert isinstance(read_response(head, "GET"), str)
+
+
+def test_a_head_that_breaks_off_may_have_become_one_or_not() -> None:
+    assert begins_like_response(b"HT")
+    assert not begins_like_response(b"HTP")
+    assert not is_beyond_mending(b"HTTP/1.1 2")
+    assert not is_beyond_mending(b"HTTP/1.1 200 OK\r\nA")
+    assert is_beyond_mending(b"SSH")
+    assert is_beyond_mending(b"HTTP/1.1 OK\r\n")
+    assert is_beyond_mending(b"HTTP/1.1 200 OK\r\nContent-Length: 4x\r\n")
+
+
+# -- bodies --------------------------------------------------------------------------------
+
+
+def test_a_body_ends_where_its_length_says() -> None:
+    reader = BodyReader(4)
+    assert reader.feed(b"ab") == b""
+    assert not reader.is_complete
+    assert not reader.end()
+    assert reader.feed(b"cdxy") == b"xy"
+    assert reader.is_complete
+    assert (reader.take(), reader.feed(b"z")) == (b"abcd", b"z")
+
+
+def test_a_body_without_length_ends_with_the_connection() -> None:
+    reader = BodyReader(-1)
+    assert reader.feed(b"ab") == b""
+    assert not reader.is_complete
+    assert reader.end()
+    assert reader.take() == b"ab"
+
+
+CHUNKED = b"4;a=1\r\n\r\n\r\n\r\n3\r\nabc\r\n0\r\nA: 1\r\n\r\n"
+
+
+def test_chunks_end_at_the_same_byte_however_they_are_cut() -> None:
+    whole = CHUNKED + b"GET / HTTP/1.1\r\n\r\n"
+    for size in range(1, len(whole)):
+        reader = BodyReader(-1, Chunks())
+        rest = b"".join(reader.feed(whole[at : at + size]) for at in range(0, len(whole), size))
+        assert (reader.take(), rest) == (b"\r\n\r\nabc", b"GET / HTTP/1.1\r\n\r\n")
+        assert reader.is_complete
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"zz\r\n", b"-1\r\na", b"0x1\r\na", b" 1\r\na", b"1 \r\na", b"1\na", b"1\r\nab\r\n"),
+        *(b"1\r\na\n", b"\r\n1\r\na", b"1;a\nb\r\na", b"0\r\nA b: 1\r\n\r\n", b"0\n\n"),
+        b"fffffffffffffffff\r\na",
+    ],
+)
+def test_chunks_of_a_request_are_read_strictly(raw: bytes) -> None:
+    with pytest.raises(BadChunksError):
+        BodyReader(-1, Chunks()).feed(raw)
+
+
+def test_blanks_may_stand_behind_the_sizes_of_a_servers_chunks() -> None:
+    reader = BodyReader(-1, Chunks(is_response=True))
+    assert reader.feed(b"4  \r\ngood\r\n0\t\r\n\r\n") == b""
+    assert (reader.is_complete, reader.take()) == (True, b"good")
+
+
+@pytest.mark.parametrize("line", [b"1;" + b"a" * HEAD_LIMIT, b"0\r\nA: " + b"a" * HEAD_LIMIT])
+def test_lines_around_chunks_have_a_limit(line: bytes) -> None:
+    with pytest.raises(BadChunksError):
+        BodyReader(-1, Chunks()).feed(line)
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_whole"),
+    [
+        (b"1\r\na\r\n0\r\n", True),
+        (b"0\r\nA: 1\r\n", True),
+        (b"0\r\nA: 1\r", True),
+        (b"0\r\nA", True),
+        (b"1\r\na\r\n0", False),
+        (b"1\r\na\r\n", False),
+        (b"1\r\n", False),
+        (b"2\r\n\r\n", False),
+        (b"", False),
+    ],
+)
+def test_chunks_are_whole_once_the_last_one_has_come(raw: bytes, is_whole: bool) -> None:
+    reader = BodyReader(-1, Chunks(is_response=True))
+    reader.feed(raw)
+    assert reader.end() is is_whole
