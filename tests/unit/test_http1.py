@@ -100,14 +100,14 @@ def test_the_start_of_tls_is_told_apart() -> None:
 
 def test_fields_keep_their_order_case_duplicates_and_bytes() -> None:
     lines = b"X-a: 1\r\nx-A:\t\xe9 \t\r\nUser-Agent: a\r\nuser-agent: b\r\nX-Empty:\r\n"
-    assert read(LINE + HOST + lines + b"\r\n").headers == [
+    assert read(LINE + HOST + lines + b"\r\n").headers == (
         (b"Host", b"h"),
         (b"X-a", b"1"),
         (b"x-A", b"\xe9"),
         (b"User-Agent", b"a"),
         (b"user-agent", b"b"),
         (b"X-Empty", b""),
-    ]
+    )
 
 
 def test_an_offer_of_another_protocol_changes_nothing() -> None:

@@ -91,11 +91,10 @@ UNSOUND: Final = Unreadable(
 class _FieldCollector:
     """Takes the fields of one head from httptools."""
 
-    __slots__ = ("headers", "is_whole")
+    is_whole = False
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
-        self.is_whole = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name, value.rstrip(b" \t")))
@@ -249,11 +248,7 @@ def is_length(value: bytes) -> bool:
 class _ResponseCollector(_FieldCollector):
     """Takes the reason and the fields of one response from httptools."""
 
-    __slots__ = ("reason",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reason = b""
+    reason = b""
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason

@@ -389,8 +389,9 @@ class AgentConnection(asyncio.Protocol):
             self._body.end("the agent closed its connection")
             self._body = None
         self._writable.set()
-        if self.task is not None:
-            self.task.cancel()
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
 
     def pause_writing(self) -> None:
         """Stop writing until the transport's buffer is empty enough."""

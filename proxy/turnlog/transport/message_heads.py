@@ -86,7 +86,7 @@ class ReadHead(Struct, frozen=True, eq=False):
     """The head of one request."""
 
     start: RequestStart
-    headers: list[tuple[bytes, bytes]]
+    headers: Raw
     """The fields as they came."""
     length: int
     """Of the body in bytes; negative where it comes in chunks."""
@@ -211,17 +211,20 @@ class RequestHeads:
     """Reads the heads of requests; what does not depend on Content-Length is worked out once."""
 
     def __init__(self) -> None:
+        self.read = Memo(self._read, lambda head: len(head) <= _BYTES)
+        """Returns what a whole head says. That depends on its bytes alone, and most agents send a few
+        heads again and again: a fifth of what a call costs in `transport` (decision 56)."""
         self._head = Memo(read_request, is_moderate)
         self._starts: dict[tuple[bytes, RequestHead], RequestStart] = {}
 
-    def read(self, head: bytes) -> ReadHead | Unreadable:
-        """Return what a whole head says."""
+    def _read(self, head: bytes) -> ReadHead | Unreadable:
         line, _, lines = head.partition(b"\r\n")
-        headers = read_request_fields(lines)
-        if isinstance(headers, Unreadable):
+        found = read_request_fields(lines)
+        if isinstance(found, Unreadable):
             # What is wrong with the first line says more of what came.
             refused = read_request_line(line)
-            return refused if isinstance(refused, Unreadable) else headers
+            return refused if isinstance(refused, Unreadable) else found
+        headers = tuple(found)
         raw = without_lengths(headers)
         fields = self._head(raw)
         start = self._starts.get((line, fields)) or self._begun(line, fields)
