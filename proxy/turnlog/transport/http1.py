@@ -15,29 +15,6 @@ from msgspec import Struct
 from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, framing_of
 from turnlog.wire.http.mend import head_end, mended
 
-__all__ = [
-    "HEAD_LIMIT",
-    "READ_AHEAD",
-    "UNSOUND",
-    "BadChunksError",
-    "BodyReader",
-    "Chunks",
-    "RequestFraming",
-    "RequestLine",
-    "ResponseHead",
-    "Unreadable",
-    "begins_like_request",
-    "begins_like_response",
-    "is_beyond_mending",
-    "is_length",
-    "joined",
-    "read_framing",
-    "read_request_fields",
-    "read_request_line",
-    "read_response",
-    "request_head_end",
-]
-
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of a message, and longest trailer section."""
 FIELDS_LIMIT: Final = 1024
