@@ -224,6 +224,7 @@ async def test_it_is_the_session_that_a_wrapped_command_has_under_that_name(tmp_
     assert (row["session"], row["tool"]) == (noted["session"], "read_file")
 
 
+@pytest.mark.promise("AGENT-3")
 def test_a_name_of_several_sessions_is_no_ones(tmp_path: Path) -> None:
     fill(tmp_path, [Call(tool="read", minute=0, session=name) for name in ("ab", "ba")])
     start = ids.to_text(session_id("ab"))[:12]

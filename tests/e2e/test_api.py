@@ -70,6 +70,7 @@ async def test_what_was_refused_is_in_the_event_log_without_the_token(rig: Rig) 
     assert token(rig).encode() not in rig.proxy.stdout.read_bytes()
 
 
+@pytest.mark.promise("API-2")
 def test_the_log_is_what_the_command_prints(rig: Rig) -> None:
     for number in range(3):
         rig.post(call("write", {"n": number}))

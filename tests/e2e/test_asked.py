@@ -79,6 +79,7 @@ def test_show_takes_several_calls_and_begins_with_what_was_asked_and_answered(as
     assert heads[:5] == ["call", "tool", "status", "input", "output"]
 
 
+@pytest.mark.promise("API-2")
 def test_the_api_gives_payloads_and_filters_as_the_command_does(asked: Rig) -> None:
     token = (asked.proxy.data / "token").read_text().strip()
     headers = (("Authorization", f"Bearer {token}"),)

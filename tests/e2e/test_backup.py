@@ -51,6 +51,7 @@ def run(script: str, data: Path, backup: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.promise("STORE-10")
 def test_a_store_is_copied_under_a_running_proxy_and_put_back(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:

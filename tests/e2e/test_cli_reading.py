@@ -212,6 +212,7 @@ def test_a_long_payload_is_cut_unless_it_is_wanted_in_full(tmp_path: Path) -> No
     assert "x" * 10_000 in full
 
 
+@pytest.mark.promise("STORE-8")
 def test_a_payload_that_is_gone_says_so(tmp_path: Path) -> None:
     fill(tmp_path / "data", CALLS[:1])
     for bucket in sorted((tmp_path / "data" / "blobs").rglob("*"), reverse=True):
@@ -273,6 +274,7 @@ def test_status_counts_one_session_as_one(tmp_path: Path) -> None:
     assert "commits in 1 session\n" in turnlog("status", data=tmp_path / "data").stdout
 
 
+@pytest.mark.promise("CLI-6")
 @pytest.mark.parametrize(
     "arguments",
     [["log"], ["log", "--json"], ["show", "work:10"], ["show", "work:10", "--json"], ["sessions"],
@@ -300,6 +302,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
     assert WORK in process("sessions", environ={"TURNLOG_DATA": str(data)}).stdout
 
 
+@pytest.mark.promise("CLI-2")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -372,6 +375,7 @@ def _file(path: Path) -> None:
     path.write_text("no folder")
 
 
+@pytest.mark.promise("CLI-2")
 @pytest.mark.parametrize("command", ["log", "sessions", "status", "verify"])
 @pytest.mark.parametrize("make", [_nothing, _empty, _newer, _damaged, _file])
 def test_a_store_that_cannot_be_used_is_one_line_and_exit_code_3(
@@ -413,6 +417,7 @@ print("LOADED", *{name.partition(".")[0] for name in sys.modules})
 """
 
 
+@pytest.mark.promise("CLI-1")
 def test_a_reading_command_loads_none_of_the_server(data: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LOADED, str(data)], capture_output=True, text=True, check=True

@@ -41,6 +41,7 @@ def config(rules: Path) -> Path:
     return file
 
 
+@pytest.mark.promise("CLI-8")
 def test_check_tells_every_problem_of_every_file(rules: Path) -> None:
     wrong = rules.with_name("wrong.yaml")
     wrong.write_text(WRONG)
@@ -82,6 +83,7 @@ def test_check_without_files_reads_those_of_the_configuration(config: Path) -> N
     ]
 
 
+@pytest.mark.promise("CLI-8")
 def test_explain_names_value_rule_and_place_of_each_aspect(config: Path) -> None:
     done = process("rules", "explain", "files", "read_file", "--config", str(config))
 
@@ -193,6 +195,7 @@ def test_test_runs_the_examples_beside_a_file(rules: Path) -> None:
     assert done.stdout.splitlines()[0] == f"{rules}: 2 examples of 1 rule hold"
 
 
+@pytest.mark.promise("CLI-8")
 def test_test_tells_what_fails_and_what_is_missing(rules: Path) -> None:
     examples = rules.with_name("mine.examples.yaml")
     examples.write_text("examples:\n  - rule: reads\n    fires: [{tool: list}]\n")

@@ -32,6 +32,7 @@ def _proxy(data: Path, *before: str) -> Generator[subprocess.Popen[str]]:
         running.communicate(timeout=20)
 
 
+@pytest.mark.promise("CLI-1")
 def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with _proxy(data) as running:
@@ -73,6 +74,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(arguments: list[str], messa
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.promise("CLI-3")
 def test_a_wrong_file_is_refused_with_file_line_and_column(tmp_path: Path) -> None:
     config = tmp_path / "turnlog.yaml"
     config.write_text("listen: 127.0.0.1:0\nlimits:\n  recrod: 1MiB\n")

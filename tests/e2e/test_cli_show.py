@@ -47,6 +47,7 @@ def test_an_only_attempt_has_nothing_before_it(tmp_path: Path) -> None:
     assert differences(tmp_path, {}) == [None]
 
 
+@pytest.mark.promise("DIFF-4")
 def test_each_later_attempt_is_compared_with_the_one_before(tmp_path: Path) -> None:
     found = differences(tmp_path, LOST, output(rows=[1, 2], at="x"), output(rows=[1, 3], at="x"))
     assert found[0] is None
@@ -61,6 +62,7 @@ def test_each_later_attempt_is_compared_with_the_one_before(tmp_path: Path) -> N
     }  # fmt: skip
 
 
+@pytest.mark.promise("DIFF-4")
 @pytest.mark.parametrize(
     ("after", "wanted"),
     [

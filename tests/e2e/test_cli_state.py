@@ -121,6 +121,7 @@ def test_a_state_is_printed_for_people(data: Path) -> None:
     assert any("pending: files.write_file, turn 5, seq 13, since 2026" in line for line in told)
 
 
+@pytest.mark.promise("STATE-8")
 def test_a_state_may_be_asked_for_at_a_commit_or_turn_and_by_field(data: Path) -> None:
     wanted = ("state", "work", "--field", "files_modified")
     assert text(data, *wanted, "--at", "1") == ["files_modified", "  nothing"]
@@ -169,6 +170,7 @@ def test_the_begin_of_a_range_is_the_session_s(data: Path) -> None:
     assert text(data, "diff", "work", "--seq", "3..3") == ["nothing changed"]
 
 
+@pytest.mark.promise("DIFF-3")
 def test_two_sessions_are_held_against_each_other(data: Path) -> None:
     told = text(data, "diff", "work", "other")
     assert told[told.index("files_modified /x") + 1] == "  + modified, turn 1, seq 2, declared"

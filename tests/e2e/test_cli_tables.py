@@ -42,6 +42,7 @@ def local(row: dict[str, str]) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
+@pytest.mark.promise("CLI-5")
 @pytest.mark.parametrize("columns", [160, 100, 80, 60, 40])
 @pytest.mark.parametrize(
     "command", [("log",), ("log", "work"), ("sessions",), ("dangling",), ("verify",)]
@@ -54,6 +55,7 @@ def test_no_table_is_wider_than_its_terminal(
     assert all(columns_of(line) <= columns for line in lines), lines
 
 
+@pytest.mark.promise("CLI-5")
 def test_narrow_tables_keep_the_verdict(data: Path) -> None:
     head, *rows = printed(data, 40, "verify")
     assert head.split()[:2] == ["SESSION", "VERDICT"]

@@ -118,6 +118,7 @@ def test_a_row_comes_when_its_outcome_is_there(rig: Rig) -> None:
         assert following.tools(1) == ["slow"]
 
 
+@pytest.mark.promise("CLI-7")
 def test_it_waits_for_the_first_proxy_and_goes_on_with_the_next(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with RawUpstream() as upstream, tail(data, "--json") as following:
@@ -131,6 +132,7 @@ def test_it_waits_for_the_first_proxy_and_goes_on_with_the_next(tmp_path: Path) 
         assert following.end() == (0, "", "")
 
 
+@pytest.mark.promise("CLI-7")
 def test_two_proxies_on_one_store_are_followed_together(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as one:
         call_tools(one, "past")

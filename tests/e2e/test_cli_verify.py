@@ -83,6 +83,7 @@ def test_one_session_may_be_checked_alone(data: Path) -> None:
     assert (code, list(lines)) == (0, [WORK])
 
 
+@pytest.mark.promise("CHAIN-4")
 def test_an_anchor_that_was_kept_elsewhere_finds_a_log_that_was_cut_off(
     data: Path, tmp_path: Path
 ) -> None:

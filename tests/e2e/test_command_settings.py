@@ -79,6 +79,7 @@ def asked_at(
             )
 
 
+@pytest.mark.promise("CMD-8")
 @pytest.mark.parametrize(
     ("place", "came", "shown"),
     [
@@ -98,6 +99,7 @@ def test_nothing_told_of_a_plain_call_shows_what_a_place_in_the_url_stands_for(
     assert WORD not in said
 
 
+@pytest.mark.promise("CMD-8")
 def test_an_answer_that_repeats_a_value_of_the_url_is_relayed_whole_and_recorded_without_it(
     tmp_path: Path,
 ) -> None:

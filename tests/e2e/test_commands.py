@@ -51,6 +51,7 @@ def test_a_call_goes_to_the_command_and_is_recorded(proxy: Proxy) -> None:
     assert agent.post(message("nothing")).json()["error"]["code"] == -32601
 
 
+@pytest.mark.promise("CMD-5")
 def test_each_session_has_a_process_of_its_own_that_ends_with_it(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     pids = {one.text("pid"), two.text("pid")}
@@ -190,6 +191,7 @@ def test_who_listens_hears_what_belongs_to_no_request(proxy: Proxy) -> None:
         assert listener.chunk() == b""
 
 
+@pytest.mark.promise("CMD-6")
 def test_a_command_that_dies_fails_its_calls_at_once_and_the_session_goes_on(proxy: Proxy) -> None:
     agent = Agent(proxy)
     pid = agent.text("pid")
@@ -278,6 +280,7 @@ def test_a_line_that_is_no_message_is_logged_and_reaches_nobody(proxy: Proxy) ->
     assert event["turnlog.bytes"] == len("no message")
 
 
+@pytest.mark.promise("CMD-7")
 def test_all_processes_end_with_turnlog(tmp_path: Path) -> None:
     with proxy_beside(tmp_path, settings=settings()) as proxy:
         pids = [Agent(proxy).text("pid") for _ in range(3)]
@@ -286,6 +289,7 @@ def test_all_processes_end_with_turnlog(tmp_path: Path) -> None:
         assert all(map(is_gone, pids))
 
 
+@pytest.mark.promise("CMD-7")
 def test_processes_die_with_turnlog_when_it_is_killed(tmp_path: Path) -> None:
     with proxy_beside(tmp_path, settings=settings()) as proxy:
         pid = Agent(proxy).text("pid")

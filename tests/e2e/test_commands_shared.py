@@ -67,6 +67,7 @@ def leave(*agents: Agent) -> None:
         agent.client.close()
 
 
+@pytest.mark.promise("CMD-5")
 def test_all_sessions_share_one_process_that_is_initialized_once(proxy: Proxy) -> None:
     one, two = Agent(proxy, request_id="first"), Agent(proxy, request_id=77)
     assert one.session != two.session
@@ -315,6 +316,7 @@ def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
         assert text_of(answer.json()) == "released at once"
 
 
+@pytest.mark.promise("CMD-6")
 def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     pid = one.text("pid")

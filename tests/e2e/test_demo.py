@@ -97,6 +97,7 @@ def test_a_rate_limit_is_waited_for_and_the_agent_sees_the_answer_alone(played: 
     assert (answered["status"], answered["attempt"]) == ("ok", 2)
 
 
+@pytest.mark.promise("CLI-12")
 def test_an_order_whose_end_nobody_knows_is_placed_once(played: Played) -> None:
     assert "agent  case Outcome(executed=MAYBE): may have happened, look first" in played.scene(5)
     (order,) = played.of("place_order")
@@ -163,6 +164,7 @@ def into(folder: Path | str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("CLI-12")
 def test_the_demo_leaves_an_existing_folder_alone(tmp_path: Path) -> None:
     done = into(tmp_path)
     assert done.returncode == 2

@@ -267,6 +267,7 @@ def ask(proxy: Proxy, body: bytes) -> None:
         client.request("POST", "/s/restarted/mcp", body, headers=NEW)
 
 
+@pytest.mark.promise("SEC-5")
 def test_a_request_state_is_not_kept(tmp_path: Path) -> None:
     state = "sealed-state-of-the-server-31415926"
     with RawUpstream(Scripted(input_required(state), DONE)) as upstream:

@@ -63,6 +63,7 @@ def rung(rig: Rig, row: Row) -> str:
         reader.close()
 
 
+@pytest.mark.promise("SESS-4")
 def test_path_header_and_meta_name_the_same_session(rig: Rig) -> None:
     name = rig.session
     rows = made(
@@ -75,6 +76,7 @@ def test_path_header_and_meta_name_the_same_session(rig: Rig) -> None:
     assert rung(rig, rows[0]) == "explicit"
 
 
+@pytest.mark.promise("SESS-4")
 def test_the_path_wins_over_the_header_and_the_header_over_meta(rig: Rig) -> None:
     name = rig.session
     rows = made(
@@ -100,6 +102,7 @@ def test_the_name_finds_the_sessions_of_every_principal(rig: Rig) -> None:
     assert shown.returncode == 0, shown.stderr
 
 
+@pytest.mark.promise("SESS-5")
 def test_two_credentials_with_one_name_are_two_sessions(rig: Rig) -> None:
     path = f"/s/{rig.session}/mcp"
     rows = made(
@@ -171,6 +174,7 @@ def test_without_any_name_a_credential_is_a_session_on_all_connections(rig: Rig)
     assert first.session == second.session != other.session
 
 
+@pytest.mark.promise("SESS-6")
 def test_the_trace_is_no_session(rig: Rig) -> None:
     trace = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
     (first,) = made(rig, ("/mcp", trace, {}))
@@ -179,6 +183,7 @@ def test_the_trace_is_no_session(rig: Rig) -> None:
     assert first.trace == second.trace == "0af7651916cd43dd8448eb211c80319c"
 
 
+@pytest.mark.promise("SESS-8")
 def test_explicit_turns_number_the_rounds(rig: Rig) -> None:
     path = f"/s/{rig.session}/mcp"
     asked: list[Asked] = [(path, (("Turnlog-Turn", turn),), {}) for turn in "aabbc"]
@@ -200,12 +205,14 @@ def test_a_vendors_turn_is_marked_as_such(rig: Rig) -> None:
     assert {row.turn_source for row in rows} == {"vendor"}
 
 
+@pytest.mark.promise("SESS-8")
 def test_without_a_named_turn_only_gaps_part_turns(rig: Rig) -> None:
     path = f"/s/{rig.session}/mcp"
     rows = made(rig, (path, (), {}), (path, (), {}))
     assert [(row.turn, row.turn_source) for row in rows] == [(1, "gap")] * 2
 
 
+@pytest.mark.promise("SESS-7")
 def test_calls_that_overlap_are_one_step(rig: Rig) -> None:
     clients = [rig.client() for _ in range(4)]
     for number, client in enumerate(clients):
@@ -216,6 +223,7 @@ def test_calls_that_overlap_are_one_step(rig: Rig) -> None:
     assert {row.step for row in rig.ended_rows(4)} == {1}
 
 
+@pytest.mark.promise("SESS-9")
 def test_turnlogs_own_fields_stay_here_and_its_meta_goes_on(rig: Rig) -> None:
     with rig.client() as client:
         body = call("x", _meta={"turnlog/session": rig.session, "turnlog/turn": "1"})

@@ -87,6 +87,7 @@ def test_the_event_names_a_path_that_no_upstream_has(
     assert "token" not in shown
 
 
+@pytest.mark.promise("API-8")
 @pytest.mark.parametrize("path", ["/turnlog/health", "/turnlog/ready"])
 def test_probes_are_answered_under_any_host(rig: Rig, path: str) -> None:
     with rig.client() as client:
@@ -101,6 +102,7 @@ def test_probes_are_answered_under_any_host(rig: Rig, path: str) -> None:
         assert other.status == 421
 
 
+@pytest.mark.promise("SEC-9")
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_makes_no_call_by_an_image_or_a_link(rig: Rig, site: str) -> None:
     image = (("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "no-cors"), ("Sec-Fetch-Dest", "image"))

@@ -416,6 +416,7 @@ def test_redirects_are_the_agents_to_follow(rig: Rig) -> None:
     assert len(rig.upstream.requests) == 1
 
 
+@pytest.mark.promise("SEC-10")
 def test_cookies_of_an_answer_are_not_sent_with_the_next_request(rig: Rig) -> None:
     rig.upstream.script = answer(
         ok(b"{}", headers="Set-Cookie: a=1\r\nSet-Cookie: b=2; Path=/\r\n")

@@ -104,6 +104,7 @@ def test_a_path_that_names_no_server_gets_404_from_turnlog(two: Two, path: str) 
     assert two.targets() == ([], [b"/mcp"])
 
 
+@pytest.mark.promise("SEC-10")
 def test_each_server_gets_its_own_host_and_only_what_was_sent_to_it(two: Two) -> None:
     with two.client() as client:
         client.request(
@@ -184,6 +185,7 @@ HOSTS = [
 ]
 
 
+@pytest.mark.promise("SEC-8")
 @pytest.mark.parametrize(("host", "status"), HOSTS)
 def test_only_hosts_that_mean_this_machine_are_served(two: Two, host: str, status: int) -> None:
     with two.client() as client:
@@ -207,6 +209,7 @@ ORIGINS = [
 ]
 
 
+@pytest.mark.promise("SEC-9")
 @pytest.mark.parametrize(("origin", "status"), ORIGINS)
 def test_only_pages_of_this_machine_may_call(two: Two, origin: str, status: int) -> None:
     with two.client() as client:
@@ -218,6 +221,7 @@ def test_only_pages_of_this_machine_may_call(two: Two, origin: str, status: int)
     assert len(two.git.requests) == (2 if status == 200 else 1)
 
 
+@pytest.mark.promise("SEC-8")
 def test_the_host_of_an_absolute_target_counts_as_well(two: Two) -> None:
     with two.client() as client:
         given = client.request("GET", "http://evil.example/git")
@@ -231,6 +235,7 @@ def test_tunnels_are_not_opened(two: Two) -> None:
         assert client.head().status >= 400
 
 
+@pytest.mark.promise("API-8")
 def test_health_and_readiness_are_turnlogs_own(two: Two) -> None:
     with two.client() as client:
         assert client.request("GET", "/turnlog/health").json() == {"status": "ok"}

@@ -70,6 +70,7 @@ async def _reread(stage: Stage, pinned: int) -> None:
     await stage.proxy.event("lock.loaded", **{"turnlog.pinned": pinned})
 
 
+@pytest.mark.promise("PROV-2")
 async def test_a_pinned_tool_is_pinned_until_its_definition_changes(stage: Stage) -> None:
     await stage.play("add")
     assert stage.trust("--yes").returncode == 0
@@ -112,6 +113,7 @@ async def test_a_change_without_a_lock_is_logged_with_what_changed(stage: Stage)
     assert [row.flags for row in stage.proxy.rows()] == [[]]
 
 
+@pytest.mark.promise("PROV-4")
 async def test_the_diff_says_what_is_new_changed_and_gone(stage: Stage) -> None:
     await stage.play()
     assert {line["tool"]: line["change"] for line in stage.lines()} == {"add": "new", "more": "new"}
@@ -158,6 +160,7 @@ async def test_only_what_is_named_is_compared_and_pinned(stage: Stage) -> None:
     assert "neither shown nor pinned" in unknown.stderr
 
 
+@pytest.mark.promise("PROV-4")
 async def test_without_a_terminal_nothing_is_pinned_unasked(stage: Stage) -> None:
     await stage.play()
     done = stage.trust()
@@ -167,6 +170,7 @@ async def test_without_a_terminal_nothing_is_pinned_unasked(stage: Stage) -> Non
     assert not (stage.proxy.data / "turnlog.lock").exists()
 
 
+@pytest.mark.promise("PROV-4")
 @pytest.mark.parametrize(("answer", "pins"), [(b"y\n", 2), (b"n\n", 0), (b"\n", 0)])
 async def test_on_a_terminal_a_person_decides(stage: Stage, answer: bytes, pins: int) -> None:
     await stage.play()
@@ -227,6 +231,7 @@ async def test_the_lock_is_the_same_whatever_order_it_was_made_in(stage: Stage) 
     assert lock.stat().st_mtime_ns == before
 
 
+@pytest.mark.promise("PROV-5")
 async def test_the_lock_lies_beside_the_configuration(tmp_path: Path, server: str) -> None:
     settings = {"upstreams": {"sums": {"url": server}}}
     async with running(tmp_path, settings=settings) as proxy:
@@ -280,6 +285,7 @@ async def test_a_configuration_pins_the_tools_of_its_own_upstreams_alone(
         assert "left out" not in process("trust", "--check", "--config", str(mine)).stderr
 
 
+@pytest.mark.promise("PROV-6")
 async def test_a_lock_that_breaks_leaves_the_one_before_in_force(stage: Stage) -> None:
     await stage.play()
     stage.trust("--yes")
@@ -361,6 +367,7 @@ async def test_a_check_of_nothing_is_no_success(stage: Stage) -> None:
     assert stage.trust().returncode == 0
 
 
+@pytest.mark.promise("PROV-6")
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -410,6 +417,7 @@ async def _told(stage: Stage, tool: str) -> tuple[bool, str | None, str]:
     return bool(result.is_error), said.kind if said is not None else None, block.text
 
 
+@pytest.mark.promise("PROV-3")
 async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> None:
     assert await _answer(strict, "add") == (True, "unverified_provenance")
     assert await _answer(strict, "more") == (False, None)
@@ -468,6 +476,7 @@ def _sentence(text: str) -> str:
     return sentence
 
 
+@pytest.mark.promise("PROV-3")
 async def test_nobody_gets_around_the_demand(strict: Stage) -> None:
     several = b"[" + call("more") + b"," + call("add", request_id=2) + b"]"
 
@@ -491,6 +500,7 @@ def servers_in(path: Path) -> set[str]:
     return set(map(server_of, read_lock(path).servers))
 
 
+@pytest.mark.promise("PROV-7")
 async def test_a_pin_is_one_of_its_own_server_alone(tmp_path: Path, server: str) -> None:
     async with running(tmp_path, server) as proxy:
         await list_and_call(proxy.url, "add")

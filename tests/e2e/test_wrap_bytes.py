@@ -43,6 +43,7 @@ ODD = (
 )
 
 
+@pytest.mark.promise("PIPE-1")
 def test_lines_of_the_agent_reach_the_server_unchanged(tmp_path: Path) -> None:
     sent = b"".join(ODD) + b'{"jsonrpc":"2.0","method":"notifications/last"}'
     with wrapping(tmp_path) as wrap:
@@ -53,6 +54,7 @@ def test_lines_of_the_agent_reach_the_server_unchanged(tmp_path: Path) -> None:
         wrap.exited()
 
 
+@pytest.mark.promise("PIPE-1")
 def test_lines_of_the_server_reach_the_agent_unchanged(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("put", request_id=1))
@@ -77,6 +79,7 @@ def test_lines_of_the_server_reach_the_agent_unchanged(tmp_path: Path) -> None:
         assert "stray_output" in row.flags
 
 
+@pytest.mark.promise("PIPE-9")
 def test_stray_lines_are_logged_by_their_size_alone(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.server.stdout.send(b"".join(STRAYS))
@@ -147,6 +150,7 @@ def test_messages_cut_anywhere_are_the_same(tmp_path: Path) -> None:
     assert [row.status for row in wrap.rows()] == ["ok"] * 20
 
 
+@pytest.mark.promise("PIPE-1")
 def test_pipelined_calls_reach_the_server_in_order_whatever_their_effects(tmp_path: Path) -> None:
     rules = "rules: [{match: {tool: look}, effect: read}, {match: {tool: put}, effect: write}]"
     with wrapping(tmp_path, rules=rules) as wrap:

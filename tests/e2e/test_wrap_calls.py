@@ -34,6 +34,7 @@ ANSWERS: dict[str, tuple[Any, tuple[str, str | None, bool]]] = {
 }
 
 
+@pytest.mark.promise("PIPE-8")
 def test_rows_say_what_they_say_over_http(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         initialize(wrap)
@@ -197,6 +198,7 @@ def test_what_is_recorded_verifies(tmp_path: Path) -> None:
     assert all(finding.verdict.intact for finding in findings(wrap.data))
 
 
+@pytest.mark.promise("PIPE-10")
 def test_an_answer_to_the_server_overtakes_calls_that_wait_for_the_disk(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("book"))

@@ -20,6 +20,7 @@ SLACK = 5.0
 """s that a busy machine may add: less than a call that finishes may take, 8 s."""
 
 
+@pytest.mark.promise("PIPE-2")
 def test_environment_folder_and_stderr_are_the_commands_as_well(tmp_path: Path) -> None:
     with wrapping(tmp_path, environ={"PLAIN": "é"}, cwd=tmp_path) as wrap:
         asked = "[os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), os.getsid(0)]"
@@ -50,6 +51,7 @@ def test_an_environment_that_python_would_add_to_is_kept(tmp_path: Path) -> None
     assert names == {b"PATH", b"LC_ALL"}
 
 
+@pytest.mark.promise("PIPE-2")
 def test_a_descriptor_that_the_client_hands_on_reaches_the_command(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with wrapping(tmp_path, pass_fds=(writing,)) as wrap:
@@ -60,6 +62,7 @@ def test_a_descriptor_that_the_client_hands_on_reaches_the_command(tmp_path: Pat
     os.close(reading)
 
 
+@pytest.mark.promise("PIPE-3")
 @pytest.mark.parametrize("code", [0, 3, 255])
 def test_the_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
     with wrapping(tmp_path) as wrap:
@@ -71,6 +74,7 @@ def test_the_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
     assert ended["process.pid"] == wrap.server.pid
 
 
+@pytest.mark.promise("PIPE-3")
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE], ids=lambda n: n.name
 )
@@ -137,6 +141,7 @@ def test_a_wrong_setting_is_one_line_and_the_command_is_gone(
             assert is_gone(int(pid))
 
 
+@pytest.mark.promise("PIPE-6")
 def test_the_end_of_input_passes_at_once_and_open_answers_are_delivered(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.send(call("put", request_id=1), message("resources/list", request_id=2))
@@ -171,6 +176,7 @@ def test_a_request_that_was_cancelled_is_not_waited_for(tmp_path: Path) -> None:
         assert wrap.exited() == -signal.SIGTERM
 
 
+@pytest.mark.promise("PIPE-4")
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
 def test_signals_reach_the_command_and_all_it_has_started(
     tmp_path: Path, number: signal.Signals
@@ -240,6 +246,7 @@ def test_a_command_that_left_something_behind_is_over_at_once_where_it_failed(
         assert is_gone(child)
 
 
+@pytest.mark.promise("PIPE-5")
 def test_killed_turnlog_takes_the_command_with_it(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("put"))
@@ -263,6 +270,7 @@ def test_a_client_that_is_gone_ends_the_command(tmp_path: Path) -> None:
     assert wrap.row().status == "unknown"
 
 
+@pytest.mark.promise("PIPE-7")
 def test_a_command_that_dies_ends_open_calls_and_answers_nothing_else(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("put", request_id="a"))

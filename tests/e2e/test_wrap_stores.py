@@ -266,6 +266,7 @@ async def conversation(parameters: StdioServerParameters) -> list[Any]:
     return seen
 
 
+@pytest.mark.promise("PIPE-11")
 async def test_the_official_client_sees_the_same_with_and_without(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     command = [sys.executable, str(tmp_path / "server.py")]

@@ -58,6 +58,7 @@ def readiness(proxy: Proxy) -> int:
         return client.request("GET", "/turnlog/ready").status
 
 
+@pytest.mark.promise("STORE-7")
 @pytest.mark.parametrize("tool", ["pay", "unnamed", "read_file"])
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "removed"])
 def test_no_call_is_sent_while_the_data_folder_is_gone(
@@ -153,6 +154,7 @@ def on(disk: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise("STORE-7")
 async def test_a_proxy_is_not_ready_while_the_disk_is_full(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:

@@ -65,6 +65,7 @@ def fill(proxy: Proxy, upstream: RawUpstream) -> None:
     raise AssertionError(f"many calls did not fill a store of {LIMIT} bytes")
 
 
+@pytest.mark.promise("STORE-5")
 def test_a_full_store_refuses_writes_before_they_are_sent(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_full_store_refuses_writes_before_they_are_sent(
     assert grown < LIMIT
 
 
+@pytest.mark.promise("STORE-6")
 def test_a_full_store_forwards_unrecorded_where_it_is_told_to(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:

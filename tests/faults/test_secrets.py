@@ -294,6 +294,7 @@ def test_a_secret_across_the_start_of_a_huge_message_leaves_no_part_behind(tmp_p
     assert leaks(tmp_path, *PARTS) == []
 
 
+@pytest.mark.promise("SEC-3")
 def test_what_the_operator_names_is_cut_too(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         peer.read()
@@ -342,6 +343,7 @@ def test_secrets_of_refused_failed_and_abandoned_requests_are_nowhere(tmp_path: 
     assert leaks(tmp_path, GITHUB, BEARER, JWT, LATE, PASSWORD, API_KEY) == []
 
 
+@pytest.mark.promise("SEC-6")
 def test_secrets_in_the_names_that_callers_give_are_nowhere(tmp_path: Path) -> None:
     named = {"Turnlog-Turn": GITHUB, "Turnlog-Why": API_KEY, "Idempotency-Key": JWT}
     info = {"name": f"agent {AWS}", "version": BEARER_SHAPE}

@@ -70,6 +70,7 @@ def contents(data: Path) -> dict[Path, bytes]:
     return {path.relative_to(data): path.read_bytes() for path in files}
 
 
+@pytest.mark.promise("STORE-11")
 @pytest.mark.parametrize("command", ["log", "status", "verify", "serve"])
 def test_a_store_of_release_0_2_is_refused_with_the_command_that_converts_it(
     old: Path, command: str
@@ -98,6 +99,7 @@ def test_the_command_says_what_it_did(old: Path) -> None:
     assert turnlog("verify", data=data).returncode == 0
 
 
+@pytest.mark.promise("STORE-11")
 @pytest.mark.parametrize(("name", "replayed"), [("whole", 0), ("crashed", 3)])
 async def test_a_converted_store_holds_what_was_acknowledged(
     old: Path, name: str, replayed: int
@@ -225,6 +227,7 @@ def test_a_conversion_that_was_killed_is_carried_on(old: Path, step: str) -> Non
     assert not (data / "log.converting").exists()
 
 
+@pytest.mark.promise("STORE-11")
 def test_kills_at_any_moment_lose_nothing(old: Path) -> None:
     data, dice = old / "crashed", random.Random(5)
     command = [sys.executable, "-m", "turnlog", "convert", "--data", str(data)]

@@ -38,6 +38,7 @@ def ran(data: Path, *command: str) -> tuple[int, str]:
     return found.returncode, found.stderr.decode()
 
 
+@pytest.mark.promise("STORE-9")
 @pytest.mark.parametrize("pages", [1, 2, 8])
 def test_a_cut_log_is_named_and_ends_no_command(data: Path, pages: int) -> None:
     os.truncate(data / "log" / "data.mdb", (_used(data) - pages) * PAGE)
@@ -111,6 +112,7 @@ def test_a_cut_bucket_loses_its_payloads_and_no_others(
     assert [row.status for row in rows(proxy.data)] == ["ok", "ok"]
 
 
+@pytest.mark.promise("STORE-9")
 def test_a_damaged_page_of_a_bucket_ends_no_process_and_the_next_bucket_takes_what_comes(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:

@@ -41,6 +41,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.promise("CHAIN-3")
 def test_any_changed_bit_of_the_newest_run_is_found(data: Path, tmp_path: Path) -> None:
     length: list[int] = []
     change(data, "log", lambda _, cursor: length.append(len(cursor.value())))
@@ -61,6 +62,7 @@ def test_any_changed_bit_of_the_newest_run_is_found(data: Path, tmp_path: Path) 
         shutil.rmtree(copy)
 
 
+@pytest.mark.promise("CHAIN-3")
 @pytest.mark.parametrize("tables", [("log",), ("log", "bodies")])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_records_that_are_gone_at_the_end_are_missed(

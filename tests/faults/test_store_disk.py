@@ -25,6 +25,7 @@ CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
 
 
+@pytest.mark.promise("STORE-4")
 async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     clock = iter(range(START, START + 100 * HOUR, HOUR // 4))
     store = LmdbStore.open(tmp_path / "data", limit=4 << 20, span=HOUR, now=lambda: next(clock))
@@ -45,7 +46,7 @@ async def test_the_oldest_blobs_go_first(tmp_path: Path) -> None:
     assert usage.log_bytes + usage.blob_bytes <= 4 << 20
 
 
-@pytest.mark.promise("STORE-1")
+@pytest.mark.promise("STORE-1", "STORE-4")
 async def test_saved_states_are_counted_and_go_before_any_content(tmp_path: Path) -> None:
     limit, clock = 16 << 20, iter(range(START, START + 100 * HOUR, HOUR // 4))
     store = LmdbStore.open(tmp_path / "data", limit=limit, span=HOUR, now=lambda: next(clock))
@@ -105,6 +106,7 @@ async def _fill(store: LmdbStore) -> int:
     raise AssertionError("the store has no limit")
 
 
+@pytest.mark.promise("STORE-5")
 async def test_at_the_limit_intents_are_refused_and_outcomes_written(tmp_path: Path) -> None:
     data = tmp_path / "data"
     store = LmdbStore.open(data, limit=4 << 20)

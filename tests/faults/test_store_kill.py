@@ -93,6 +93,7 @@ def recover(data: Path) -> list[list[str]]:
         return ready(child)
 
 
+@pytest.mark.promise("STORE-2")
 @pytest.mark.parametrize("callers", [1, 8])
 def test_every_acknowledged_commit_survives_a_kill(tmp_path: Path, callers: int) -> None:
     data = tmp_path / "data"

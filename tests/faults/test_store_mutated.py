@@ -39,6 +39,7 @@ def data(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "data")
 
 
+@pytest.mark.promise("CHAIN-6")
 @pytest.mark.parametrize("tens", range(5))
 def test_verify_ends_and_says_no_wrong_ok_whatever_is_changed(
     made: Path, tmp_path: Path, tens: int

@@ -122,6 +122,7 @@ def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
     assert fold_with_causes(State(), commits)[0] == whole
 
 
+@pytest.mark.promise("DIFF-2")
 @LAW
 @given(steps=STEPS, at=st.integers(0, 26), to=st.integers(0, 26))
 def test_a_difference_makes_one_table_into_the_other(
@@ -133,6 +134,7 @@ def test_a_difference_makes_one_table_into_the_other(
     assert not diff(after, after)
 
 
+@pytest.mark.promise("DIFF-1")
 @LAW
 @given(steps=STEPS, at=st.integers(0, 26))
 def test_every_difference_but_of_usage_has_a_commit_that_made_it(
@@ -147,6 +149,7 @@ def test_every_difference_but_of_usage_has_a_commit_that_made_it(
             assert (change.field, change.key) in named, change
 
 
+@pytest.mark.promise("STATE-4")
 @LAW
 @given(steps=STEPS)
 def test_tools_count_what_the_last_outcomes_say(steps: list[dict[str, Any]]) -> None:
@@ -180,6 +183,7 @@ def as_recorded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
+@pytest.mark.promise("STATE-6")
 @LAW
 @given(steps=STEPS.map(as_recorded))
 def test_pending_are_the_calls_that_stand_open(steps: list[dict[str, Any]]) -> None:

@@ -144,6 +144,7 @@ def views(data: bytes) -> str:
     return "\n".join((text, plain, unquote(text), unquote(plain)))
 
 
+@pytest.mark.promise("SEC-2")
 @given(planted_documents())
 def test_a_planted_secret_never_survives_in_json(planted: tuple[str, bytes]) -> None:
     secret, data = planted
@@ -152,6 +153,7 @@ def test_a_planted_secret_never_survives_in_json(planted: tuple[str, bytes]) -> 
     assert secret not in views(left.data)
 
 
+@pytest.mark.promise("SEC-2")
 @given(planted_texts())
 def test_a_planted_secret_never_survives_in_text(planted: tuple[str, str]) -> None:
     secret, text = planted
@@ -160,6 +162,7 @@ def test_a_planted_secret_never_survives_in_text(planted: tuple[str, str]) -> No
     assert secret not in views(left.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.promise("SEC-2")
 @given(planted_documents(), st.data())
 def test_a_secret_that_a_cap_cuts_leaves_no_prefix(
     planted: tuple[str, bytes], data: st.DataObject

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import lmdb
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
@@ -276,6 +277,7 @@ def _flaws(data: Path) -> list[str]:
     return found
 
 
+@pytest.mark.promise("STATE-10")
 @settings(max_examples=60)
 @given(plan=steps(), flush_every=st.sampled_from([1, 2, 3, 7, 1000]))
 def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_every: int) -> None:
@@ -291,6 +293,7 @@ def test_an_index_does_not_depend_on_when_it_was_made(plan: list[Step], flush_ev
         assert _flaws(data) == []
 
 
+@pytest.mark.promise("STATE-10")
 @settings(max_examples=40)
 @given(plan=steps(), flush_every=st.sampled_from([1, 3, 1000]))
 def test_an_index_finds_what_a_search_of_the_log_finds(plan: list[Step], flush_every: int) -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 from typing import Any, cast
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -235,6 +236,7 @@ def read_everything(message: Message | Batch | Malformed | Outline) -> None:
         message.error_message.encode()
 
 
+@pytest.mark.promise("SEC-12")
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_read_without_raising(data: bytes) -> None:
     read_everything(parse(data))

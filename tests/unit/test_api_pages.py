@@ -94,6 +94,7 @@ async def test_sessions_are_listed_and_found_by_any_name(pages: Pages) -> None:
     assert page["items"] == [by_name]
 
 
+@pytest.mark.promise("API-3")
 async def test_pages_of_a_log_follow_one_another(pages: Pages) -> None:
     calls = [await pages.call() for _ in range(3)]
     page = await pages.found("/sessions/work/log")
@@ -132,6 +133,7 @@ async def test_a_call_that_is_known_or_not_there_is_not_settled(pages: Pages) ->
     (await pages.api("/calls/ffffffff/resolve", "POST", VERDICT)).problem(404)
 
 
+@pytest.mark.promise("API-5")
 @pytest.mark.parametrize(
     ("query", "name"),
     [
@@ -259,6 +261,7 @@ async def test_a_path_without_a_page_is_told_as_it_was_written(
     assert said["detail"] == told
 
 
+@pytest.mark.promise("API-7")
 async def test_a_page_that_fails_is_a_problem_that_tells_nothing(
     aiohttp_client: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,6 +284,7 @@ async def test_head_is_get_without_a_body(pages: Pages) -> None:
     assert (await pages.api("/log?limit=0", "HEAD")).status == 400
 
 
+@pytest.mark.promise("API-4")
 async def test_answers_are_as_the_description_says(pages: Pages) -> None:
     name = await pages.unknown()
     document = (await pages.ask("/turnlog/api/openapi.json", headers=(BEARER,))).json()
@@ -338,6 +342,7 @@ async def test_a_difference_that_makes_no_sense_is_refused(
     assert said["parameter"] == name
 
 
+@pytest.mark.promise("AGENT-5")
 async def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(pages: Pages) -> None:
     await pages.call()
     note = b'{"kind": "decision", "id": "d1", "text": "ask first", "why": "it is dear"}'

@@ -127,6 +127,7 @@ async def test_an_answer_that_ends_a_call_leaves_no_links(one: Bench, status: St
     assert links == ()
 
 
+@pytest.mark.promise("SEC-5")
 async def test_links_are_keyed_and_name_nothing(one: Bench) -> None:
     (link,) = Legs(context(one), "files").links(asked(one), TASK)
     assert len(link) == 32

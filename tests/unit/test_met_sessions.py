@@ -63,6 +63,7 @@ def test_it_is_the_one_of_its_credential_and_client(met: Met, call: dict[str, An
     assert met.own(client_name="") == []
 
 
+@pytest.mark.promise("AGENT-3")
 def test_all_that_it_may_be_are_told(met: Met) -> None:
     first, second = met.call(mcp_session_id="1"), met.call(mcp_session_id="2")
     assert met.own() == [second, first]

@@ -173,6 +173,7 @@ async def test_durability_and_effect_say_who_waits(
         assert (ticket is not None) is waits
 
 
+@pytest.mark.promise("SEC-4")
 async def test_secrets_are_cut_and_hashes_of_what_held_them_are_keyed(one: Bench) -> None:
     attempt = await begun(one, arguments=f'{{"password":"{SECRET}"}}'.encode())
     said = reply(f'{{"content":[],"structuredContent":{{"api_key":"{SECRET}"}}}}'.encode())

@@ -60,6 +60,7 @@ def _leaves(kind: type[msgspec.Struct], prefix: str = "") -> dict[str, object]:
     return leaves
 
 
+@pytest.mark.promise("CLI-11")
 @pytest.mark.parametrize("name", GENERATOR["PAGES"])
 def test_generated_parts_are_fresh(name: str) -> None:
     refreshed: Callable[[str], str] = GENERATOR["refreshed"]
@@ -82,6 +83,7 @@ def test_the_schema_of_rules_is_fresh() -> None:
     )
 
 
+@pytest.mark.promise("CLI-11")
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
     shown = {"1048576": "1MiB", "10737418240": "10GiB", ".": "the user's state folder"}
@@ -123,6 +125,7 @@ def test_the_example_file_is_accepted(tmp_path: Path) -> None:
     assert set(load(tmp_path / "turnlog.yaml", Settings).upstreams) == {"files", "git", "web"}
 
 
+@pytest.mark.promise("CLI-11")
 def test_every_field_of_a_log_line_is_described_in_order() -> None:
     names = [name for row in _rows("cli.md", "turnlog log") for name in row[0].split(", ")]
 
@@ -152,6 +155,7 @@ def test_the_table_of_outcomes_is_the_one_that_counts() -> None:
     ]
 
 
+@pytest.mark.promise("CLI-11")
 def test_every_flag_that_is_set_anywhere_is_documented() -> None:
     sources = (ROOT / "proxy" / "turnlog").rglob("*.py")
     used = {
@@ -180,6 +184,7 @@ LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
 ]
 
 
+@pytest.mark.promise("CLI-11")
 @pytest.mark.parametrize(("heading", "kind", "words"), LANGUAGE)
 def test_every_key_of_the_rule_language_is_in_its_table_with_its_default(
     heading: str, kind: type[msgspec.Struct], words: dict[str, str]
@@ -217,6 +222,7 @@ def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -
         assert run_examples(sources[number], tried).problems == ()
 
 
+@pytest.mark.promise("CLI-2")
 def test_help_names_every_exit_code() -> None:
     table = _page("cli.md").partition("| exit code | meaning |")[2].partition("\n\n")[0]
     codes = re.findall(r"\d+", " ".join(line.split("|")[1] for line in table.splitlines()[2:]))

@@ -26,6 +26,7 @@ async def make(path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.promise("SEC-7")
 async def test_nobody_else_can_read_a_data_folder(tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     await make(data)
@@ -43,6 +44,7 @@ async def test_an_empty_folder_that_exists_becomes_private(tmp_path: Path) -> No
     assert data.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.promise("SEC-7")
 async def test_a_store_that_was_opened_to_others_is_closed_to_them(tmp_path: Path) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data").chmod(0o755)
@@ -87,6 +89,7 @@ async def test_what_turnlog_leaves_in_a_folder_does_not_keep_it_from_being_a_sto
     LmdbReader.open(tmp_path).close()
 
 
+@pytest.mark.promise("STORE-12")
 async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     await make(tmp_path / "data")
     (tmp_path / "data" / "format").write_text("turnlog 7\n")
@@ -328,6 +331,7 @@ def test_a_store_does_not_work_in_a_forked_child(tmp_path: Path) -> None:
     assert "opened before a fork" in found.stdout
 
 
+@pytest.mark.promise("STORE-3")
 async def test_a_commit_waits_for_its_pages_and_for_the_page_that_makes_them_count(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from turnlog.core.ids import uuid7
 from turnlog.store.saved_states import MOST_BYTES, SavedStates, size, trim
 
@@ -47,6 +49,7 @@ def test_only_the_owner_may_read_them(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in made)
 
 
+@pytest.mark.promise("STATE-7")
 def test_damaged_and_strange_files_say_nothing(tmp_path: Path) -> None:
     saved = SavedStates(tmp_path, 1)
     saved.save(SESSION, 9, HASH, b"state")

@@ -8,6 +8,7 @@ from turnlog.store.base import StoreError
 from turnlog.store.data_folder import read_token
 
 
+@pytest.mark.promise("API-6")
 def test_a_token_is_made_once_and_is_for_nobody_else(tmp_path: Path) -> None:
     token = read_token(tmp_path)
     file = tmp_path / "token"

@@ -41,6 +41,7 @@ def test_a_client_sees_the_same_server_through_turnlog(client: str, tmp_path: Pa
     assert_recorded(rig.recorded(tmp_path), legs=2 if revision > "2026" else 1)
 
 
+@pytest.mark.promise("PIPE-11")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_sees_the_same_command_wrapped(client: str, tmp_path: Path) -> None:
     script, revision = CLIENTS[client]

@@ -247,6 +247,7 @@ async def test_a_known_name_lends_its_session_to_the_others(store: Store) -> Non
     assert sorted(name.partition("\x1f")[0] for name in row.aliases) == ["alice", "bob"]
 
 
+@pytest.mark.promise("SESS-5")
 async def test_a_name_belongs_to_its_principal_and_rung(store: Store) -> None:
     refs = [
         session("alice"),
@@ -284,6 +285,7 @@ async def test_a_ref_to_a_known_session_continues_it(engine: Engine, tmp_path: P
     await store.close()
 
 
+@pytest.mark.promise("CHAIN-5")
 async def test_bodies_are_salted(store: Store) -> None:
     ref = session()
     body = CommitBody(summary="the same")

@@ -25,6 +25,7 @@ def _width(text: str) -> int:
     )
 
 
+@pytest.mark.promise("CLI-6")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_control_characters_are_escaped(text: str) -> None:
     for shown in (

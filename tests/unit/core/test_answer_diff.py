@@ -41,6 +41,7 @@ def places(before: object, after: object) -> list[tuple[DifferenceKind, str]]:
 FAILED = ComparedAnswer(kind="tool_failed", data=b'"x"')
 
 
+@pytest.mark.promise("DIFF-4")
 @pytest.mark.parametrize(
     ("before", "after", "wanted"),
     [

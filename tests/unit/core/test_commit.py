@@ -118,6 +118,7 @@ def test_other_bytes_are_refused_as_a_header(data: bytes) -> None:
         decode_header(data)
 
 
+@pytest.mark.promise("CHAIN-5")
 def test_a_header_holds_no_content() -> None:
     said = Facts(kind=CommitKind.OUTCOME, at=1, clock=1, call=bytes(16), server="s", tool="t")
     assert len(encode_header(FIRST, encode_facts(said))) < 260

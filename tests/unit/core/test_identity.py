@@ -40,6 +40,7 @@ def named(evidence: CallerEvidence) -> tuple[Rung, str]:
     return identity.rung, identity.name
 
 
+@pytest.mark.promise("SESS-3")
 def test_the_first_rung_that_names_a_session_wins() -> None:
     everything = CallerEvidence(
         path_session="from-path",
@@ -128,6 +129,7 @@ def test_a_call_key_names_no_session() -> None:
     assert identity.client == "claude-code"
 
 
+@pytest.mark.promise("SESS-6")
 def test_traceparent_and_progress_token_name_nothing() -> None:
     given = meta(traceparent="00-aaaa-bbbb-01", progressToken=7)
     assert named(CallerEvidence(meta=given)) == (Rung.IMPLICIT, "")
@@ -258,6 +260,7 @@ ENVIRONMENT = (
 )
 
 
+@pytest.mark.promise("SESS-3")
 def test_the_environment_ranks_between_the_vendors_keys_and_the_transport() -> None:
     assert vendor_variables(ENVIRONMENT) == {"CHAT", "STATE"}
     assert vendor_headers(ENVIRONMENT) == frozenset()

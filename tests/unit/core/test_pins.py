@@ -8,6 +8,7 @@ HERE = "/srv/repo"
 URL = ("http://127.0.0.1:9000", "/mcp", "", "")
 
 
+@pytest.mark.promise("PROV-7")
 def test_a_lock_name_has_server_host_and_a_digest_of_the_place() -> None:
     name = lock_name("files", URL, HERE)
     assert name.startswith("files@127.0.0.1:9000-")

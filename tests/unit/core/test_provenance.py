@@ -1,12 +1,16 @@
+import pytest
+
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance, pin_status
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 
 
+@pytest.mark.promise("PROV-2")
 def test_a_definition_that_equals_the_pin_is_pinned() -> None:
     assert pin_status(ONE, ONE) == PinStatus(Provenance.PINNED)
 
 
+@pytest.mark.promise("PROV-2")
 def test_another_definition_is_a_mismatch_and_names_the_pin() -> None:
     assert pin_status(ONE, OTHER) == PinStatus(Provenance.MISMATCH, ONE)
 

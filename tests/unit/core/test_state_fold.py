@@ -95,6 +95,7 @@ def test_a_file_has_its_first_and_last_change() -> None:
     }
 
 
+@pytest.mark.promise("STATE-5")
 @pytest.mark.parametrize(
     ("ending", "counts"),
     [
@@ -120,6 +121,7 @@ def test_a_call_in_flight_has_uncertain_changes() -> None:
     assert files(log) == {"/a": ("modified", True)}
 
 
+@pytest.mark.promise("STATE-4", "STATE-5")
 def test_a_later_outcome_settles_uncertain_changes() -> None:
     log = Log()
     log.begin("a")
@@ -152,6 +154,7 @@ def test_an_outcome_without_an_answer_keeps_the_known_changes() -> None:
     assert seen(log).files_modified["/a"].last_seq == last
 
 
+@pytest.mark.promise("STATE-4")
 def test_a_certain_outcome_is_final() -> None:
     log = Log()
     log.call("a", changed("modified", "/a"))
@@ -216,6 +219,7 @@ def test_content_that_was_dropped_is_counted() -> None:
     assert found.tools["files.write"].ok == 1
 
 
+@pytest.mark.promise("STATE-6")
 def test_calls_with_an_open_outcome_are_pending() -> None:
     log = Log()
     seq = log.begin("a", "write")
@@ -313,6 +317,7 @@ def test_metadata_is_added_and_removed() -> None:
     assert seen(log).metadata == {"client": "agent", "goal": "b"}
 
 
+@pytest.mark.promise("STATE-9")
 def test_a_budget_shows_the_rest() -> None:
     log = Log()
     log.note(Budget(calls=2, bytes=100, seconds=1.0))
@@ -323,6 +328,7 @@ def test_a_budget_shows_the_rest() -> None:
     assert not any(name.endswith(("_left", "_over")) for name in seen(log).usage)
 
 
+@pytest.mark.promise("STATE-9")
 def test_an_exceeded_budget_shows_by_how_much() -> None:
     log = Log()
     log.note(Budget(calls=1, bytes=100, seconds=0.001))

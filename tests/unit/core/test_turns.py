@@ -1,5 +1,6 @@
 """`core.turns`: which turn and step a call belongs to."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_calls_that_overlap_are_one_step() -> None:
     assert (place.step, place.in_flight) == (1, 2)
 
 
+@pytest.mark.promise("SESS-7")
 def test_calls_that_start_close_together_are_one_step() -> None:
     place = after_commit(begin(TurnPosition(), AT), AT + 1, ended=1)
     assert begin(place, AT + STEP_GAP - 1).step == 1
@@ -40,6 +42,7 @@ def test_a_quiet_session_begins_a_new_turn() -> None:
     assert later.source is TurnSource.GAP
 
 
+@pytest.mark.promise("SESS-8")
 def test_a_call_in_flight_keeps_the_turn_open() -> None:
     place = begin(TurnPosition(), AT)
     assert begin(place, AT + 2 * TURN_GAP).turn == 1

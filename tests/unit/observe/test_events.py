@@ -35,6 +35,7 @@ def field_names(event: type[LogEvent]) -> list[str]:
     return [field.encode_name for field in structs.fields(event)]
 
 
+@pytest.mark.promise("CLI-9")
 def test_every_event_and_field_is_documented_and_nothing_else() -> None:
     assert documented() == {name_of(event): field_names(event) for event in CATALOGUE}
 
@@ -93,6 +94,7 @@ def test_names_are_noun_and_verb_and_used_once() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.promise("CLI-9")
 @pytest.mark.parametrize("event", CATALOGUE, ids=name_of)
 def test_an_event_has_no_field_for_content(event: type[LogEvent]) -> None:
     forbidden = {"mcp.session.id", "url.query", "url.full", "http.request.header", "timestamp"}

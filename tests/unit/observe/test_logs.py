@@ -186,6 +186,7 @@ def test_many_lines_are_written_whole_and_in_order(tmp_path: Path) -> None:
     assert tools == [str(number) for number in range(20_000)]
 
 
+@pytest.mark.promise("CLI-10")
 def test_a_stalled_reader_costs_bounded_memory_and_sees_how_many_lines_were_dropped() -> None:
     logs, reader = piped()
     big = call_ended(tool="x" * 60_000)

@@ -64,6 +64,7 @@ def test_an_alias_is_expanded(tmp_path: Path) -> None:
     assert tree.leaves == {"a": Leaf("x"), "b": Leaf("x")}
 
 
+@pytest.mark.promise("CLI-3")
 @pytest.mark.parametrize(
     ("text", "message"),
     [

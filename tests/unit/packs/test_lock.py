@@ -62,6 +62,7 @@ def test_no_lock_pins_nothing(tmp_path: Path) -> None:
     assert read_lock(tmp_path / "turnlog.lock") == LockFile()
 
 
+@pytest.mark.promise("PROV-5")
 def test_the_lock_lies_beside_the_configuration_else_with_the_data(tmp_path: Path) -> None:
     assert lock_file(tmp_path / "x.yaml", Path("/data")) == tmp_path / "turnlog.lock"
     assert lock_file(None, Path("/data")) == Path("/data/turnlog.lock")

@@ -248,6 +248,7 @@ def test_secrets_in_nested_json_strings_are_redacted(depth: int) -> None:
     assert SECRET not in left(data)
 
 
+@pytest.mark.promise("SEC-2")
 @pytest.mark.parametrize("layers", range(1, 7))
 def test_secrets_in_layers_of_percent_encoding_are_redacted(layers: int) -> None:
     name = "".join(f"%{ord(c):02x}" for c in "password")
@@ -327,6 +328,7 @@ def test_a_pattern_that_matches_again_and_again_redacts_everything() -> None:
     assert last.text(CUT) == (CUT, False)
 
 
+@pytest.mark.promise("SEC-3")
 def test_an_operator_adds_keys_headers_and_patterns() -> None:
     mine = Redactor(["X-Tenant"], ["api_token", "ssn"], ["tok-EXAMPLE-[0-9]+", r"^\d{4}$"])
     data = (

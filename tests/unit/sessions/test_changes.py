@@ -50,6 +50,7 @@ def named(changes: list[StateChange]) -> dict[tuple[StateField, str], StateChang
     }
 
 
+@pytest.mark.promise("DIFF-1")
 def test_changes_name_their_commits_and_the_reasons(view: View, tmp_path: Path) -> None:
     found = named(changes_between(view, saved_states(tmp_path), WORK, 2, 5))
     assert set(found) == {
@@ -74,6 +75,7 @@ def test_a_moved_file_changes_the_old_and_the_new_name(view: View, tmp_path: Pat
     assert [by.seq for by in found[StateField.FILES_MODIFIED, "/b"].commits] == [7]
 
 
+@pytest.mark.promise("DIFF-2")
 def test_applying_the_changes_to_the_first_state_gives_the_second(
     view: View, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_applying_the_changes_to_the_first_state_gives_the_second(
         assert apply(start, told) == end
 
 
+@pytest.mark.promise("DIFF-3")
 def test_the_states_of_two_sessions_are_compared(view: View, tmp_path: Path) -> None:
     found = named(session_differences(view, saved_states(tmp_path), WORK, PLAY, (7, 2)))
     assert found[StateField.FILES_MODIFIED, "/b"].after is None

@@ -47,6 +47,7 @@ class Follower:
         self._looks.close()
 
 
+@pytest.mark.promise("CLI-7")
 async def test_new_attempts_come_once_and_past_ones_do_not(
     tmp_path: Path, store: LmdbStore
 ) -> None:

@@ -75,6 +75,7 @@ async def test_a_note_opens_its_session_and_is_folded(store: Store) -> None:
     assert fold(State(), [opened, note]).decisions["1"].why == "one file"
 
 
+@pytest.mark.promise("AGENT-5")
 async def test_a_note_under_a_known_id_is_not_repeated(store: Store) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, DECIDED, note_id="n1")

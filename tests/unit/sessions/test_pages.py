@@ -46,6 +46,7 @@ def calls(page: LogPage) -> list[str]:
     return [row.call for row in page.items]
 
 
+@pytest.mark.promise("API-3")
 @pytest.mark.parametrize("by", ["all", "session", "tool", "status"])
 async def test_pages_from_the_newest_add_up_to_the_log(store: LmdbStore, by: str) -> None:
     ref, other = session(), session()

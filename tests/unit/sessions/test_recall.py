@@ -89,6 +89,7 @@ def test_the_error_says_why_an_answer_cannot_be_recalled(view: View, key: str, w
     assert why in why_not(view, key)
 
 
+@pytest.mark.promise("STORE-8")
 @pytest.mark.parametrize("why", Gone)
 def test_the_error_says_why_an_answer_is_gone(tmp_path: Path, why: Gone) -> None:
     fill(tmp_path, CALLS[:1])

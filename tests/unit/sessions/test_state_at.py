@@ -50,6 +50,7 @@ def view(tmp_path: Path) -> Iterator[View]:
         yield view
 
 
+@pytest.mark.promise("STATE-8")
 @pytest.mark.parametrize("at", range(8))
 def test_the_state_at_a_commit_is_the_fold_up_to_it(view: View, tmp_path: Path, at: int) -> None:
     commits = [commit for commit in view.commits(WORK) if commit.link.seq <= at]
@@ -146,6 +147,7 @@ def test_saved_states_are_reused(long: Path, tmp_path: Path) -> None:
         assert state_at(view, saved, WORK, EVERY + 1).decisions["d"].seq == EVERY + 1
 
 
+@pytest.mark.promise("STATE-7")
 def test_a_saved_state_that_does_not_fit_the_log_is_ignored(long: Path, tmp_path: Path) -> None:
     saved = saved_states(tmp_path)
     with LmdbReader.open(long) as reader, reader.view() as view:

@@ -93,6 +93,7 @@ def test_a_missing_commit_is_a_gap(seq: int) -> None:
     assert _verdict(records) == (ChainVerdict.GAP, seq)
 
 
+@pytest.mark.promise("CHAIN-1")
 @pytest.mark.parametrize("seq", [0, 1, 2, 4])
 def test_a_changed_header_is_found_by_the_next(seq: int) -> None:
     records = _chain(6)
@@ -120,6 +121,7 @@ def test_a_changed_newest_commit_needs_an_anchor() -> None:
     assert _verdict(records, anchor) == (ChainVerdict.MUTATED, 5)
 
 
+@pytest.mark.promise("CHAIN-4")
 def test_a_rewritten_rest_needs_an_anchor() -> None:
     records = _chain(6)
     anchor = _anchor(records, 4)
@@ -130,6 +132,7 @@ def test_a_rewritten_rest_needs_an_anchor() -> None:
     assert _verdict(records, anchor) == (ChainVerdict.MUTATED, 4)
 
 
+@pytest.mark.promise("CHAIN-2")
 def test_a_changed_body_is_found() -> None:
     records = _chain(6)
     records[3] = (*records[3][:2], encode_body(CommitBody(summary="nothing happened")))
@@ -144,6 +147,7 @@ def test_an_added_body_is_found() -> None:
     assert _verdict(records) == (ChainVerdict.MUTATED, 2)
 
 
+@pytest.mark.promise("CHAIN-5")
 def test_bodies_deleted_by_turnlog_are_redacted_ok() -> None:
     records = _chain(6, redact_at=4)
     records[1] = (*records[1][:2], None)
@@ -184,6 +188,7 @@ def test_a_commit_at_an_earlier_position_is_reordered() -> None:
     assert _verdict(records) == (ChainVerdict.REORDERED, 2)
 
 
+@pytest.mark.promise("CHAIN-4")
 def test_a_truncated_log_needs_an_anchor() -> None:
     records = _chain(6)
     anchor = _anchor(records, 5)
@@ -214,6 +219,7 @@ def test_garbage_behind_a_gap_does_not_hide_it() -> None:
     assert _verdict(records) == (ChainVerdict.GAP, 1)
 
 
+@pytest.mark.promise("CHAIN-1")
 @given(st.data())
 def test_any_flipped_bit_of_a_commit_with_a_successor_is_found(data: st.DataObject) -> None:
     records = _chain(5)
@@ -231,6 +237,7 @@ def test_any_flipped_bit_of_a_commit_with_a_successor_is_found(data: st.DataObje
     assert found <= seq + 1
 
 
+@pytest.mark.promise("CHAIN-2")
 @pytest.mark.parametrize(
     ("name", "said"),
     [("input", CommitBody(input_blob=b"d" * 32)), ("output", CommitBody(output_blob=b"d" * 32))],

@@ -144,6 +144,7 @@ def test_the_environment_can_hold_every_setting(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.promise("CLI-4")
 def test_flags_win_over_the_environment_over_the_file_over_the_defaults(tmp_path: Path) -> None:
     environ = {
         "TURNLOG_LIMITS_RECORD": "1KiB",

@@ -61,6 +61,7 @@ def test_a_coding_that_is_not_known_has_no_decoder(coding: str) -> None:
     assert decoder_for(coding, 100) is None
 
 
+@pytest.mark.promise("SEC-11")
 @pytest.mark.parametrize(
     ("coding", "packed"),
     [

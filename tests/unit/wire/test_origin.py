@@ -33,6 +33,7 @@ def test_loopback_and_configured_names_are_allowed(host: bytes) -> None:
     assert allowed_origin(b"HTTPS://" + host, ALLOWED)
 
 
+@pytest.mark.promise("SEC-8")
 @pytest.mark.parametrize(
     "host",
     [
