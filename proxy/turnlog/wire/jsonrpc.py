@@ -8,7 +8,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice
@@ -264,6 +264,16 @@ def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
             return ()
         return (*found, _UNREAD) if content.is_partial else found
     return ()
+
+
+def texts_of(content: Message | Batch | Malformed, text: bytes) -> Iterator[tuple[Message, bytes]]:
+    """Yield the messages that were read of a text, each with its own text."""
+    if isinstance(content, Message):
+        yield content, text
+    elif isinstance(content, Batch):
+        for item, raw in zip(content.items, content.texts, strict=True):
+            if isinstance(item, Message):
+                yield item, bytes(raw)
 
 
 def outline_kind(outline: Outline) -> Kind | None:

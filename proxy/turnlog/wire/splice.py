@@ -3,12 +3,12 @@
 All else stays byte for byte. What cannot be changed safely is left alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from .json_stream import IdReplacer
 from .json_text import decode_string, item_spans, named_spans, past_space, text_of
-from .jsonrpc import id_key
+from .jsonrpc import Batch, Message, id_key, parse, texts_of
 from .sse import parts_of
 
 _DATA: Final = b"data:"
@@ -121,6 +121,13 @@ def _inserted(text: bytes, start: int, member: bytes) -> bytes:
     """Return a text with one more member, as the first of the object that begins at `start`."""
     empty = text.startswith(b"}", past_space(text, start + 1))
     return text[: start + 1] + member + (b"" if empty else b",") + text[start + 1 :]
+
+
+def with_messages(text: bytes, change: Callable[[Message, bytes], bytes | None]) -> bytes:
+    """Return a message or batch with each message as `change` returns it, without those it drops."""
+    content = parse(text)
+    kept = [new for message, raw in texts_of(content, text) if (new := change(message, raw))]
+    return b"[%b]" % b",".join(kept) if kept and isinstance(content, Batch) else b"".join(kept)
 
 
 def with_data(event: bytes, data: bytes, *, first: bool = False) -> bytes:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.wire.json_text import scan_items
+from turnlog.wire.jsonrpc import Message
 from turnlog.wire.splice import (
     Respelling,
     as_event,
@@ -15,6 +16,7 @@ from turnlog.wire.splice import (
     with_data,
     with_id,
     with_member,
+    with_messages,
     with_meta,
 )
 
@@ -262,3 +264,15 @@ def test_a_member_deep_in_a_message_gets_another_value(
 
 def test_a_message_becomes_an_event_without_an_id() -> None:
     assert as_event(b"{}") == b"event: message\ndata: {}\n\n"
+
+
+def test_each_message_of_a_text_is_changed_or_dropped() -> None:
+    def change(message: Message, text: bytes) -> bytes | None:
+        return with_id(text, b'"n"') if message.id == b"1" else None
+
+    one, two = b'{"id":1,"method":"a"}', b'{"id":2,"method":"b"}'
+    new = b'{"id":"n","method":"a"}'
+    assert with_messages(one, change) == new
+    assert with_messages(b"[%b, %b,5]" % (one, two), change) == b"[%b]" % new
+    assert with_messages(b"[%b]" % two, change) == b""
+    assert with_messages(b"nothing", change) == b""

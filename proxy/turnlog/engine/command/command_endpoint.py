@@ -15,14 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
-from turnlog.engine.mcp.texts import texts_of
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.record.errors import Failure, Progress
 from turnlog.settings.model import Share
 from turnlog.transport.http_client import Answer, connected
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, is_stateless_request, refusal, status_of
-from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of, parse
+from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of, parse, texts_of
 from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 

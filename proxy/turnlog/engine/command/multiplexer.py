@@ -11,12 +11,21 @@ from math import inf
 from typing import Final, assert_never
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.engine.mcp.texts import changed, texts_of
 from turnlog.observe.events import Log, ProcessFailed, QuestionRefused, StrayOutput
 from turnlog.record.recorder import Recorder
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Batch, Defect, Kind, Malformed, Message, id_key, meant_key, parse
-from turnlog.wire.splice import with_cancelled_ids, with_id, with_member
+from turnlog.wire.jsonrpc import (
+    Batch,
+    Defect,
+    Kind,
+    Malformed,
+    Message,
+    id_key,
+    meant_key,
+    parse,
+    texts_of,
+)
+from turnlog.wire.splice import with_cancelled_ids, with_id, with_member, with_messages
 
 from .client import Seat
 from .pending import Open, Pending
@@ -167,7 +176,7 @@ class Switchboard:
 
     def _outgoing(self, seat: Seat, reply: Reply | None, line: bytes) -> bytes:
         """Return what of a line goes to the command, as that is to read it."""
-        return changed(line, lambda item, text: self._sent(seat, reply, item, text))
+        return with_messages(line, lambda item, text: self._sent(seat, reply, item, text))
 
     def _answering(self, seat: Seat, messages: Sequence[Message], line: bytes) -> bytes:
         """Return what of a line goes to a command of the agent's own: all but an answer to a
@@ -179,7 +188,7 @@ class Switchboard:
             is_answer = message.kind in _ANSWERS
             return seat.questions.answer(message, text) if is_answer else text
 
-        return changed(line, passing)
+        return with_messages(line, passing)
 
     def _sent(self, seat: Seat, reply: Reply | None, message: Message, text: bytes) -> bytes | None:
         """Return a message of an agent's for the command; `None` where it must not get there."""

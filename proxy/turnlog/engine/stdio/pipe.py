@@ -16,7 +16,6 @@ from turnlog.engine.command.startup import Startup
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
-from turnlog.engine.mcp.texts import texts_of
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.outcome import JSON, Text, is_answer
@@ -36,6 +35,7 @@ from turnlog.wire.jsonrpc import (
     id_key,
     messages_of,
     parse,
+    texts_of,
 )
 from turnlog.wire.message import LinePiece, MessageReader
 from turnlog.wire.splice import Respelling
