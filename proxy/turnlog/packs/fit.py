@@ -42,29 +42,15 @@ def matching_packs(
     """Return for each server the pack that names most of its tools in rules that are relevant."""
     # One name alone says little, as many servers have a tool `fetch`: a pack must name at least half of
     # a server's tools.
-    return [
-        found
-        for server, tools in seen.items()
-        if (found := _best_match(server, frozenset(tools), packs, is_relevant)) is not None
-    ]
-
-
-def _best_match(
-    server: str,
-    tools: frozenset[str],
-    packs: Mapping[str, Collection[Rule]],
-    is_relevant: Callable[[Rule], bool],
-) -> PackMatch | None:
-    known = {name: _named_tools(rules) & tools for name, rules in packs.items()}
-    spoken = {
-        name: tuple(sorted(tools & _named_tools(filter(is_relevant, packs[name]))))
-        for name, common in known.items()
-        if 2 * len(common) >= len(tools)
-    }
-    name = max(spoken, key=lambda each: len(spoken[each]), default="")
-    return (
-        PackMatch(server=server, pack=name, tools=spoken[name]) if name and spoken[name] else None
-    )
+    named = {name: _named_tools(rules) for name, rules in packs.items()}
+    relevant = {name: _named_tools(filter(is_relevant, rules)) for name, rules in packs.items()}
+    found: list[PackMatch] = []
+    for server, tools in ((server, frozenset(tools)) for server, tools in seen.items()):
+        known = [name for name, names in named.items() if 2 * len(names & tools) >= len(tools)]
+        best = max(known, key=lambda name: len(relevant[name] & tools), default="")
+        if best and (matched := relevant[best] & tools):
+            found.append(PackMatch(server=server, pack=best, tools=tuple(sorted(matched))))
+    return found
 
 
 def _named_tools(rules: Iterable[Rule]) -> frozenset[str]:
