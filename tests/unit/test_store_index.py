@@ -13,9 +13,9 @@ from turnlog.store.base import Draft
 from turnlog.store.log.index import (
     Entry,
     Segment,
-    begins_call,
     fold_call,
     fold_head,
+    is_first_of_call,
     open_attempts,
     read_entry,
 )
@@ -55,7 +55,7 @@ def settled(*entries: Entry) -> bool:
     segment = Segment(0)
     for one in entries:
         segment.add(one)
-    return segment.settled(segment.calls[CALL])
+    return segment.is_settled(segment.calls[CALL])
 
 
 def states(*entries: Entry) -> list[tuple[int, int, Status]]:
@@ -97,7 +97,7 @@ def test_an_outcome_without_its_call_begins_none() -> None:
 
 def test_a_whole_call_of_one_attempt_is_settled_in_itself() -> None:
     first = begun(1)
-    assert begins_call(first)
+    assert is_first_of_call(first)
     assert settled(first, ended(2, 1, Status.OK))
     assert settled(first, ended(2, 1, Status.ERROR))
     assert not settled(first, ended(2, 1, Status.UNKNOWN))

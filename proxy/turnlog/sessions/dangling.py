@@ -145,7 +145,7 @@ def _unsettled(view: View, wanted: DanglingFilter, left: _Abandoned) -> Iterator
     """Yield the calls whose last status is not final (`pending_actions` of the state)."""
     sessions = () if wanted.session is None else (wanted.session,)
     # `lives` tries to take a lock: once for each process is enough.
-    lives = lru_cache(maxsize=None)(view.lives)
+    lives = lru_cache(maxsize=None)(view.is_alive)
     for attempt in view.unsettled(sessions):
         intent = attempt[0]
         noted = left.get(intent.facts.call, ())
@@ -184,7 +184,7 @@ def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
 
 def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
     """Yield the ended calls without a note that their answer was delivered."""
-    lives = lru_cache(maxsize=None)(view.lives)
+    lives = lru_cache(maxsize=None)(view.is_alive)
     for call in view.unheard():
         commits = view.readable(call)
         attempt = _newest(commits)

@@ -70,7 +70,7 @@ def _follow_one(
             after = view.last
             news = _past(view, wanted, _narrowed(view, wanted))
         yield news
-    while not reader.replaced():
+    while not reader.is_replaced():
         with reader.view() as view:
             match = match or _narrowed(view, wanted)
             until = min(view.last, after + at_once)

@@ -109,7 +109,7 @@ def store_writers(view: View, data: Path) -> list[StoreWriter]:
     """Return the running processes that write to the store in `data`."""
     pids = _holders(data / "epochs")
     # A held lock shows that a process lives, also in another pid namespace, where /proc/locks is silent.
-    living = {epoch for epoch in _epochs(data / "epochs") if view.lives(epoch)}
+    living = {epoch for epoch in _epochs(data / "epochs") if view.is_alive(epoch)}
     return [StoreWriter(epoch=epoch, pid=pids.get(epoch)) for epoch in sorted(living)]
 
 

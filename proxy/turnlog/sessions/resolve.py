@@ -86,7 +86,7 @@ def find_resolvable(view: View, name: str) -> bytes:
 
 def _resolvable(view: View) -> list[bytes]:
     """Return the calls that are unknown or parked, or whose process is dead."""
-    lives = lru_cache(maxsize=None)(view.lives)
+    lives = lru_cache(maxsize=None)(view.is_alive)
     return [
         attempt[0].facts.call
         for attempt in view.unsettled()
@@ -104,7 +104,7 @@ def _open_attempt(view: View, call: bytes) -> list[Commit]:
             raise StoreError(f"the records of call {name} are damaged; run `turnlog verify`")
         raise _refused(call, outcomes[-1])
     last = attempt[-1]
-    alive = view.lives(last.link.epoch)
+    alive = view.is_alive(last.link.epoch)
     if runs_on(view.readable(call), last, alive=alive) or (alive and len(attempt) == 1):
         raise _in_flight(call)
     return attempt

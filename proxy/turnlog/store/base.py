@@ -265,7 +265,7 @@ class Reader(Protocol):
         """Open a snapshot."""
         ...
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Return whether the folder now holds another store, or none."""
         ...
 
@@ -346,7 +346,7 @@ class View(Protocol):
         """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
         ...
 
-    def lives(self, epoch: int) -> bool:
+    def is_alive(self, epoch: int) -> bool:
         """Return whether the writer of an epoch still runs."""
         ...
 

@@ -206,7 +206,7 @@ class BlobReader:
         try:
             env = self._environment(bucket)
             if env is None:
-                return Gone.UNSAVED if torn(path, self._boot) else None
+                return Gone.UNSAVED if is_torn(path, self._boot) else None
             with env.begin() as txn, txn.cursor() as cursor:
                 if not cursor.last():
                     return None  # made anew under the name of an earlier one, and nothing put there yet
@@ -227,7 +227,7 @@ class BlobReader:
             self._open[bucket] = self._open.pop(bucket)
             return known[1]
         self._close(bucket)
-        if not now or _is_begun(path) or torn(path, self._boot):
+        if not now or _is_begun(path) or is_torn(path, self._boot):
             return None
         while len(self._open) >= MOST_OPEN:
             self._close(next(iter(self._open)))
@@ -265,7 +265,7 @@ def _mark(folder: Path, bucket: Bucket, why: Gone) -> Path:
     return folder / f"{why}-{bucket.name}"
 
 
-def torn(path: Path, boot: str) -> bool:
+def is_torn(path: Path, boot: str) -> bool:
     """Return whether a bucket was open for writing when the machine went down."""
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
@@ -300,7 +300,7 @@ def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
     """Yield the damaged buckets, each with its first flaw."""
     for bucket in buckets(folder):
         path = folder / bucket.name
-        if torn(path, boot) or _is_begun(path):
+        if is_torn(path, boot) or _is_begun(path):
             continue  # dropped, or filled, by the next writer
         try:
             env = _open(path, readonly=True, create=False)
@@ -466,7 +466,7 @@ class BlobWriter:
 
     def _opened(self, bucket: Bucket) -> lmdb.Environment:
         path = self._folder / bucket.name
-        if torn(path, self._boot):
+        if is_torn(path, self._boot):
             self._unlink(bucket, Gone.UNSAVED)
         path.mkdir(mode=0o700, exist_ok=True)
         env = _open(path, readonly=False, create=True)

@@ -338,7 +338,7 @@ class LmdbReader:
                         "`turnlog verify --rebuild` makes the indexes anew from the log"
                     )
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         with translated("read", self._data):
             return identity(self._data / "log") != self._identity
 

@@ -162,11 +162,11 @@ async def test_a_reader_tells_when_the_folder_holds_another_store(
 ) -> None:
     await engine.open(tmp_path / "data").close()
     reader = engine.read(tmp_path / "data")
-    assert not reader.replaced()
+    assert not reader.is_replaced()
     (tmp_path / "data").rename(tmp_path / "old")
-    assert reader.replaced()
+    assert reader.is_replaced()
     await engine.open(tmp_path / "data").close()
-    assert reader.replaced()
+    assert reader.is_replaced()
     reader.close()
 
 
@@ -522,10 +522,10 @@ async def test_a_writer_lives_until_it_is_closed(engine: Engine, tmp_path: Path)
     one = await put(first, intent(session("one"), new_id()))
     other = await put(second, intent(session("two"), new_id()))
     with second.view() as view:
-        assert view.lives(one.link.epoch)
-        assert view.lives(other.link.epoch)
+        assert view.is_alive(one.link.epoch)
+        assert view.is_alive(other.link.epoch)
     await first.close()
     with second.view() as view:
-        assert not view.lives(one.link.epoch)
-        assert view.lives(other.link.epoch)
+        assert not view.is_alive(one.link.epoch)
+        assert view.is_alive(other.link.epoch)
     await second.close()

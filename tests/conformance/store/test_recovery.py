@@ -98,7 +98,7 @@ async def test_who_closes_what_a_dead_writer_left_is_not_taken_for_it(
             recovering = group.create_task(living.recover())
             for _ in range(100):  # it waits for its turn meanwhile
                 with living.view() as view:
-                    assert not view.lives(left.link.epoch)
+                    assert not view.is_alive(left.link.epoch)
                 await asyncio.sleep(0.002)
             assert not recovering.done()
     assert len(recovering.result()) == 1

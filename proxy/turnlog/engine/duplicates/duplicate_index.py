@@ -156,7 +156,7 @@ class StoredCalls:
         if not keyed and _has_other_key(links, stored):
             return None  # by another key its caller says that it is another call
         now, drain = self._clock.wall(), self._limits.drain
-        earlier = earlier_of(commits, now, view.lives, drain)
+        earlier = earlier_of(commits, now, view.is_alive, drain)
         arrived = intent.facts.call in self._arrived
         earlier = structs.replace(
             earlier,

@@ -104,7 +104,7 @@ def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallS
     return state
 
 
-def begins_call(entry: Entry) -> bool:
+def is_first_of_call(entry: Entry) -> bool:
     """Return whether a commit is the first of its call."""
     facts = entry.facts
     return facts.kind is _INTENT and facts.leg == 0 and facts.attempt == 1
@@ -122,7 +122,7 @@ def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
     )
 
 
-def begins(entry: Entry, session: bytes, outcome: Facts) -> bool:
+def is_intent_of(entry: Entry, session: bytes, outcome: Facts) -> bool:
     """Return whether a commit is the intent that an outcome in `session`, of the same call, answers."""
     facts = entry.facts
     return (
@@ -224,7 +224,7 @@ class Segment:
         """Return the commit at a position of this stretch; `None` when it cannot be read."""
         return self.entries[position - self.after - 1]
 
-    def settled(self, positions: Sequence[int]) -> bool:
+    def is_settled(self, positions: Sequence[int]) -> bool:
         """Return whether this is the common case: a whole call of one attempt that ended, and nothing else.
 
         It leaves nothing open, unsettled or to be delivered: no table needs to be looked at.
@@ -233,7 +233,7 @@ class Segment:
             return False
         entries, first = self.entries, self.after + 1
         begun, ended = entries[positions[0] - first], entries[positions[1] - first]
-        if begun is None or ended is None or not begins_call(begun):
+        if begun is None or ended is None or not is_first_of_call(begun):
             return False
         facts = ended.facts
         return (

@@ -221,7 +221,7 @@ class _Check:
             ]
             if every[-1:] != positions[-1:]:
                 continue  # a later slice has its end, or the index of calls is wrong
-            if every == positions and segment.settled(positions):
+            if every == positions and segment.is_settled(positions):
                 continue
             entries = call_entries(self._txn, self._tables, call)
             if len(entries) == len(every):

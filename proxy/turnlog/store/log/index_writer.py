@@ -10,7 +10,7 @@ from typing import Final
 
 from turnlog.core.call_status import CallState
 
-from .index import Entry, Head, Segment, begins_call, fold_call, fold_head, open_attempts
+from .index import Entry, Head, Segment, fold_call, fold_head, is_first_of_call, open_attempts
 from .index_check import SLICE
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
@@ -56,7 +56,7 @@ def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[byt
         _put_sorted(txn, table, items)
     _write_heads(txn, tables, segment, heads)
     for call, positions in segment.calls.items():
-        if not segment.settled(positions):
+        if not segment.is_settled(positions):
             entries = segment.pick(positions)
             _write_open(txn, tables, entries)
             _write_call_state(txn, tables, call, entries)
@@ -70,7 +70,7 @@ def call_state_after(
     txn: Txn, tables: Tables, call: bytes, entries: list[Entry]
 ) -> CallState | None:
     """Return the state of a call after `entries`, its commits behind the watermark."""
-    if entries and begins_call(entries[0]):
+    if entries and is_first_of_call(entries[0]):
         return fold_call(entries)
     before = read_call_state(txn, tables, call)
     # A settled call is in no table: what came before is folded again.
@@ -130,7 +130,7 @@ def _write_open(txn: Txn, tables: Tables, entries: Iterable[Entry]) -> None:
 def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry]) -> None:
     state = call_state_after(txn, tables, call, entries)
     open_ended = state is not None and (state.status.unsettled or not state.delivered)
-    before = None if begins_call(entries[0]) else read_call_state(txn, tables, call)
+    before = None if is_first_of_call(entries[0]) else read_call_state(txn, tables, call)
     if before and before.expires:
         txn.delete(number(before.expires) + call, db=tables.parked)
     if before and not open_ended:

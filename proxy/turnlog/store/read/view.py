@@ -159,7 +159,7 @@ class LmdbView:
         return [snapshot.readable_commit(entry) for entry in entries]
 
     @guarded
-    def lives(self, epoch: int) -> bool:
+    def is_alive(self, epoch: int) -> bool:
         return is_locked(self.data / "epochs", epoch)
 
     @guarded

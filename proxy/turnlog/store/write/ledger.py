@@ -31,9 +31,9 @@ from turnlog.store.log.index import (
     Entry,
     Head,
     Segment,
-    begins,
     commit_of,
     fold_head,
+    is_intent_of,
     is_linked,
     is_same,
     next_place,
@@ -166,7 +166,7 @@ class Ledger:
             entry = intent.entry
             return entry.link if entry is not None and entry.position == recent[0] else None
         entry = self.tail.entry(recent[0])
-        return entry.link if entry and begins(entry, session, draft.facts) else None
+        return entry.link if entry and is_intent_of(entry, session, draft.facts) else None
 
     def _unwritten(
         self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
