@@ -205,6 +205,7 @@ async def test_what_a_server_says_never_steers_the_terminal(stage: Stage) -> Non
     assert stage.trust("--check").returncode == 0
 
 
+@pytest.mark.promise("PROV-8")
 async def test_secrets_in_a_definition_are_cut_before_anything_is_written(stage: Stage) -> None:
     secret = "ghp_" + "a1B2" * 9
     define(stage.tools, add=f"Use {secret}.")

@@ -153,6 +153,7 @@ def test_json_of_a_plain_tool_that_never_ends_is_the_answer_once_nobody_waits(
     assert rig.row().status == "ok"
 
 
+@pytest.mark.promise("OUT-27")
 @pytest.mark.parametrize("frame", ["a length that is too long", "until close"])
 def test_the_head_of_a_response_that_came_before_its_end_tells_how_the_call_ended(
     rig: Rig, frame: str

@@ -58,6 +58,7 @@ HELD: dict[str, tuple[Script, int, bytes]] = {
 }
 
 
+@pytest.mark.promise("RULE-31")
 @pytest.mark.parametrize("name", HELD)
 def test_sigterm_between_two_attempts_hands_on_what_is_held(tmp_path: Path, name: str) -> None:
     script, status, part = HELD[name]
@@ -112,6 +113,7 @@ def fill(proxy: Proxy) -> None:
     raise AssertionError(f"many calls did not fill a store of {LIMIT} bytes")
 
 
+@pytest.mark.promise("RULE-31")
 @pytest.mark.parametrize("tool", ["read_patient", "write_patient"])
 def test_another_attempt_that_cannot_be_recorded_is_not_made(tmp_path: Path, tool: str) -> None:
     slow = SlowHead(AT_ONCE)

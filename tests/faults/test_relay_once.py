@@ -38,6 +38,7 @@ def test_a_request_on_a_reused_connection_is_sent_once(rig: Rig, method: str, fa
     assert (row.error, row.kind, row.executed) == ("connection", "connection_lost", "maybe")
 
 
+@pytest.mark.promise("RULE-2")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_tool_call_is_sent_once_and_answered_with_what_is_known(rig: Rig, fault: str) -> None:
     with rig.client() as client:

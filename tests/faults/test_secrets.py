@@ -155,6 +155,24 @@ def test_secrets_of_an_mcp_call_are_nowhere(tmp_path: Path) -> None:
     assert leaks(tmp_path, *PLANTED.values()) == []
 
 
+@pytest.mark.promise("SEC-13")
+def test_header_values_are_not_stored_but_for_those_that_name_the_caller(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(ok(f'{{"said": "{MARK}"}}'.encode(), headers="X-Region: plainly-answered\r\n"))
+
+    headers = (("X-Project", "plainly-asked"), ("User-Agent", "named-agent/1"))
+    with (
+        RawUpstream(script) as upstream,
+        proxy_beside(tmp_path, upstream.url, flags=("--log-level", "debug")) as proxy,
+        Client(proxy.url) as client,
+    ):
+        client.request("POST", "/mcp", call("read"), headers=(*MCP_HEADERS, *headers))
+        client.request("GET", "/v1/x", headers=headers)
+    assert leaks(tmp_path, "plainly-asked", "plainly-answered") == []
+    assert leaks(tmp_path, "named-agent/1") != []
+
+
 def test_secrets_of_errors_and_streams_are_nowhere(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         name = peer.read().json()["params"]["name"]

@@ -301,6 +301,7 @@ TOLD = Outcome(
 )
 
 
+@pytest.mark.promise("OUT-27")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -318,6 +319,7 @@ def test_headers_are_read_back(headers: object) -> None:
     assert outcome_of_headers(headers) == TOLD
 
 
+@pytest.mark.promise("OUT-27")
 def test_headers_sent_before_the_end_name_only_the_call() -> None:
     assert outcome_of_headers(FIELDS[2:4]) == Outcome(session="s", call="c")
     assert outcome_of_headers(FIELDS[:2]) is None

@@ -67,6 +67,7 @@ async def until_landed(pending: PendingAppend) -> None:
             await pending.done()
 
 
+@pytest.mark.promise("STORE-13")
 async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), print)

@@ -40,6 +40,7 @@ OUTCOMES: Final = {
 MADE: Final = {"reset", "slow", "slow_events", "flaky"}
 
 
+@pytest.mark.promise("OUT-28")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_an_application_learns_how_its_calls_ended(client: str, tmp_path: Path) -> None:
     rules = tmp_path / "mine.yaml"

@@ -11,6 +11,7 @@ def who(*headers: tuple[str, str], query: str = "", names: PrincipalNames = NAME
     return names.credentials([(name.encode(), value.encode()) for name, value in headers], query)
 
 
+@pytest.mark.promise("TWICE-31")
 @pytest.mark.parametrize(
     "name",
     [
@@ -93,6 +94,7 @@ def test_a_long_value_takes_linear_time() -> None:
     assert who(("Authorization", value)) == ((b"authorization", value.encode()),)
 
 
+@pytest.mark.promise("TWICE-31")
 def test_other_names_may_be_set() -> None:
     names = PrincipalNames(("X-Who", "x-csrf-token", "cookie:chat"))
     assert who(("Authorization", "a"), names=names) == ()

@@ -7,7 +7,8 @@ import pytest
 from turnlog.core.kinds import Effect
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.rulebook import read_each, read_rules, rulebook
-from turnlog.packs.sources import RuleSource, RuleSources
+from turnlog.packs.sources import RuleSource, RuleSources, rule_sources
+from turnlog.rules.model import Timeouts
 from turnlog.rules.policy import Subject
 
 
@@ -40,6 +41,16 @@ def test_the_users_rules_come_first_then_the_packs_of_the_server_then_the_last(
     assert decided_by(everything, "files") == "own"
     assert everything.order("files") == (own, pack, last)
     assert everything.order("other") == (own, last)
+
+
+@pytest.mark.promise("RULE-32")
+def test_without_rules_only_the_wait_for_a_connection_is_limited_to_ten_minutes() -> None:
+    sources = rule_sources((), {})
+    subject = Subject(server="files", tool="read_file", method="tools/call")
+
+    policy = rulebook(sources, read_each(sources)).policy(subject, lambda: None)
+
+    assert policy.timeout == Timeouts(connect=600)
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_wrong_key_is_named(data: Plain, steps: tuple[Step, ...], key: str, me
     assert (error.steps, error.key, error.message) == (steps, key, message)
 
 
+@pytest.mark.promise("CLI-13")
 def test_a_planned_key_is_reported_as_not_supported_yet() -> None:
     error = _refused({"leaves": {"a": {"url": "x", "soon": 1}}}, frozenset({"leaves.*.soon"}))
 

@@ -81,6 +81,7 @@ async def test_a_call_resolved_as_not_happened_is_a_safe_error(
     assert (row.flags, row.tool_result, row.delta[1:]) == ([Flag.RESOLVED], None, [])
 
 
+@pytest.mark.promise("OPEN-6")
 async def test_the_outcome_is_an_operators_and_refers_to_the_intent(store: LmdbStore) -> None:
     name = await unknown(store)
     await resolve(store, name, HAPPENED)
@@ -166,6 +167,7 @@ async def test_only_one_of_several_simultaneous_claims_is_recorded(
     assert {error.reason for error in errors} == {UnresolvableReason.RESOLVED}
 
 
+@pytest.mark.promise("OPEN-6")
 async def test_a_late_answer_is_recorded_after_the_claim(store: LmdbStore) -> None:
     ref, call = session(), new_id()
     ticket = await begin(store, intent(ref, call))

@@ -64,6 +64,7 @@ def _settings(
     return read_settings(flags=flags, environ=environ or {}, folder=folder)
 
 
+@pytest.mark.promise("SEC-14")
 def test_one_url_is_all_that_is_needed(tmp_path: Path) -> None:
     settings = _settings(tmp_path, flags=Flags(upstreams=(URL,)))
 
