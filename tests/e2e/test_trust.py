@@ -70,7 +70,7 @@ async def _reread(stage: Stage, pinned: int) -> None:
     await stage.proxy.event("lock.loaded", **{"turnlog.pinned": pinned})
 
 
-@pytest.mark.promise("PROV-2")
+@pytest.mark.promise("PROV-2", "PROV-3")
 async def test_a_pinned_tool_is_pinned_until_its_definition_changes(stage: Stage) -> None:
     await stage.play("add")
     assert stage.trust("--yes").returncode == 0

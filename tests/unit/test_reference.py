@@ -119,6 +119,7 @@ def test_what_is_not_supported_yet_is_listed() -> None:
         assert f"`{name}`" in listed
 
 
+@pytest.mark.promise("CLI-14")
 def test_the_example_file_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "turnlog.yaml").write_text(_example("A file"))
     (tmp_path / "mine.yaml").write_text("rules: []\n")
@@ -206,6 +207,7 @@ def test_every_key_of_the_rule_language_is_in_its_table_with_its_default(
     assert described == defaults | words
 
 
+@pytest.mark.promise("CLI-14")
 def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", _page("rules.md"), re.DOTALL)
     rules = [text for text in blocks if "\nexamples:" not in f"\n{text}"]
@@ -246,6 +248,7 @@ def test_every_decision_is_listed_under_its_title() -> None:
     assert [line.partition(";")[0] for line in listed] == wanted
 
 
+@pytest.mark.promise("CLI-14")
 def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
     blocks = re.findall(
         r"```yaml\n# (mine\S*);?.*\n((?:.*\n)*?)```", (ROOT / "README.md").read_text("utf-8")

@@ -43,6 +43,7 @@ PROGRAMS: Final = {
 }
 
 
+@pytest.mark.promise("OUT-29")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_decides_by_what_turnlog_says(program: str, tmp_path: Path) -> None:
     environment, wanted = PROGRAMS[program]

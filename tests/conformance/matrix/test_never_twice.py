@@ -159,6 +159,7 @@ def done(number: int) -> Told:
     return Told(number, "result", "done tea")
 
 
+@pytest.mark.promise("TWICE-32")
 @each_client
 async def test_a_call_that_is_given_up_and_asked_again_at_once_runs_once_unless_it_was_taken_back(
     client: Client, tmp_path: Path
@@ -172,6 +173,7 @@ async def test_a_call_that_is_given_up_and_asked_again_at_once_runs_once_unless_
             await now.joined(one)
 
 
+@pytest.mark.promise("TWICE-32")
 @those(GivesUp.BY_A_CANCEL)
 async def test_what_is_irreversible_does_not_run_again_even_if_it_was_taken_back(
     client: Client, tmp_path: Path
@@ -305,6 +307,7 @@ async def test_a_call_whose_stream_is_cut_in_the_middle_runs_once_unless_it_is_t
             await now.joined(one)
 
 
+@pytest.mark.promise("TWICE-32")
 @those(GivesUp.SILENTLY, GivesUp.BY_A_CANCEL)
 async def test_a_stream_that_is_cut_and_resumed_brings_the_answer_of_the_only_run(
     client: Client, tmp_path: Path

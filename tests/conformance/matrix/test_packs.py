@@ -71,6 +71,7 @@ class Change(msgspec.Struct, frozen=True):
     to: Path
 
 
+@pytest.mark.promise("RULE-34")
 @pytest.mark.parametrize("client", CALLERS)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_pack_says_of_its_server_what_is_so(setting: str, client: str, tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def assert_what_is_told(
         assert_so(pack, changes(row), each)
 
 
+@pytest.mark.promise("RULE-34")
 @pytest.mark.parametrize("pack", ["filesystem", "git"])
 def test_the_state_names_the_files_that_are_on_the_disk(pack: str, tmp_path: Path) -> None:
     make = SETTINGS[pack][1]

@@ -21,7 +21,7 @@ def one_rule(folder: Path, name: str, effect: Effect) -> RuleSource:
     return source(folder, f"{name}.yaml", f"rules:\n  - {{name: {name}, effect: {effect}}}\n")
 
 
-@pytest.mark.promise("RULE-4")
+@pytest.mark.promise("RULE-4", "RULE-33")
 def test_the_users_rules_come_first_then_the_packs_of_the_server_then_the_last(
     tmp_path: Path,
 ) -> None:
