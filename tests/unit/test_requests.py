@@ -186,6 +186,36 @@ async def test_line_ends_without_a_request_are_not_kept_without_end() -> None:
         writer.close()
 
 
+async def test_a_refused_agent_reads_why_while_it_is_still_sending() -> None:
+    async with reading() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /" + b"a" * 300_000)
+        async with asyncio.timeout(BOUND):
+            assert await reader.readexactly(3) == b"400"
+            # To close with these unread would reset the connection.
+            for _ in range(20):
+                writer.write(b"a" * 100_000)
+                await writer.drain()
+            assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_body_whose_chunks_are_not_sound_is_refused_however_it_is_cut(apart: bool) -> None:
+    head, bad = REQUESTS[2].split(b"4\r\n")[0], b"zz\r\n"
+    async with reading() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(BOUND):
+            if apart:
+                writer.write(REQUESTS[0] + head)
+                assert await said(reader) == READ[0]
+                writer.write(bad)
+            else:
+                writer.write(head + bad)
+            assert await reader.read() == b"400"
+        writer.close()
+
+
 class SkippingLoop(asyncio.SelectorEventLoop):
     """A loop whose clock a test can put forward."""
 

@@ -12,7 +12,7 @@ from typing import Final
 import httptools
 from msgspec import Struct
 
-from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, framing_of
+from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, framing
 from turnlog.wire.http.mend import head_end, mended
 
 HEAD_LIMIT: Final = 256 * 1024
@@ -66,7 +66,7 @@ UNSOUND: Final = Unreadable(
 
 
 class _FieldCollector:
-    """Takes the fields of one head from httptools."""
+    """The callbacks of httptools that collect the fields of one head."""
 
     is_whole = False
 
@@ -223,7 +223,7 @@ def is_length(value: bytes) -> bool:
 
 
 class _ResponseCollector(_FieldCollector):
-    """Takes the reason and the fields of one response from httptools."""
+    """The callbacks that collect the reason and the fields of one response."""
 
     reason = b""
 
@@ -281,11 +281,11 @@ def _response(head: bytes, method: str, *, is_mended: bool) -> ResponseHead | st
         said = _BY_SIZE.get(len(name))
         if said is not None and name.lower() == said:
             (lengths if said is _LENGTH else codings if said is _CODING else options).append(value)
-    found = framing_of(status, method, lengths, codings)
+    found = framing(status, method, lengths, codings)
     if isinstance(found, BadFraming):
         return f"nobody can tell where the answer ends: {found}"
     # To HEAD some servers send a body all the same, so the head has to tell of one that ends.
-    ends = framing_of(status, "GET", lengths, codings) if method == "HEAD" else found
+    ends = framing(status, "GET", lengths, codings) if method == "HEAD" else found
     persists = ends != _UNTIL_CLOSE and _is_persistent(head[5:8], options)
     return ResponseHead(status, collector.reason, headers, found, persists)
 
@@ -338,7 +338,7 @@ class BadChunksError(Exception):
 
 
 class _ChunkCollector:
-    """Takes a chunked body from httptools."""
+    """The callbacks of httptools that collect a chunked body."""
 
     __slots__ = ("is_complete", "may_be_last", "pieces")
 
@@ -448,7 +448,7 @@ class BodyReader:
         self.is_complete = not length
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return those behind the body's end. Raises `BadChunksError`."""
+        """Read bytes; return those behind the body's end. Raises `BadChunksError`."""
         missing = self._missing
         if not missing or not data:
             return data
@@ -470,7 +470,7 @@ class BodyReader:
         return rest
 
     def end(self) -> bool:
-        """Take the end of the connection; return whether it ends the body as well."""
+        """Note the end of the connection; return whether it ends the body as well."""
         if not self.is_complete:
             self.is_complete = (
                 self._missing < 0 if self._chunks is None else self._chunks.is_last_here()

@@ -163,17 +163,13 @@ class Connection(asyncio.Protocol):
     @property
     def at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
-        return self.complete and not self._has_pieces
-
-    @property
-    def _has_pieces(self) -> bool:
-        return self._body is not None and bool(self._body.pieces)
+        return self.complete and not (self._body and self._body.pieces)
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another."""
         self._busy = False
         self._interim = None
-        done = self.complete and self._uploaded and not self._has_pieces and not self._paused
+        done = self.at_end and self._uploaded and not self._paused
         if done and self._keep_alive and not self._closed:
             return True
         self.close()
@@ -227,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; let who waits for it go on."""
+        """Read what came and wake whoever waits for it."""
         self._take(data)
         self._wakeup.ring()
 
@@ -263,8 +259,7 @@ class Connection(asyncio.Protocol):
             came = joined(self._came, data)
         start = 0
         while self._body is None and self._error is None:
-            if came[start : start + 1] != b"H":
-                start = head_start(came, start)
+            start = head_start(came, start)
             end = head_end(came, max(self._searched - 3, start))
             if not end:
                 self._wait_for_head(came[start:] if start else came)
@@ -284,7 +279,7 @@ class Connection(asyncio.Protocol):
             self._refuse(_TOO_LONG)
 
     def _read_head(self, head: bytes) -> None:
-        """Take a whole head: of the answer, or of an interim one (1xx)."""
+        """Read a whole head: of the answer, or of an interim one (1xx)."""
         found = read_response(head, self._method)
         if isinstance(found, str):
             self._refuse(f"the answer is not HTTP/1.1: {found}")
@@ -309,7 +304,7 @@ class Connection(asyncio.Protocol):
         self.complete = self._body.is_complete
 
     def eof_received(self) -> bool:
-        """Take the end of the stream as the end of a body that has no other."""
+        """End a body that has no other end, and fail at a head that could never become one."""
         if self._body is not None:
             if not self.complete and self._body.end():
                 self.complete = True
@@ -319,7 +314,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let nobody wait for more."""
+        """Fail an exchange that is not complete, and wake whoever waits."""
         self._closed = True
         self._interim = None
         self.resume_writing()

@@ -90,13 +90,13 @@ class RequestBody:
         return self._reader.size
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; return those behind the body's end. Raises `BadChunksError`."""
+        """Read bytes; return those behind the body's end. Raises `BadChunksError`."""
         rest = self._reader.feed(data)
         self._came.set()
         return rest
 
     def end(self, why: str) -> None:
-        """Let nobody wait for more of it."""
+        """Wake whoever waits for more of it: none will come, because of `why`."""
         self._why_not = self._why_not or why
         self._came.set()
 
@@ -165,7 +165,7 @@ class AgentConnection(asyncio.Protocol):
         self._writable.set()
         self._is_last = False
         """Whether no more requests are read."""
-        self._drops = False
+        self._is_lingering = False
         """Whether nothing more is read at all."""
         self.task: asyncio.Task[None] | None = None
 
@@ -178,7 +178,7 @@ class AgentConnection(asyncio.Protocol):
         if listened.family in (socket.AF_INET, socket.AF_INET6):
             # A machine that vanished is noticed some time.
             listened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._server.made(self)
+        self._server.on_connection(self)
         self.task = self._loop.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -217,7 +217,7 @@ class AgentConnection(asyncio.Protocol):
             self._fail(Unreadable("", 500))
             stays = False
         if isinstance(request.body, RequestBody):
-            stays = await self._rid_of(request.body) and stays
+            stays = await self._discard(request.body) and stays
         if self._came:
             # Whoever sends many at once is not answered before everybody else.
             await asyncio.sleep(0)
@@ -263,8 +263,7 @@ class AgentConnection(asyncio.Protocol):
 
     def _with_rest(self, head: ReadHead, came: bytes) -> AgentRequest | Unreadable:
         """Return a request whose body may go on behind what came of it."""
-        chunks = Chunks() if head.length < 0 else None
-        reader = BodyReader(head.length, chunks)
+        reader = BodyReader(head.length, Chunks() if head.length < 0 else None)
         try:
             self._came = reader.feed(came)
         except BadChunksError:
@@ -275,16 +274,16 @@ class AgentConnection(asyncio.Protocol):
         return AgentRequest(head.start, head.headers, body)
 
     async def _linger(self) -> None:
-        """Drop what still comes: to close at once would reset what the agent has yet to read of its
-        answer (RFC 9112, 9.6). The end of the connection cancels this."""
+        """End this side and drop what still comes, for `_LINGER`. The end of the connection cancels this."""
+        # To close at once would reset the connection, and the agent may lose the answer (RFC 9112, 9.6).
         if self.transport is not None and not self.transport.is_closing():
-            self._drops, self._came = True, b""
+            self._is_lingering, self._came = True, b""
             self.transport.write_eof()
             self._resume_reading()
             await asyncio.sleep(_LINGER)
 
-    async def _rid_of(self, body: RequestBody) -> bool:
-        """Read what nobody wanted of a body, for a while; return whether it has come to its end."""
+    async def _discard(self, body: RequestBody) -> bool:
+        """Read the rest of a body that was not needed, for `_LINGER`; return whether it has come to its end."""
         with suppress(TimeoutError, Gone):
             async with asyncio.timeout(_LINGER):
                 while await body.read():
@@ -294,11 +293,11 @@ class AgentConnection(asyncio.Protocol):
 
     def _fail(self, refused: Unreadable) -> None:
         """Answer what could not be read, or handled."""
-        answer, transport = self._server.refuse(refused.status, refused.detail), self.transport
+        answer = self._server.refuse(refused.status, refused.detail)
         if self.answering is not None:
             self.answering.fail(answer)
-        elif transport is not None and not transport.is_closing():
-            transport.write(answer)
+        elif self.transport is not None and not self.transport.is_closing():
+            self.transport.write(answer)
 
     def _give_up(self) -> None:
         """Answer an agent that does not go on with its request, and close the connection."""
@@ -327,8 +326,8 @@ class AgentConnection(asyncio.Protocol):
     # -- asyncio.Protocol ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes: of the present request's body, or of the next request."""
-        if self._drops:
+        """Read bytes: of the present request's body, or of the next request."""
+        if self._is_lingering:
             return
         if self._body is not None:
             data = self._fed(self._body, data)
@@ -341,7 +340,7 @@ class AgentConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _fed(self, body: RequestBody, data: bytes) -> bytes:
-        """Hand bytes to the present request's body; return those behind its end."""
+        """Feed the present request's body; return the bytes behind its end."""
         try:
             rest = body.feed(data)
         except BadChunksError:
@@ -370,7 +369,7 @@ class AgentConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Return whether the connection stays open, now that the agent has ended its side."""
         # A request that is not whole will never be.
-        if not self._is_busy or self._drops or self._body is not None or not self._ask():
+        if not self._is_busy or self._is_lingering or self._body is not None or not self._ask():
             return False
         self.half_closed = True
         self._loop.call_later(_FIRST_LOOK, self._look, 2 * _FIRST_LOOK)
@@ -470,15 +469,14 @@ class AgentServer:
         self._count += 1
         return AgentConnection(self, self._count)
 
-    def made(self, connection: AgentConnection) -> None:
-        """Take care of a connection until it is lost."""
+    def on_connection(self, connection: AgentConnection) -> None:
+        """Register a connection until it is lost; idle and unfinished ones are closed after a while."""
         self.connections.add(connection)
         if self._sweep is None:
             self._check()
 
     def _check(self) -> None:
-        """Look after who is idle, or does not go on, for too long; once in a while, as long as there are
-        connections."""
+        """Close connections that are idle or unfinished for too long; again after `_SWEEP`."""
         loop = asyncio.get_running_loop()
         self.now = loop.time()
         for connection in self.connections:
@@ -672,7 +670,7 @@ class Downstream:
         self.finished = True
 
     def done(self) -> bool:
-        """Let go of the connection; return whether it can carry another request."""
+        """Release the connection; return whether it can carry another request."""
         self._agent.answering = None
         return self.finished and self.asked.keeps and not self._until_close
 
@@ -700,10 +698,7 @@ class Downstream:
         """Write what begins like any answer, but for what was sent ahead of it."""
         if self._ahead:
             data, self._ahead = data[self._ahead :], 0
-        transport = self._agent.transport
-        if transport is None or transport.is_closing():
-            raise Gone("the agent closed its connection")
-        transport.write(data)
+        self._write(data)
 
     def _write(self, data: bytes) -> None:
         transport = self._agent.transport

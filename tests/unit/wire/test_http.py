@@ -177,7 +177,8 @@ def test_the_head_tells_how_long_a_body_is(
         "bad coding": BadFraming.BAD_TRANSFER_CODING,
     }
     wanted = errors[expected] if isinstance(expected, str) else expected
-    assert framing(status, method, raw) == wanted
+    lengths, codings = fields(raw, b"content-length"), fields(raw, b"transfer-encoding")
+    assert framing(status, method, lengths, codings) == wanted
 
 
 def test_a_length_is_read_only_where_one_stands() -> None:

@@ -29,7 +29,6 @@ __all__ = [
     "decoder_for",
     "fields",
     "framing",
-    "framing_of",
     "is_of_another_site",
     "is_sealed",
     "media_of",
@@ -302,16 +301,13 @@ def _covers(path: bytes, wanted: bytes) -> bool:
     return wanted == path or wanted.startswith(folder)
 
 
-def framing(status: int, method: str, raw: Headers) -> Framing | BadFraming:
-    """Return how long the body of an answer is (RFC 9112, 6.3). `method` is the request's."""
-    lengths, codings = fields(raw, b"content-length"), fields(raw, b"transfer-encoding")
-    return framing_of(status, method, lengths, codings)
-
-
-def framing_of(
+def framing(
     status: int, method: str, lengths: list[bytes], codings: list[bytes]
 ) -> Framing | BadFraming:
-    """Return the same of the values of Content-Length and Transfer-Encoding."""
+    """Return how long the body of an answer is (RFC 9112, 6.3); `method` is the request's.
+
+    `lengths` and `codings` are the values of Content-Length and Transfer-Encoding.
+    """
     if method == "HEAD" or status < 200 or status == 204 or status == 304:
         return _NO_BODY
     if codings and (codings := _list(codings)):
