@@ -20,8 +20,9 @@ from kit.clients import (
     message,
     wait_until,
 )
-from kit.faults import SlowHead
-from kit.upstreams import Peer, RawUpstream, ok, text_result
+from kit.faults import Hangs, SlowHead
+from kit.holding import nobody_writes
+from kit.upstreams import Peer, RawUpstream, chunked, ok, text_result
 from turnlog.core.kinds import NoteKind
 from turnlog.store.lmdb import LmdbReader
 
@@ -49,6 +50,8 @@ rules:
 STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
 SETTINGS = {"never_twice": {"join_after": "1h", "cancel_grace": "1h"}}
 KEY = ("Idempotency-Key", "key-1")
+LARGE = 500_000
+"""bytes: more than the proxy reads at once, so that it passes the first of them on."""
 
 
 Headers = tuple[tuple[str, str], ...]
@@ -887,3 +890,44 @@ def test_a_cancel_that_nobody_could_join_goes_on_at_once(
     # Neither a credential nor a client name; the grace of these tests is an hour.
     unnamed(call("write", {"a": 1}))
     assert counting.hung_up.wait(BOUND)
+
+
+def test_a_named_call_in_a_batch_ends_with_its_caller(rig: Rig) -> None:
+    hangs = rig.upstream.script = Hangs()
+    with rig.client() as client:
+        client.ask("POST", rig.path, b"[" + call("write") + b"]", headers=MCP_HEADERS)
+        assert hangs.asked.wait(BOUND)
+    assert (rig.row().kind, rig.notes()) == ("cancelled_by_caller", [])
+
+
+def test_a_whole_answer_counts_though_its_caller_leaves_before_its_transfer_ends(rig: Rig) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        peer.send(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        peer.send(chunked(b'{"done": 1}' + b" " * LARGE))
+        peer.wait_for_hang_up()
+
+    rig.upstream.script = script
+    with rig.client() as client:
+        client.ask("POST", f"/s/{rig.session}/write_cancelled", b"{}", headers=MCP_HEADERS)
+        client.head()
+        client.chunk()
+    row = rig.row()
+    assert (row.status, row.executed) == ("ok", "yes")
+
+
+def test_a_call_that_is_cancelled_before_its_record_is_written_is_answered_and_never_sent(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
+    counting.go.set()
+    with rig.client() as client:
+        client.request("POST", rig.path, call("other"), headers=rig.session_headers)
+    with nobody_writes(rig.proxy.data):
+        waiting = begun(call("write", request_id=5), *rig.session_headers)
+        cancel = message("notifications/cancelled", {"requestId": 5}, request_id=None)
+        with rig.client() as client:
+            client.request("POST", rig.path, cancel, headers=rig.session_headers)
+    outcome = waiting.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
+    assert (outcome["kind"], outcome["executed"]) == ("cancelled_by_caller", "no")
+    assert counting.asked == 1

@@ -25,7 +25,9 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 async def ended(one: Bench) -> CallDriver:
     """Return a call that has ended, and that others can ask for."""
     asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
-    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver = CallDriver(
+        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
+    )
     attempt = await one.recorder.begin(asked)
     driver.begins(attempt)
     ticket = one.recorder.end(attempt, succeeded(), Reply())
@@ -56,7 +58,9 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     one: Bench,
 ) -> None:
     asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
-    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver = CallDriver(
+        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
+    )
     attempt = await one.recorder.begin(asked)
     driver.begins(attempt)
     driver.on_over()  # its own stream has ended
@@ -94,7 +98,9 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
 
 async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
-    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver = CallDriver(
+        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
+    )
     driver.begins(await one.recorder.begin(asked))
     driver.on_delivered()
     driver.on_over()  # its own stream has ended, without the response
@@ -125,7 +131,9 @@ async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_t
 
 async def test_what_cannot_happen_to_a_call_ends_that_call_and_is_logged(one: Bench) -> None:
     asked = ask(session(), one.recorder.new_call())
-    driver = CallDriver(asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False)
+    driver = CallDriver(
+        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
+    )
     driver.begins(await one.recorder.begin(asked))
     driver.feed(Woken())
     assert driver.is_over

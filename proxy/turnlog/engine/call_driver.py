@@ -69,8 +69,8 @@ class Carrier(Protocol):
         """Cancel the latest attempt at the server."""
         ...
 
-    def drop(self) -> None:
-        """Stop carrying the call."""
+    def drop(self, kind: ErrorKind) -> None:
+        """Stop carrying the call; record what is open as failed so, unless its answer is at hand."""
         ...
 
 
@@ -92,7 +92,7 @@ class _Nobody:
     def take_back(self) -> None:
         """Do nothing: the server knows nothing of it."""
 
-    def drop(self) -> None:
+    def drop(self, kind: ErrorKind) -> None:
         """Do nothing."""
 
 
@@ -110,9 +110,11 @@ class CallDriver:
         limits: NeverTwice,
         *,
         stateless: bool,
+        is_guarded: bool,
         guessed: bytes = b"",
     ) -> None:
-        """`guessed` is the link by which it may be joined where its session is only guessed."""
+        """`is_guarded` is whether a later call may find it; `guessed` is the link by which it may be
+        joined where its session is only guessed."""
         self.ask = ask
         links = ask.links
         self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
@@ -135,10 +137,13 @@ class CallDriver:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         waits = recorder.waits(ask)
-        found = bool(self.found_by)
-        terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=found)
-        self.is_guarded = terms.is_guarded
-        """Whether it must not happen twice (semantics, section 5)."""
+        self.is_guarded = is_guarded
+        """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+        if is_guarded:
+            found = bool(self.found_by)
+            terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=found)
+        else:
+            terms = _unguarded(ask, waits=waits)
         self.call = CallMachine(terms, self._loop.time(), first=ask.number)
         self.call.past = ask.past
         self._carrier: Carrier = _NOBODY
@@ -179,7 +184,7 @@ class CallDriver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it must not happen twice, and never got under way."""
+        """Whether it is guarded, and never got under way."""
         return self.is_guarded and not (self.is_carried or self.is_over)
 
     @property
@@ -271,7 +276,7 @@ class CallDriver:
         self.call.give_up(self._loop.time())
         self.do_disarm(ev.Disarm())
         self._carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
-        self._carrier.drop()
+        self._carrier.drop(ErrorKind.OUTCOME_UNKNOWN)
         self.do_close(ev.Close())
 
     def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
@@ -460,9 +465,9 @@ class CallDriver:
         """Cancel the latest attempt at the server."""
         self._carrier.take_back()
 
-    def do_drop(self, _: ev.Drop) -> None:
+    def do_drop(self, command: ev.Drop) -> None:
         """Stop carrying it."""
-        self._carrier.drop()
+        self._carrier.drop(command.kind)
 
     def do_close(self, _: ev.Close) -> None:
         """Wake those that wait for its end."""
@@ -492,22 +497,27 @@ _PLAIN: Final = {
 """Terms of calls of which no rule says anything: most."""
 
 
+def _unguarded(ask: Ask, *, waits: bool) -> Terms:
+    policy = ask.policy
+    is_plain = policy.retry is None and policy.concurrency is None
+    if is_plain and not ask.may_be_guarded:
+        return _PLAIN[ask.effect][waits]
+    return Terms(
+        waits=waits,
+        effect=ask.effect,
+        # One of a batch, or whose body is too large to hold, may be named all the same.
+        is_named=ask.may_be_guarded,
+        is_limited=policy.concurrency is not None,
+        is_keyed=bool(ask.key_sent),
+        retry=policy.retry,
+        total=policy.timeout.total,
+    )
+
+
 def _terms(
     ask: Ask, limits: NeverTwice, *, waits: bool, stateless: bool, is_findable: bool
 ) -> Terms:
     policy = ask.policy
-    if not ask.may_be_guarded:
-        if policy.retry is None and policy.concurrency is None:
-            return _PLAIN[ask.effect][waits]
-        return Terms(
-            waits=waits,
-            effect=ask.effect,
-            is_limited=policy.concurrency is not None,
-            is_keyed=bool(ask.key_sent),
-            retry=policy.retry,
-            total=policy.timeout.total,
-            limits=limits,
-        )
     # Another attempt could follow: its caller is better told how that ends.
     repeats = policy.retry is not None and (
         ask.effect is Effect.IDEMPOTENT_WRITE or bool(ask.key_sent)

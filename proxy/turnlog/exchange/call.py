@@ -81,7 +81,9 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
 
     effect: Effect = Effect.UNKNOWN
     is_guarded: bool = False
-    """Whether it must not happen twice: its effect is named, or it has a key (semantics, section 5)."""
+    """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+    is_named: bool = False
+    """Whether it is not sent for a caller that is gone, guarded or not: its effect is named, or it has a key."""
     is_limited: bool = False
     """Whether a rule says how many such calls run at once."""
     is_keyed: bool = False
@@ -253,12 +255,19 @@ class CallMachine:
     def _leave(self, *, in_doubt: bool) -> Commands:
         # A proxy that was stopped for a while must not send what its caller has given up, and may
         # have asked for elsewhere (semantics, section 5, Before the first byte).
-        if self.terms.is_guarded and self.has_given_up:
+        # What no rule names is forwarded as it would be without turnlog.
+        if not self._must_be_wanted:
+            return self._send()
+        if self.has_given_up:
             return (ev.Fail(_CANCELLED),)
         if in_doubt:
             self.stage = CHECKING
             return (ev.Check(),)
         return self._send()
+
+    @property
+    def _must_be_wanted(self) -> bool:
+        return self.terms.is_guarded or self.terms.is_named
 
     def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
         return self._send()  # undecided counts as there
@@ -287,7 +296,7 @@ class CallMachine:
         if self.stage is QUEUED:
             self._take_back(now)
             return (ev.Dequeue(),)
-        if self.stage is CHECKING and self.terms.is_guarded:
+        if self.stage is CHECKING:
             self._take_back(now)
             return (ev.Fail(_CANCELLED),)
         return self.on_cancelled(event, now)
@@ -301,9 +310,15 @@ class CallMachine:
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.stage, self.ended_at = event.ending, ENDED, now
-        self._release = self.number
         outcome = ev.AppendOutcome()
-        return (outcome,) if self.caller is GONE else (outcome, ev.Release(self.number))
+        if self.caller is GONE:
+            return (outcome,)
+        if self.number == self._first:
+            return (outcome, ev.Release(self.number))
+        # The answer to the attempt before is at hand.
+        is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
+        reason = StopReason.UNRECORDED if is_lost else None
+        return (outcome, ev.Release(self._release, reason))
 
     def on_expired_unsent(self, event: ev.Expired, _: float) -> Commands:
         return (ev.Fail(event.kind),)
@@ -326,7 +341,7 @@ class CallMachine:
         if self.caller is GONE:
             return _NOTHING
         if self.caller is ANSWERED:
-            return (ev.Drop(),)  # nobody waits for the end of the transfer
+            return (ev.Drop(_CANCELLED),)  # nobody waits for the end of the transfer
         self.caller, self._left_at = GONE, now
         if self.terms.is_guarded:
             return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
@@ -400,20 +415,25 @@ class CallMachine:
         """Return what ends a call that nobody waits for; where its caller took it back, the server knows."""
         told = self.on_cancelled(ev.Cancelled(), now)[:1]
         if self.stage is ENDED or self.stage is SETTLING:
-            return (*told, ev.Disarm(), ev.Drop())
+            return (*told, ev.Disarm(), ev.Drop(_CANCELLED))
         back = (ev.TakeBack(),) if told and self.stage is SENT else _NOTHING
         self.stage = WITHDRAWN
-        return (*told, ev.Disarm(), *back, ev.Fail(_CANCELLED), ev.Drop())
+        return (*told, ev.Disarm(), *back, ev.Drop(_CANCELLED))
 
     def on_resumed(self, _: ev.Resumed, __: float) -> Commands:
-        return (ev.Fail(_CANCELLED), ev.Drop()) if self.is_abandoned else _NOTHING
+        return (ev.Drop(_CANCELLED),) if self.is_abandoned else _NOTHING
 
     def on_stopped(self, _: ev.Stopped, __: float) -> Commands:
         self.stage = WITHDRAWN
-        return (ev.Fail(ErrorKind.OUTCOME_UNKNOWN), ev.Drop())
+        return (ev.Drop(ErrorKind.OUTCOME_UNKNOWN),)
+
+    def on_stopped_between(self, _: ev.Stopped, __: float) -> Commands:
+        self.stage = ENDED
+        release = ev.Release(self._release, StopReason.STOPPING)
+        return (release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
     def on_stopped_at_end(self, _: ev.Stopped, __: float) -> Commands:
-        return (ev.Drop(),)
+        return (ev.Drop(ErrorKind.OUTCOME_UNKNOWN),)
 
     # -- the end of an attempt --------------------------------------------------------------
 
@@ -626,6 +646,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.Woken: CallMachine.on_begin,
             ev.Overdue: CallMachine.on_overdue,
             ev.Cancelled: CallMachine.on_cancelled_between,
+            ev.Stopped: CallMachine.on_stopped_between,
             ev.Delivered: CallMachine.ignore,
         },
         WITHDRAWN: {

@@ -226,7 +226,9 @@ class TakeBack(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """Stop carrying the call out."""
+    """Stop carrying the call out; an attempt that is open then is judged as failed so."""
+
+    kind: ErrorKind
 
 
 class Note(Struct, frozen=True):

@@ -24,6 +24,7 @@ ABANDONED = ev.Note(NoteKind.ABANDONED)
 DELIVERED = ev.Note(NoteKind.DELIVERED, on_outcome=True)
 FORWARDED = ev.Note(NoteKind.CANCEL_FORWARDED)
 GIVEN_UP = ev.Fail(ErrorKind.CANCELLED_BY_CALLER)
+DROPPED = ev.Drop(ErrorKind.CANCELLED_BY_CALLER)
 OUTCOME = ev.AppendOutcome()
 BEFORE_RETRY = ev.AppendOutcome(is_told=False)
 STORED = ev.Recorded(is_repeatable=True)
@@ -280,7 +281,7 @@ def test_a_named_call_runs_on_without_its_caller_and_is_then_given_up() -> None:
     play = Play(NAMED)
     play.sent()
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
-    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), GIVEN_UP, ev.Drop())
+    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +312,14 @@ def test_a_named_call_whose_caller_has_left_is_never_sent() -> None:
     play.feed(STORED, GIVEN_UP)
 
 
-@pytest.mark.parametrize("terms", [READ, NAMED])
-def test_where_the_caller_may_be_gone_that_is_found_out_before_anything_is_sent(
+def test_a_call_that_no_rule_names_is_sent_at_once_though_its_caller_may_be_gone() -> None:
+    play = Play(READ)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(in_doubt=True), ev.Send(1, hold=False))
+
+
+@pytest.mark.parametrize("terms", [Terms(effect=Effect.WRITE, is_named=True), NAMED])
+def test_where_the_caller_may_be_gone_that_is_found_out_before_a_named_call_is_sent(
     terms: Terms,
 ) -> None:
     in_doubt = ev.Recorded(in_doubt=True)
@@ -365,7 +372,7 @@ def test_a_question_of_the_server_ends_a_call_that_nobody_waits_for() -> None:
     play.sent()
     play.feed(ev.ServerAsked())
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
-    play.feed(ev.ServerAsked(), FORWARDED, ev.Disarm(), ev.TakeBack(), GIVEN_UP, ev.Drop())
+    play.feed(ev.ServerAsked(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
 
 
 def test_a_stream_that_resumes_the_calls_own_takes_it_from_one_that_nobody_waits_for() -> None:
@@ -373,7 +380,7 @@ def test_a_stream_that_resumes_the_calls_own_takes_it_from_one_that_nobody_waits
     play.sent()
     play.feed(ev.Resumed())
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
-    play.feed(ev.Resumed(), GIVEN_UP, ev.Drop())
+    play.feed(ev.Resumed(), DROPPED)
 
 
 # -- others that wait --------------------------------------------------------------------------
@@ -393,7 +400,7 @@ def test_a_call_that_was_taken_back_is_joined_for_a_moment_only() -> None:
     play.sent()
     play.feed(ev.Cancelled(), FORWARDED)
     play.feed(ev.JoinerCame(), ev.Arm(4.0), at=1.0)
-    play.feed(ev.Drained(), ev.Disarm(), GIVEN_UP, ev.Drop())
+    play.feed(ev.Drained(), ev.Disarm(), DROPPED)
 
 
 # -- after the end -----------------------------------------------------------------------------
@@ -406,7 +413,7 @@ def test_that_an_answer_arrived_is_noted_of_what_can_be_asked_again() -> None:
     play.feed(ev.Recorded(), ev.Release(1))
     play.feed(ev.Delivered(), DELIVERED)
     play.feed(ev.Delivered())
-    play.feed(ev.Left(), ev.Drop())
+    play.feed(ev.Left(), DROPPED)
 
 
 def test_a_cancel_that_crosses_the_answer_counts_it_as_not_delivered() -> None:
@@ -433,4 +440,31 @@ def test_an_answer_may_come_on_another_stream_after_the_calls_own_has_ended() ->
 def test_a_proxy_that_stops_gives_the_call_up() -> None:
     play = Play(NAMED)
     play.sent()
-    play.feed(ev.Stopped(), ev.Fail(ErrorKind.OUTCOME_UNKNOWN), ev.Drop())
+    play.feed(ev.Stopped(), ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+
+
+def test_a_call_that_waits_between_attempts_gets_the_answer_it_has_when_the_proxy_stops() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    release = ev.Release(1, StopReason.STOPPING)
+    play.feed(ev.Stopped(), release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+
+
+def test_where_another_attempt_cannot_be_recorded_the_answer_to_the_one_before_is_given() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    full = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, Effect.READ)
+    play.feed(ev.Judged(number=2, ending=full), OUTCOME, ev.Release(1, StopReason.UNRECORDED))
+    play.feed(ev.NotRecorded())
+
+
+def test_of_another_attempt_that_was_not_sent_the_answer_to_the_one_before_stands() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    gone = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.READ)
+    play.feed(ev.Judged(number=2, ending=gone), OUTCOME, ev.Release(1))

@@ -20,6 +20,7 @@ RETRY = Retry(on=("connection", "rate_limited", "timeout"), max_attempts=3, jitt
 POLICIES = {
     "read": Terms(effect=Effect.READ, waits=False),
     "write": Terms(effect=Effect.UNKNOWN),
+    "named write of a batch": Terms(effect=Effect.WRITE, is_named=True),
     "limited": Terms(effect=Effect.READ, is_limited=True),
     "retried read": Terms(effect=Effect.READ, retry=RETRY),
     "named write": Terms(
@@ -160,7 +161,8 @@ class Play:
             case ev.Tell():
                 self.answers += 1
                 self.feed_told()
-            case ev.Fail() | ev.Dequeue() if self.is_open:
+            case ev.Fail() | ev.Dequeue() | ev.Drop() if self.is_open:
+                self._note(command)
                 ending = failed(LEFT, Phase.SENT, call.terms.effect)
                 self.feed(ev.Judged(number=call.number, ending=ending, ours=True))
             case _:

@@ -162,15 +162,23 @@ class Repeats:
                     break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
-        running = self.driver(ask, stateless=stateless, guessed=guessed)
+        running = CallDriver(
+            ask,
+            self._recorder,
+            self._clock,
+            self._limits,
+            stateless=stateless,
+            is_guarded=True,
+            guessed=guessed,
+        )
         running.on_ended = self._notice_break
         self._remember(running)
         return ask, running
 
-    def driver(self, ask: Ask, *, stateless: bool, guessed: bytes = b"") -> CallDriver:
-        """Return what drives a call through its life."""
+    def unguarded(self, ask: Ask) -> CallDriver:
+        """Return what drives a call that no later one can find."""
         return CallDriver(
-            ask, self._recorder, self._clock, self._limits, stateless=stateless, guessed=guessed
+            ask, self._recorder, self._clock, self._limits, stateless=False, is_guarded=False
         )
 
     def on_guessed_call(self, guess: Guess) -> None:

@@ -124,7 +124,7 @@ class PlainCall:
     async def _begin_unguarded(self) -> None:
         """Queue the intent of a call for which no earlier one stands."""
         self.attempt = await self._context.recorder.begin(self._ask)
-        self.driver = self._context.repeats.driver(self._ask, stateless=False)
+        self.driver = self._context.repeats.unguarded(self._ask)
         self.driver.begins(self.attempt)
 
     def repeated(self, found: Repeated) -> Made:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import MEANINGS
+from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Place, turn
@@ -145,15 +145,17 @@ class Runner(Struct, eq=False):
         self._exchange.left(kind)
 
     def take_back(self) -> None:
-        """Cancel the latest attempt at the server."""
+        """Cancel the latest attempt at the server, if it was sent."""
+        if self._exchange.progress.phase in UNSENT:
+            return
         if message := self._exchange.cancelling():
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
             head = self._heads.forwarded((raw, target.authority))
             self._notice = self._way.notify(target, self._route.resource, head, message)
 
-    def drop(self) -> None:
-        """Stop carrying the call."""
+    def drop(self, kind: ErrorKind) -> None:
+        """Stop carrying the call. Its task records how it ends: the whole answer may be here already."""
         if self._guard is not None:
             self._guard.task.cancel()
 
@@ -211,12 +213,21 @@ class Runner(Struct, eq=False):
         if content is not asked:
             self._raw = tuple(changed_body(self._raw, decoded=True))
         driver = self._exchange.driver
-        if driver is None:
-            return self._attempt(content, hold=False)
-        return self._drive(driver, content)
+        if driver is not None:
+            return self._drive(driver, content)
+        if self._exchange.is_once and self._down.has_ended:
+            return self._doubtful(content)
+        return self._attempt(content, hold=False)
+
+    async def _doubtful(self, content: Content) -> None:
+        """Forward named calls among others, if their caller is still there."""
+        await _time_to_leave()
+        await self._attempt(content, hold=False)
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
         """Do what the call waits for, until it has ended."""
+        if driver.stage is Stage.ENDED:  # it was cancelled before it could be sent
+            await self._is_withdrawn()
         while True:
             stage = driver.call.stage
             if driver.to_send is not None:
@@ -239,8 +250,7 @@ class Runner(Struct, eq=False):
         if driver.is_guarded:
             await driver.made_certain()
         else:
-            for wait in DOUBT:
-                await asyncio.sleep(wait)
+            await _time_to_leave()
         if driver.stage is Stage.CHECKING:
             driver.feed(CallerChecked())
         else:
@@ -292,8 +302,10 @@ class Runner(Struct, eq=False):
         withdrawn = self._exchange.withdrawn()
         if withdrawn is None:
             return False
-        made, tickets = withdrawn
-        await self._context.recorder.settle(tickets)
+        made, _ = withdrawn
+        attempt = self._exchange.attempt
+        if attempt is not None and attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
         await self.send(made)
         return True
 
@@ -457,6 +469,12 @@ class Runner(Struct, eq=False):
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         body = None if self._down.method == "HEAD" else made.body
         return Held(self._down, made.status, made.reason, head, body)
+
+
+async def _time_to_leave() -> None:
+    """Wait until an agent that is gone would have shown it; where it is, this is cancelled."""
+    for wait in DOUBT:
+        await asyncio.sleep(wait)
 
 
 async def _opened(attempt: Attempt) -> None:

@@ -254,7 +254,7 @@ class McpExchange:
 
     def _drive(self, attempt: Attempt) -> None:
         """Begin the life of a call for which no earlier one stands."""
-        self.driver = self._context.repeats.driver(attempt.ask, stateless=self.stateless)
+        self.driver = self._context.repeats.unguarded(attempt.ask)
         self.driver.begins(attempt)
 
     async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:

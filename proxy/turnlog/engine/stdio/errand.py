@@ -117,8 +117,9 @@ class Errand:
         if cancel := self.exchange.cancelling():
             self._pipe.to_server.line(cancel + b"\n")
 
-    def drop(self) -> None:
-        """Stop carrying the call."""
+    def drop(self, kind: ErrorKind) -> None:
+        """Stop carrying the call; record what is open as failed so."""
+        self.fail(kind)
         self.exchange.over()
         self.over()
 
@@ -296,19 +297,27 @@ class Errand:
         """Make another attempt after a while, unless nobody wants it any more."""
         limits = RetryLimits(self.policy, self._began, self._context.stop)
         await self.exchange.rest(limits.pause(driver.delay))
-        if self._is_withdrawn(before):
+        if driver.is_over:  # it was dropped meanwhile
+            self._dropped(before, driver)
+        elif self._is_withdrawn(before):
             return
-        if reason := limits.overdue(None):
+        elif reason := limits.overdue(None):
             driver.feed(Overdue(reason))
             self._release(before, reason)
-            return
-        driver.feed(Woken())
+        else:
+            driver.feed(Woken())
+            await self._begin_again(before, driver, limits)
+
+    async def _begin_again(self, before: Attempt, driver: CallDriver, limits: RetryLimits) -> None:
         try:
             line = await limits.in_time(self.exchange.again(self._line))
         except StoreError:
             driver.feed(NotRecorded())
             self._release(before, StopReason.UNRECORDED)
         except TooLate as late:
+            if driver.is_over:
+                self._dropped(before, driver)
+                return
             driver.feed(Overdue(late.reason, late.kind))
             self._release(before, late.reason)
         else:
@@ -316,6 +325,11 @@ class Errand:
                 driver.feed(Recorded(is_repeatable=True))
                 if self._leaves():
                     self._send(line)
+
+    def _dropped(self, before: Attempt, driver: CallDriver) -> None:
+        """Send the agent the answer that there is, where the proxy stops; else nobody waits for one."""
+        if not driver.has_left:
+            self._release(before, StopReason.STOPPING)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
         """Return whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
