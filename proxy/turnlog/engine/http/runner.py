@@ -311,15 +311,17 @@ class Runner(Struct, eq=False):
 
     async def _give(self, driver: CallDriver) -> None:
         """Send the answer that is the caller's, if it was kept from it."""
-        released, attempt = driver.released, self._exchange.attempt
-        if released is None or attempt is None or released.number not in self._held:
+        released = driver.released
+        if released is None or released.number not in self._held:
             return
         driver.released = None
+        # One that was to follow, and was not sent, is none.
+        last, _ = self._held[max(self._held)]
         answered, held = self._held[released.number]
-        if released.reason is not None:
-            self._context.recorder.abandoned(attempt, released.reason)
-        if answered is not None and released.number != attempt.ask.number and attempt.ending:
-            answered.past = attempt.so_far
+        if last is not None and released.reason is not None:
+            self._context.recorder.abandoned(last, released.reason)
+        if answered is not None and last is not None and answered is not last:
+            answered.past = last.so_far
             held = structs.replace(held, lines=retold(held.lines, answered))
         await held.send()
 
