@@ -468,3 +468,52 @@ def test_of_another_attempt_that_was_not_sent_the_answer_to_the_one_before_stand
     play.feed(ev.Woken(), ev.AppendIntent(2))
     gone = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.READ)
     play.feed(ev.Judged(number=2, ending=gone), OUTCOME, ev.Release(1))
+
+
+# -- what others ask ---------------------------------------------------------------------------
+
+
+def test_a_later_call_sees_how_long_one_runs_and_that_its_caller_has_left() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0), at=2.0)
+    seen = play.call.seen(3.0, is_repeat=False)
+    assert (seen.ending, seen.began, seen.abandoned, seen.delivered) == (None, 3.0, True, False)
+
+
+def test_an_answer_that_is_on_disk_counts_as_delivered_to_a_caller_that_is_there() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(answered(), OUTCOME)
+    assert play.call.seen(1.0, is_repeat=False).ending is None
+    play.feed(ev.Recorded(), ev.Release(1))
+    seen = play.call.seen(1.0, is_repeat=True)
+    assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, True)
+
+
+def test_of_a_call_that_is_over_it_is_known_since_when() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Cancelled(), FORWARDED, at=1.0)
+    play.feed(answered(), OUTCOME, at=2.0)
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close(), at=3.0)
+    seen = play.call.seen(5.0, is_repeat=False)
+    assert (seen.ended, seen.cancelled, seen.delivered) == (2.0, 4.0, False)
+
+
+def test_a_guessed_caller_joins_a_call_that_was_left_a_moment_ago() -> None:
+    play = Play(NAMED)
+    play.sent()
+    assert not play.call.may_be_guessed(0.0)
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    assert [play.call.may_be_guessed(now) for now in (5.0, 5.1)] == [True, False]
+    play.call.on_guess_left(3.0)
+    assert [play.call.may_be_guessed(now) for now in (8.0, 8.1)] == [True, False]
+
+
+def test_a_call_that_came_to_what_cannot_happen_is_over() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.call.give_up(1.0)
+    assert play.call.is_over
