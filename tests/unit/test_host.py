@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_the_initial_environment_is_without_what_python_adds(given: str) -> None
 def test_a_signal_of_a_process_is_told_from_a_terminals() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        # To this thread: in others it is not blocked, and would end the process.
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         assert host.wait_for_signal({signal.SIGUSR1}) == (signal.SIGUSR1, True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
