@@ -270,7 +270,8 @@ class CallMachine:
         return self.terms.is_guarded or self.terms.is_named
 
     def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
-        return self._send()  # undecided counts as there
+        # Undecided counts as there.
+        return (ev.Fail(_CANCELLED),) if self.has_given_up else self._send()
 
     def _send(self) -> Commands:
         self.stage, retry = SENT, self.terms.retry

@@ -517,3 +517,11 @@ def test_a_call_that_came_to_what_cannot_happen_is_over() -> None:
     play.sent()
     play.call.give_up(1.0)
     assert play.call.is_over
+
+
+def test_a_late_cancel_while_the_caller_is_looked_for_keeps_a_named_call_from_being_sent() -> None:
+    play = Play(NAMED)
+    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.feed(ev.Recorded(in_doubt=True), ev.Check())
+    play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True))
+    play.feed(ev.CallerChecked(), GIVEN_UP)

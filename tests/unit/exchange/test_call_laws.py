@@ -112,6 +112,9 @@ class Play:
         self.told: set[int] = set()
         """Attempts with the outcome that their caller was told, while they ran on."""
         self.answers = 0
+        self.releases = 0
+        self.unwanted = 0
+        """Attempts that were sent for a caller that was gone."""
         self.notes: list[NoteKind] = []
         self.rests = 0
         self.is_armed = False
@@ -156,7 +159,9 @@ class Play:
                 self.intents.append(command.number)
             case ev.Send():
                 self.sent.append(command.number)
+                self.unwanted += call.terms.is_guarded and call.has_given_up
             case ev.Release() | ev.Refuse():
+                self.releases += 1
                 self.answers += call.caller is not CallerState.GONE
             case ev.Tell():
                 self.answers += 1
@@ -202,6 +207,8 @@ class Play:
         """Yield each law, and whether it holds."""
         call = self.call
         yield "a caller is answered at most once", self.answers <= 1
+        yield "an answer is released at most once", self.releases <= 1
+        yield "what is guarded is not sent for a caller that is gone", not self.unwanted
         yield "an attempt is sent at most once", len(self.sent) == len(set(self.sent))
         yield "nothing is sent before its intent is recorded", set(self.sent) <= self.recorded
         yield "an attempt has one outcome", len(self.outcomes) == len(set(self.outcomes))
@@ -217,6 +224,28 @@ class Play:
         if call.stage is Stage.ENDED and not self.is_dropped:
             is_gone = call.caller not in {CallerState.HERE, CallerState.CANCELLED}
             yield "a caller is answered, or gone", bool(self.answers) or is_gone
+
+    def finish(self) -> None:
+        """Let each stage end as it does where nothing else happens."""
+        while self.call.stage not in {Stage.OPEN, Stage.DONE}:
+            self.feed(self._next())
+
+    def _next(self) -> ev.Event:
+        match self.call.stage:
+            case Stage.NEW:
+                return ev.Begin()
+            case Stage.RECORDING | Stage.SETTLING:
+                return ev.Recorded()
+            case Stage.QUEUED:
+                return ev.SlotGranted()
+            case Stage.CHECKING:
+                return ev.CallerChecked()
+            case Stage.SENT:
+                return ev.Judged(number=self.call.number, ending=succeeded())
+            case Stage.WAITING:
+                return ev.Overdue(StopReason.TOTAL)
+            case _:
+                return ev.Over()
 
 
 LEFT = ErrorKind.CANCELLED_BY_CALLER
@@ -253,6 +282,9 @@ def test_every_sequence_of_events_keeps_the_laws(name: str) -> None:
     for play in walk(POLICIES[name]):
         play.check()
         stages.add(play.call.stage)
+        rest = copy.deepcopy(play)
+        rest.finish()
+        rest.check()
     assert {Stage.SENT, Stage.ENDED, Stage.OPEN, Stage.DONE} <= stages
 
 
