@@ -14,7 +14,7 @@ from kit.faults import CloseAfterRequest, CutBody, CutStream, Hangs
 from kit.proxy import Serving, here, rows, until
 from kit.upstreams import HungUpError, Peer, RawUpstream, chunked, echo, event, ok, text_result
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.http.runner import Runner
+from turnlog.engine.http.runner import HttpCarrier
 from turnlog.transport.http_client import Connection
 from turnlog.transport.http_server import AgentConnection
 
@@ -329,7 +329,7 @@ async def test_of_an_exchange_whose_call_may_be_resumed_only_the_call_stays(
 
 
 def runners() -> int:
-    return count(Runner)
+    return count(HttpCarrier)
 
 
 def connections() -> int:

@@ -20,7 +20,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import CALLER, METHOD, SECRET, resource_of
 from turnlog.engine.services import recording
-from turnlog.record.attempt import Reply
+from turnlog.record.attempt import AnswerFacts
 from turnlog.settings.layers import Flags, read_settings
 from turnlog.store.base import SessionRef
 
@@ -122,7 +122,7 @@ class Pages:
         ref = self._sessions.setdefault(name, session(name))
         asked = ask(ref, recorder.new_call(), tool=tool, arguments=arguments)
         attempt = await recorder.begin(asked)
-        reply = Reply(
+        reply = AnswerFacts(
             http_status=200,
             content=content,
             media_type="application/json",

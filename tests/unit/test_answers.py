@@ -8,7 +8,7 @@ from kit.attempts import ask, session
 from turnlog.core import classify, ids
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
-from turnlog.record.own_answers import Made, Unanswered, envelope, problem, with_tail
+from turnlog.record.own_answers import OwnAnswer, Unanswered, envelope, problem, with_tail
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 SESSION, CALL = bytes(range(16)), bytes(range(16, 32))
@@ -38,7 +38,7 @@ def unanswered(*methods: str, raw_id: bytes = b"", stateless: bool = False) -> U
     )
 
 
-def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> Made:
+def failed(method: str, raw_id: bytes = b"1", *, stateless: bool = False) -> OwnAnswer:
     return unanswered(method, raw_id=raw_id, stateless=stateless).as_answer(as_batch=False)
 
 

@@ -13,7 +13,7 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
 from turnlog.observe.events import CallBug
-from turnlog.record.attempt import Links, Reply
+from turnlog.record.attempt import AnswerFacts, DuplicateLinks
 
 
 @pytest.fixture
@@ -24,13 +24,15 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def ended(one: Bench) -> CallDriver:
     """Return a call that has ended, and that others can ask for."""
-    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    asked = ask(
+        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
+    )
     driver = CallDriver(
         asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
     )
     attempt = await one.recorder.begin(asked)
     driver.begins(attempt)
-    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    ticket = one.recorder.end(attempt, succeeded(), AnswerFacts())
     assert ticket is not None
     await ticket.done()
     return driver
@@ -57,7 +59,9 @@ async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_note
 async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_on(
     one: Bench,
 ) -> None:
-    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    asked = ask(
+        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
+    )
     driver = CallDriver(
         asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
     )
@@ -67,7 +71,7 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     assert driver.seen().ending is None
     clock = asyncio.get_running_loop().time
     before = clock()
-    one.recorder.end(attempt, succeeded(), Reply())
+    one.recorder.end(attempt, succeeded(), AnswerFacts())
     seen = driver.seen()
     assert seen.ending == succeeded()
     assert seen.ended <= clock() - before
@@ -97,7 +101,9 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
 
 
 async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
-    asked = ask(session(), one.recorder.new_call(), links=Links(same=b"same call"), is_named=True)
+    asked = ask(
+        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
+    )
     driver = CallDriver(
         asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
     )

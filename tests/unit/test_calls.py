@@ -7,11 +7,11 @@ import pytest
 from kit.attempts import Time, ask, session
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
-from turnlog.engine.call_registry import DETACHED_LIFE, OpenCalls
+from turnlog.engine.call_registry import DETACHED_LIFE, CallRegistry
 from turnlog.engine.context import Context
-from turnlog.engine.mcp.open_attempts import Underway
+from turnlog.engine.mcp.open_attempts import OpenAttempts
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 from turnlog.rules.model import Timeouts
 
 HERE = ("files", "session-1")
@@ -24,7 +24,7 @@ def attempt(name: str = "a") -> Attempt:
 
 
 def test_a_call_is_open_until_it_is_removed() -> None:
-    calls, first = OpenCalls(), attempt()
+    calls, first = CallRegistry(), attempt()
     calls.add(HERE, "1", first)
     assert calls.has(HERE, "1")
     assert (calls.of(HERE), calls.of(THERE)) == ([first], [])
@@ -33,14 +33,14 @@ def test_a_call_is_open_until_it_is_removed() -> None:
 
 
 def test_the_same_id_elsewhere_or_of_another_type_is_another_call() -> None:
-    calls = OpenCalls()
+    calls = CallRegistry()
     calls.add(HERE, "1", attempt())
     assert not calls.has(THERE, "1")
     assert not calls.has(HERE, '"1"')
 
 
 def test_removing_one_of_two_calls_with_one_id_leaves_the_other() -> None:
-    calls, first, second = OpenCalls(), attempt("a"), attempt("b")
+    calls, first, second = CallRegistry(), attempt("a"), attempt("b")
     calls.add(HERE, "1", first)
     calls.add(HERE, "1", second)
     calls.remove(HERE, "1", first)
@@ -49,7 +49,7 @@ def test_removing_one_of_two_calls_with_one_id_leaves_the_other() -> None:
 
 
 def test_a_cancellation_means_the_newest_call_with_that_id() -> None:
-    calls, first, second = OpenCalls(), attempt("a"), attempt("b")
+    calls, first, second = CallRegistry(), attempt("a"), attempt("b")
     calls.add(HERE, "1", first)
     calls.add(HERE, "1", second)
     calls.cancel(HERE, "1")
@@ -65,7 +65,7 @@ def of_client(name: str, kin: str, wire_id: bytes = b"") -> Attempt:
 
 
 def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id() -> None:
-    calls, mine, other = OpenCalls(), of_client("a", "me", b'"w"'), of_client("b", "you")
+    calls, mine, other = CallRegistry(), of_client("a", "me", b'"w"'), of_client("b", "you")
     calls.add(HERE, '"w', mine)
     calls.add(("files", "session-3"), "1", other)
     assert calls.cancel(THERE, "1") is None
@@ -76,7 +76,7 @@ def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id
 
 
 def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
-    calls, first, second = OpenCalls(), of_client("a", "me"), of_client("b", "me")
+    calls, first, second = CallRegistry(), of_client("a", "me"), of_client("b", "me")
     calls.add(HERE, "1", first)
     calls.rest(("files", "session-3"), second)
     assert calls.cancel(THERE, "1", "me") is None
@@ -86,7 +86,11 @@ def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
 
 
 def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before() -> None:
-    calls, before, due = OpenCalls(), of_client("a", "me", b'"w1"'), of_client("a", "me", b'"w2"')
+    calls, before, due = (
+        CallRegistry(),
+        of_client("a", "me", b'"w1"'),
+        of_client("a", "me", b'"w2"'),
+    )
     calls.rest(HERE, before)
     calls.add(HERE, '"w2', due)
     for scope in (HERE, THERE):
@@ -96,7 +100,7 @@ def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before
 
 
 def test_an_answer_elsewhere_claims_the_call_whose_own_stream_ended() -> None:
-    calls, ended, running = OpenCalls(), attempt("a"), attempt("b")
+    calls, ended, running = CallRegistry(), attempt("a"), attempt("b")
     calls.add(HERE, "1", ended)
     calls.add(HERE, "1", running)
     calls.detach(HERE, "1", ended, 0)
@@ -105,7 +109,7 @@ def test_an_answer_elsewhere_claims_the_call_whose_own_stream_ended() -> None:
 
 
 def test_an_answer_elsewhere_claims_a_running_call_where_no_other_waits() -> None:
-    calls, running = OpenCalls(), attempt()
+    calls, running = CallRegistry(), attempt()
     calls.add(HERE, "1", running)
     assert calls.claim(THERE, "1") is None
     assert calls.claim(HERE, "1") is running
@@ -114,7 +118,7 @@ def test_an_answer_elsewhere_claims_a_running_call_where_no_other_waits() -> Non
 
 
 def test_a_detached_call_that_nobody_resumes_is_overdue_in_the_end() -> None:
-    calls, early, late = OpenCalls(), attempt("a"), attempt("b")
+    calls, early, late = CallRegistry(), attempt("a"), attempt("b")
     for key, each, at in (("1", early, 0), ("1", late, 5), ("2", attempt("c"), 7)):
         calls.add(HERE, key, each)
         calls.detach(HERE, key, each, at)
@@ -125,7 +129,7 @@ def test_a_detached_call_that_nobody_resumes_is_overdue_in_the_end() -> None:
 
 
 def test_a_detached_call_may_have_a_life_of_its_own() -> None:
-    calls, short, plain = OpenCalls(), attempt("a"), attempt("b")
+    calls, short, plain = CallRegistry(), attempt("a"), attempt("b")
     for key, each, life in (("1", short, 7), ("2", plain, DETACHED_LIFE)):
         calls.add(HERE, key, each)
         calls.detach(HERE, key, each, 5, life)
@@ -151,7 +155,7 @@ def test_a_detached_call_may_have_a_life_of_its_own() -> None:
 def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
     limits: Timeouts, asked: bool, life: float
 ) -> None:
-    patience = Patience(limits, 100.0)
+    patience = Deadlines(limits, 100.0)
     if asked:
         patience.asked("1")
     patience.close()
@@ -159,7 +163,7 @@ def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
 
 
 def test_all_detached_calls_can_be_taken_and_running_ones_stay() -> None:
-    calls, running, detached = OpenCalls(), attempt("a"), attempt("b")
+    calls, running, detached = CallRegistry(), attempt("a"), attempt("b")
     calls.add(HERE, "1", running)
     calls.add(THERE, "1", detached)
     calls.detach(THERE, "1", detached, 0)
@@ -169,7 +173,7 @@ def test_all_detached_calls_can_be_taken_and_running_ones_stay() -> None:
 
 
 def test_a_parked_call_is_found_by_any_of_its_keys_until_it_went_on() -> None:
-    calls, first = OpenCalls(), attempt()
+    calls, first = CallRegistry(), attempt()
     calls.park((b"a", b"b"), first)
     assert calls.parked((b"x", b"b")) is first
     calls.unpark((b"b", b"unknown"))
@@ -178,7 +182,7 @@ def test_a_parked_call_is_found_by_any_of_its_keys_until_it_went_on() -> None:
 
 
 def test_parked_calls_do_not_grow_without_bound() -> None:
-    calls, first = OpenCalls(), attempt()
+    calls, first = CallRegistry(), attempt()
     for number in range(70_000):
         calls.park((number.to_bytes(4, "big"),), first)
     assert calls.parked(((0).to_bytes(4, "big"),)) is None
@@ -186,11 +190,11 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
 
 
 async def test_what_is_left_to_another_stream_waits_as_long_as_rules_say() -> None:
-    calls, clock = OpenCalls(), Time().clock()
+    calls, clock = CallRegistry(), Time().clock()
     context = cast("Context", SimpleNamespace(calls=calls, clock=clock))
-    underway = Underway(context, HERE, "", {})
+    underway = OpenAttempts(context, HERE, "", {})
     short, plain = attempt("a"), attempt("b")
-    short.patience = Patience(Timeouts(idle=2.0), asyncio.get_running_loop().time())
+    short.patience = Deadlines(Timeouts(idle=2.0), asyncio.get_running_loop().time())
     for key, each in (("1", short), ("2", plain)):
         calls.add(HERE, key, each)
         underway.attempts[each] = key

@@ -2,7 +2,7 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.tools.tool_listing import Catalog, Learned, effect_of
+from turnlog.engine.tools.tool_listing import Learned, ToolListings, effect_of
 from turnlog.wire.tools_list import Definition, ToolPage, read_tools_list
 
 
@@ -18,11 +18,11 @@ def definition(annotations: str) -> Definition:
 
 
 def test_a_tool_that_nobody_listed_is_not_known() -> None:
-    assert Catalog().find("files", "", "read") is None
+    assert ToolListings().find("files", "", "read") is None
 
 
 def test_pages_add_up() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     start, end = page("a", "b", cursor='"2"'), page("c")
     assert catalog.learn("files", "me", start, first=True) == Learned(2, 0, None)
     assert catalog.learn("files", "me", end, first=False) == Learned(1, 0, frozenset("abc"))
@@ -30,7 +30,7 @@ def test_pages_add_up() -> None:
 
 
 def test_what_a_complete_listing_lacks_is_gone() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     catalog.learn("files", "me", page("a", "b"), first=True)
     catalog.learn("files", "me", page("b", cursor='"2"'), first=True)
     assert catalog.find("files", "me", "a") is not None
@@ -40,7 +40,7 @@ def test_what_a_complete_listing_lacks_is_gone() -> None:
 
 
 def test_an_end_whose_beginning_nobody_saw_ends_no_whole_list() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     assert catalog.learn("files", "me", page("b"), first=False) == Learned(1, 0, None)
     assert catalog.learn("files", "me", page("a"), first=True).whole == frozenset("a")
 
@@ -52,7 +52,7 @@ def test_a_page_brings_each_definition_as_it_came() -> None:
 
 
 def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     catalog.learn("files", "me", page("a", "b", text="old"), first=True)
     before = catalog.find("files", "me", "a")
     assert catalog.learn("files", "me", page("a", text="new"), first=True) == Learned(
@@ -65,7 +65,7 @@ def test_a_definition_that_differs_counts_as_changed_and_replaces_the_old() -> N
 
 
 def test_the_same_definition_written_otherwise_is_the_same() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     catalog.learn(
         "files",
         "me",
@@ -77,14 +77,14 @@ def test_the_same_definition_written_otherwise_is_the_same() -> None:
 
 
 def test_what_one_credential_or_server_lists_is_not_anothers() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     catalog.learn("files", "me", page("a"), first=True)
     assert catalog.find("files", "you", "a") is None
     assert catalog.find("git", "me", "a") is None
 
 
 def test_listings_do_not_grow_without_bound() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     for number in range(5000):
         catalog.learn("files", str(number), page("a"), first=True)
         catalog.learn("files", "in use", page("a"), first=True)
@@ -116,7 +116,7 @@ def test_without_a_definition_the_effect_is_unknown() -> None:
 
 
 def test_what_is_forgotten_is_not_known_until_it_is_listed_again() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     assert catalog.forget("files", "me") is False
     catalog.learn("files", "me", page("a"), first=True)
     catalog.learn("files", "you", page("a"), first=True)
@@ -128,7 +128,7 @@ def test_what_is_forgotten_is_not_known_until_it_is_listed_again() -> None:
 
 
 def test_of_more_tools_than_are_held_none_stays_as_it_was_before() -> None:
-    catalog = Catalog()
+    catalog = ToolListings()
     catalog.learn("files", "me", page(*map(str, range(10_000))), first=True)
     catalog.learn("files", "me", page("x", cursor='"2"'), first=True)
     catalog.learn("files", "me", page("7", text="other", cursor='"3"'), first=False)

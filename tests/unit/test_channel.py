@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.engine.mcp.legacy_sse import Channels, endpoint_of, renamed
+from turnlog.engine.mcp.legacy_sse import LegacyStreams, endpoint_of, renamed
 from turnlog.transport.routes import Route, Routes, target_of
 from turnlog.wire.jsonrpc import Kind, Message
 
@@ -52,7 +52,7 @@ def test_without_a_prefix_only_an_origin_is_taken_out(named: str, said: bytes | 
 
 
 def test_of_two_streams_with_one_endpoint_the_last_one_counts() -> None:
-    channels = Channels()
+    channels = LegacyStreams()
     first, second = channels.open("old", "/m"), channels.open("old", "/m")
     assert channels.find(route("/old/m")) is second
     channels.close(first)
@@ -63,7 +63,7 @@ def test_of_two_streams_with_one_endpoint_the_last_one_counts() -> None:
 
 
 def test_a_request_is_remembered_until_its_answer_comes() -> None:
-    channel = Channels().open("old", "/m")
+    channel = LegacyStreams().open("old", "/m")
     asked = Message(kind=Kind.REQUEST, method="tools/list", id=b"1")
     channel.expect(asked)
     channel.expect(Message(kind=Kind.NOTIFICATION, method="notifications/initialized"))
@@ -72,7 +72,7 @@ def test_a_request_is_remembered_until_its_answer_comes() -> None:
 
 
 def test_only_so_many_requests_are_remembered() -> None:
-    channel = Channels().open("old", "/m")
+    channel = LegacyStreams().open("old", "/m")
     for number in range(2000):
         channel.expect(Message(kind=Kind.REQUEST, method="ping", id=b"%d" % number))
     assert channel.asked("0") is None

@@ -12,7 +12,7 @@ from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.core.operation import ChangedField, OperationType
-from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.model import Extractor, KeepContent
@@ -62,7 +62,7 @@ class Made:
         asked = ask(session(), b"call", policy=policy, arguments=arguments, why=why)
         self.intent = drafter.intent(asked)
         attempt = Attempt(asked, self.intent.facts, 0, waits=False)
-        plain = Reply(
+        plain = AnswerFacts(
             http_status=200, content=result, is_mcp=True, is_result=True, size=len(result)
         )
         self.outcome = drafter.outcome(attempt, ending, msgspec.structs.replace(plain, **changes))

@@ -16,8 +16,8 @@ from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
 from kit.proxy import until
 from turnlog.engine.command.child import start
-from turnlog.engine.command.command_endpoint import IDLE, Asked, Front
-from turnlog.engine.command.supervisor import Lane
+from turnlog.engine.command.command_endpoint import IDLE, CommandEndpoint, EndpointRequest
+from turnlog.engine.command.supervisor import Supervisor
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.record.errors import Progress
 from turnlog.settings.model import Share
@@ -29,11 +29,11 @@ EVENTS = {b"accept": b"application/json, text/event-stream"}
 @asynccontextmanager
 async def fronting(
     folder: Path, share: Share, command: Sequence[str] = COMMAND
-) -> AsyncGenerator[Front]:
+) -> AsyncGenerator[CommandEndpoint]:
     async with bench(folder) as one, asyncio.TaskGroup() as tasks:
 
-        def lane(renames: bool) -> Lane:
-            return Lane(
+        def lane(renames: bool) -> Supervisor:
+            return Supervisor(
                 "cmd",
                 partial(start, command),
                 one.log,
@@ -44,7 +44,7 @@ async def fronting(
                 renames=renames,
             )
 
-        front = Front(lane, share, PrincipalNames())
+        front = CommandEndpoint(lane, share, PrincipalNames())
         yield front
         for left in front.lanes:
             left.end()
@@ -54,14 +54,16 @@ def later() -> float:
     return asyncio.get_running_loop().time() + IDLE + 1
 
 
-async def post(front: Front, body: bytes, fields: dict[bytes, bytes]) -> tuple[Answer, Any]:
-    answer = await front.answer(Asked("POST", {**EVENTS, **fields}, body, Progress()))
+async def post(
+    front: CommandEndpoint, body: bytes, fields: dict[bytes, bytes]
+) -> tuple[Answer, Any]:
+    answer = await front.answer(EndpointRequest("POST", {**EVENTS, **fields}, body, Progress()))
     said = await answer.read()
     await answer.close()
     return answer, json.loads(said) if said else None
 
 
-async def opened(front: Front) -> dict[bytes, bytes]:
+async def opened(front: CommandEndpoint) -> dict[bytes, bytes]:
     """Begin a session; return the field that names it."""
     params: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
     answer, _ = await post(front, message("initialize", params), {})
@@ -69,11 +71,11 @@ async def opened(front: Front) -> dict[bytes, bytes]:
     return {b"mcp-session-id": fields[b"mcp-session-id"]}
 
 
-async def pid(front: Front, fields: dict[bytes, bytes]) -> str:
+async def pid(front: CommandEndpoint, fields: dict[bytes, bytes]) -> str:
     return text_of((await post(front, call("pid"), fields))[1])
 
 
-async def stateless_pid(front: Front, credential: bytes) -> str:
+async def stateless_pid(front: CommandEndpoint, credential: bytes) -> str:
     fields = {
         b"authorization": credential,
         b"mcp-protocol-version": NEWEST.encode(),
@@ -123,7 +125,7 @@ async def test_a_session_that_listens_keeps_the_process_of_all(tmp_path: Path) -
     async with fronting(tmp_path, Share.ALL) as front:
         one, two = await opened(front), await opened(front)
         before = await pid(front, two)
-        stream = await front.answer(Asked("GET", {**EVENTS, **one}, b"", Progress()))
+        stream = await front.answer(EndpointRequest("GET", {**EVENTS, **one}, b"", Progress()))
         front.rest(later())
         assert await pid(front, two) == before
         await stream.close()

@@ -12,15 +12,15 @@ from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Effect
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.duplicates.deduplication import KEPT, MOST, Repeats
-from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
+from turnlog.engine.duplicates.deduplication import KEPT, MOST, Deduplicator
+from turnlog.engine.duplicates.duplicate_match import Repeated, RequestKey
 from turnlog.exchange.duplicates import NeverTwice
-from turnlog.record.attempt import Reply
-from turnlog.record.own_answers import JSON, Made
+from turnlog.record.attempt import AnswerFacts
+from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.store.base import SessionRef, StoreFull
 
-ANSWER = Made(200, b"OK", JSON, b"the first one")
-LARGE = Made(200, b"OK", JSON, b"x" * (KEPT // 2 + 1))
+ANSWER = OwnAnswer(200, b"OK", JSON, b"the first one")
+LARGE = OwnAnswer(200, b"OK", JSON, b"x" * (KEPT // 2 + 1))
 """Two of these are more than is held."""
 
 
@@ -31,14 +31,14 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 @pytest.fixture
-def repeats(one: Bench) -> Repeats:
-    return Repeats(
+def repeats(one: Bench) -> Deduplicator:
+    return Deduplicator(
         one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
     )
 
 
 async def admitted(
-    one: Bench, repeats: Repeats, tool: str, ref: SessionRef, key: str = ""
+    one: Bench, repeats: Deduplicator, tool: str, ref: SessionRef, key: str = ""
 ) -> CallDriver:
     call, write = one.recorder.new_call(), Effect.WRITE
     asked = ask(ref, call, tool=tool, key=key, effect=write, is_named=True)
@@ -47,10 +47,10 @@ async def admitted(
     return running
 
 
-async def answered(one: Bench, repeats: Repeats, running: CallDriver, kept: Made) -> None:
+async def answered(one: Bench, repeats: Deduplicator, running: CallDriver, kept: OwnAnswer) -> None:
     attempt = await one.recorder.begin(running.ask)
     running.begins(attempt)
-    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    ticket = one.recorder.end(attempt, succeeded(), AnswerFacts())
     assert ticket is not None
     await one.recorder.settle([ticket])
     running.on_delivered()
@@ -58,7 +58,7 @@ async def answered(one: Bench, repeats: Repeats, running: CallDriver, kept: Made
 
 
 async def test_an_answer_is_held_however_much_others_were_given_that_nobody_can_ask_for(
-    one: Bench, repeats: Repeats
+    one: Bench, repeats: Deduplicator
 ) -> None:
     first = await admitted(one, repeats, "first", session(), key="one")
     await answered(one, repeats, first, ANSWER)
@@ -70,7 +70,9 @@ async def test_an_answer_is_held_however_much_others_were_given_that_nobody_can_
     assert again.value.answer == ANSWER
 
 
-async def test_the_oldest_answers_go_where_there_are_too_many(one: Bench, repeats: Repeats) -> None:
+async def test_the_oldest_answers_go_where_there_are_too_many(
+    one: Bench, repeats: Deduplicator
+) -> None:
     for tool in ("first", "second", "third"):
         running = await admitted(one, repeats, tool, session(), key=tool)
         await answered(one, repeats, running, LARGE)
@@ -82,14 +84,14 @@ async def test_the_oldest_answers_go_where_there_are_too_many(one: Bench, repeat
     assert lost.value.answer is None
 
 
-async def ended(one: Bench, repeats: Repeats, key: str) -> "weakref.ref[CallDriver]":
+async def ended(one: Bench, repeats: Deduplicator, key: str) -> "weakref.ref[CallDriver]":
     running = await admitted(one, repeats, "write", session(), key=key)
     await answered(one, repeats, running, ANSWER)
     return weakref.ref(running)
 
 
 async def test_what_is_forgotten_is_gone_without_the_collector(
-    one: Bench, repeats: Repeats
+    one: Bench, repeats: Deduplicator
 ) -> None:
     gc.disable()  # it hardly ever looks at what has lived for long
     try:
@@ -103,7 +105,7 @@ async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path, store_limit=1) as full:
-        repeats = Repeats(
+        repeats = Deduplicator(
             full.store, full.recorder, NeverTwice(), full.time.clock(), full.log, asyncio.Event()
         )
         for _ in range(2):
@@ -116,15 +118,15 @@ async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
 
 
 async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
-    one: Bench, repeats: Repeats
+    one: Bench, repeats: Deduplicator
 ) -> None:
     first = await admitted(one, repeats, "first", session())
     attempt = await one.recorder.begin(first.ask)
     first.begins(attempt)
-    ticket = one.recorder.end(attempt, succeeded(), Reply())
+    ticket = one.recorder.end(attempt, succeeded(), AnswerFacts())
     assert ticket is not None
     await one.recorder.settle([ticket])
     second = await admitted(one, repeats, "first", session())
-    by = Caller(attempt.scope, attempt.kin, attempt.caller_key)
+    by = RequestKey(attempt.scope, attempt.kin, attempt.caller_key)
     assert repeats.on_late_cancel(by)
     assert (first.has_left, second.has_left) == (True, False)

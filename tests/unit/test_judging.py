@@ -9,7 +9,7 @@ import pytest
 from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
-from turnlog.record.attempt import Ask, Reply
+from turnlog.record.attempt import AnswerFacts, Ask
 from turnlog.record.judging import judged, seen, unwrapped, waiting
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import ErrorMap, Expects
@@ -28,18 +28,18 @@ def plain(policy: Policy = Policy()) -> Ask:  # noqa: B008 - frozen
     return asked(policy, method="GET")
 
 
-def reply(content: bytes, **changes: Any) -> Reply:
-    made = Reply(
+def reply(content: bytes, **changes: Any) -> AnswerFacts:
+    made = AnswerFacts(
         http_status=200, content=content, is_mcp=True, is_result=True, size=len(content)
     )  # fmt: skip
     return msgspec.structs.replace(made, **changes)
 
 
-def text(said: str, **more: Any) -> Reply:
+def text(said: str, **more: Any) -> AnswerFacts:
     return reply(json.dumps({"content": [{"type": "text", "text": said}]}).encode(), **more)
 
 
-def page(body: bytes, **more: Any) -> Reply:
+def page(body: bytes, **more: Any) -> AnswerFacts:
     return reply(body, is_mcp=False, **more)
 
 
@@ -63,7 +63,7 @@ def test_without_rules_an_answer_ends_as_it_did(said: str) -> None:
     ],
 )
 def test_what_reads_like_an_error_is_flagged_and_stays_what_it_is(
-    call: Ask, answer: Reply, flags: tuple[Flag, ...]
+    call: Ask, answer: AnswerFacts, flags: tuple[Flag, ...]
 ) -> None:
     ending, found = judged(call, OK, answer)
     assert (ending, found.flags, found.content) == (OK, flags, answer.content)
@@ -103,7 +103,7 @@ def test_a_page_is_known_by_its_text() -> None:
         (text("hello", is_result=False), ""),
     ],
 )
-def test_structure_may_be_demanded_of_mcp(answer: Reply, kind: str) -> None:
+def test_structure_may_be_demanded_of_mcp(answer: AnswerFacts, kind: str) -> None:
     assert judged(asked(Policy(expects=Expects.STRUCTURED)), OK, answer)[0].kind == kind
 
 
@@ -139,7 +139,7 @@ def test_a_call_that_waits_is_not_judged() -> None:
             reply(b'{"a":1}'),
             ExpressionInput(args={"path": "/tmp/a"}, result={"a": 1}, status=200),
         ),
-        (asked(complete=False), Reply(), ExpressionInput()),
+        (asked(complete=False), AnswerFacts(), ExpressionInput()),
         (
             asked(),
             reply(b'{"a":1}', complete=False),
@@ -152,7 +152,9 @@ def test_a_call_that_waits_is_not_judged() -> None:
         ),
     ],
 )
-def test_expressions_see_what_is_whole(call: Ask, answer: Reply, wanted: ExpressionInput) -> None:
+def test_expressions_see_what_is_whole(
+    call: Ask, answer: AnswerFacts, wanted: ExpressionInput
+) -> None:
     assert seen(call, answer) == wanted
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from msgspec import Raw
 
 from kit.attempts import Collected, Time
-from turnlog.engine.tools.definition_writer import Keeper
-from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.definition_writer import DefinitionWriter
+from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import DefinitionsFailed, ToolChanged
 from turnlog.redaction.redact import Redactor
 from turnlog.store import definitions
@@ -17,9 +17,9 @@ def page(text: str = "", *, count: int = 1) -> ToolPage:
     return read_tools_list(Raw(f'{{"tools":[{tools}]}}'.encode()))
 
 
-def keeper(data: Path, log: Collected, work: asyncio.TaskGroup) -> Keeper:
-    pins = Pins(data / "turnlog.lock")
-    return Keeper(data, Redactor(), str, pins, Time().clock(), log, log.fault, work)
+def keeper(data: Path, log: Collected, work: asyncio.TaskGroup) -> DefinitionWriter:
+    pins = PinSet(data / "turnlog.lock")
+    return DefinitionWriter(data, Redactor(), str, pins, Time().clock(), log, log.fault, work)
 
 
 async def test_lists_are_written_in_the_order_they_came(tmp_path: Path) -> None:

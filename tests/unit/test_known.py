@@ -6,9 +6,9 @@ from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance, lock_name
-from turnlog.engine.tools.pin_set import Pins
-from turnlog.engine.tools.tool_cache import KnownTools, Rules
-from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
+from turnlog.engine.tools.tool_listing import ToolListings
 from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule
@@ -25,10 +25,10 @@ PLACE = ("http://127.0.0.1:9000", "/mcp", "", "")
 class Where(Struct):
     """What tools are worked out from, and what is remembered of them."""
 
-    catalog: Catalog
-    pins: Pins
-    rules: Rules
-    known: KnownTools
+    catalog: ToolListings
+    pins: PinSet
+    rules: ActiveRules
+    known: ToolCache
 
     def lists(self, tool: str) -> None:
         """Let the server list one tool."""
@@ -56,9 +56,9 @@ class Where(Struct):
 
 
 def where(folder: Path, *rules: Rule) -> Where:
-    catalog, pins = Catalog(), Pins(folder / "turnlog.lock")
-    book = Rules(Rulebook(rules, {}, ()))
-    known = KnownTools(catalog, pins, book, frozenset({"files"}), lambda name: name.strip("!"))
+    catalog, pins = ToolListings(), PinSet(folder / "turnlog.lock")
+    book = ActiveRules(Rulebook(rules, {}, ()))
+    known = ToolCache(catalog, pins, book, frozenset({"files"}), lambda name: name.strip("!"))
     return Where(catalog, pins, book, known)
 
 

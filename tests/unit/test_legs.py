@@ -9,23 +9,23 @@ from msgspec import Raw
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
-from turnlog.engine.call_registry import OpenCalls
-from turnlog.engine.concurrency import Places
+from turnlog.engine.call_registry import CallRegistry
+from turnlog.engine.concurrency import Limiter
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.deduplication import Repeats
-from turnlog.engine.http.plain_tools import PlainTools
-from turnlog.engine.http.redirects import Redirected
-from turnlog.engine.mcp.continuations import Legs
-from turnlog.engine.mcp.legacy_sse import Channels
+from turnlog.engine.duplicates.deduplication import Deduplicator
+from turnlog.engine.http.plain_tools import HttpToolCache
+from turnlog.engine.http.redirects import Redirects
+from turnlog.engine.mcp.continuations import Continuations
+from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.request_identity import Clients, Sessions
-from turnlog.engine.tools.definition_writer import Keeper
-from turnlog.engine.tools.pin_set import Pins
-from turnlog.engine.tools.tool_cache import KnownTools, Rules
-from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.engine.tools.definition_writer import DefinitionWriter
+from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
+from turnlog.engine.tools.tool_listing import ToolListings
 from turnlog.engine.upstream_health import Health
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.principal import PrincipalNames
-from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.state.state_at import saved_states
@@ -38,13 +38,15 @@ STATE = b"digest of a state".ljust(32)
 
 def context(one: Bench) -> Context:
     clock = one.time.clock()
-    pins = Pins(Path("/nonexistent/turnlog.lock"))
-    catalog, rules = Catalog(), Rules(Rulebook((), {}, ()))
+    pins = PinSet(Path("/nonexistent/turnlog.lock"))
+    catalog, rules = ToolListings(), ActiveRules(Rulebook((), {}, ()))
     return Context(
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
-        repeats=Repeats(one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()),
+        repeats=Deduplicator(
+            one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()
+        ),
         redactor=Redactor(),
         states=saved_states(Path("/nonexistent")),
         clean=str,
@@ -52,7 +54,7 @@ def context(one: Bench) -> Context:
         sessions=Sessions(clock, (), str, one.store.keyed),
         clients=Clients(),
         catalog=catalog,
-        keeper=Keeper(
+        keeper=DefinitionWriter(
             Path("/nonexistent"),
             Redactor(),
             str,
@@ -63,15 +65,15 @@ def context(one: Bench) -> Context:
             asyncio.TaskGroup(),
         ),
         pins=pins,
-        calls=OpenCalls(),
-        channels=Channels(),
+        calls=CallRegistry(),
+        channels=LegacyStreams(),
         endpoints=Endpoints(),
-        redirected=Redirected(),
+        redirected=Redirects(),
         rules=rules,
-        tools=KnownTools(catalog, pins, rules, frozenset(), str),
-        plain_tools=PlainTools(rules, str),
+        tools=ToolCache(catalog, pins, rules, frozenset(), str),
+        plain_tools=HttpToolCache(rules, str),
         trusted=frozenset(),
-        places=Places(),
+        places=Limiter(),
         health=Health({}, Path("/nonexistent"), 1, clock, one.log),
         clock=clock,
         log=one.log,
@@ -108,8 +110,10 @@ async def parked(one: Bench, where: Context, said: CallAnswer) -> Attempt:
     """Record a call that was answered with `said`, and park it."""
     attempt = await one.recorder.begin(asked(one))
     await one.recorder.on_disk(attempt)
-    links = Legs(where, "files").links(attempt.ask, said)
-    ticket = one.recorder.end(attempt, succeeded(said.status), Reply(http_status=200, links=links))
+    links = Continuations(where, "files").links(attempt.ask, said)
+    ticket = one.recorder.end(
+        attempt, succeeded(said.status), AnswerFacts(http_status=200, links=links)
+    )
     assert ticket is not None
     await ticket.done()
     where.calls.park(links, attempt)
@@ -123,13 +127,15 @@ TASK = CallAnswer(status=Status.ACCEPTED, task_id="t1")
 
 @pytest.mark.parametrize("status", [Status.OK, Status.ERROR])
 async def test_an_answer_that_ends_a_call_leaves_no_links(one: Bench, status: Status) -> None:
-    links = Legs(context(one), "files").links(asked(one), CallAnswer(status=status, task_id="t"))
+    links = Continuations(context(one), "files").links(
+        asked(one), CallAnswer(status=status, task_id="t")
+    )
     assert links == ()
 
 
 @pytest.mark.promise("SEC-5")
 async def test_links_are_keyed_and_name_nothing(one: Bench) -> None:
-    (link,) = Legs(context(one), "files").links(asked(one), TASK)
+    (link,) = Continuations(context(one), "files").links(asked(one), TASK)
     assert len(link) == 32
     assert b"t1" not in link
 
@@ -150,7 +156,7 @@ async def test_a_continuation_finds_its_call(
 ) -> None:
     where = context(one)
     attempt = await parked(one, where, said)
-    found = Legs(where if memory else context(one), "files").continued(next_, session())
+    found = Continuations(where if memory else context(one), "files").continued(next_, session())
     assert found is not None
     assert (found.call, found.leg) == (attempt.ask.call, 0)
 
@@ -168,22 +174,22 @@ async def test_what_is_no_continuation_finds_nothing(one: Bench, next_: mcp.Tool
     where = context(one)
     await parked(one, where, STATEFUL)
     await parked(one, where, STATELESS)
-    assert Legs(where, "files").continued(next_, session()) is None
+    assert Continuations(where, "files").continued(next_, session()) is None
 
 
 async def test_another_server_or_session_finds_nothing(one: Bench) -> None:
     where = context(one)
     await parked(one, where, STATEFUL)
     await parked(one, where, STATELESS)
-    assert Legs(where, "git").continued(call(state=STATE), session()) is None
-    assert Legs(where, "files").continued(call(responses=True), session("other")) is None
+    assert Continuations(where, "git").continued(call(state=STATE), session()) is None
+    assert Continuations(where, "files").continued(call(responses=True), session("other")) is None
 
 
 @pytest.mark.parametrize("memory", [True, False], ids=["in memory", "after a restart"])
 async def test_the_end_of_a_task_finds_its_call(one: Bench, memory: bool) -> None:
     where = context(one)
     attempt = await parked(one, where, TASK)
-    found = Legs(where if memory else context(one), "files").finished_task("t1")
+    found = Continuations(where if memory else context(one), "files").finished_task("t1")
     assert found is not None
     assert (found.ask.call, found.n, found.ended) == (attempt.ask.call, 1, False)
 
@@ -191,18 +197,18 @@ async def test_the_end_of_a_task_finds_its_call(one: Bench, memory: bool) -> Non
 async def test_a_task_ends_once(one: Bench) -> None:
     where = context(one)
     await parked(one, where, TASK)
-    legs = Legs(where, "files")
+    legs = Continuations(where, "files")
     found = legs.finished_task("t1")
     assert found is not None
-    ticket = one.recorder.end(found, succeeded(), Reply(http_status=200))
+    ticket = one.recorder.end(found, succeeded(), AnswerFacts(http_status=200))
     assert ticket is not None
     await ticket.done()
     assert legs.finished_task("t1") is None
-    assert Legs(context(one), "files").finished_task("t1") is None
+    assert Continuations(context(one), "files").finished_task("t1") is None
 
 
 async def test_a_task_that_nobody_began_is_not_found(one: Bench) -> None:
     where = context(one)
     await parked(one, where, TASK)
-    assert Legs(where, "files").finished_task("t2") is None
-    assert Legs(where, "git").finished_task("t1") is None
+    assert Continuations(where, "files").finished_task("t2") is None
+    assert Continuations(where, "git").finished_task("t1") is None

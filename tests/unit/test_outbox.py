@@ -10,7 +10,7 @@ import pytest
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.record.attempt import Reply
+from turnlog.record.attempt import AnswerFacts
 from turnlog.transport.async_pipes import ReadEnd, WriteEnd
 from turnlog.transport.outbox import ROOM, Outbox
 
@@ -72,7 +72,7 @@ async def test_a_line_leaves_once_its_outcome_is_on_disk(tmp_path: Path) -> None
     async with way(tmp_path) as one:
         recorder = one.made.recorder
         attempt = await recorder.begin(ask(session(), recorder.new_call()))
-        ticket = recorder.end(attempt, succeeded(), Reply())
+        ticket = recorder.end(attempt, succeeded(), AnswerFacts())
         assert ticket is not None
         one.outbox.line(b"a\n", [ticket])
         one.outbox.line(b"b\n")

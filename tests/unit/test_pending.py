@@ -1,23 +1,25 @@
 """`engine.command.pending`: what a command has not answered, and nobody waits for."""
 
-from turnlog.engine.command.client import Seat
-from turnlog.engine.command.pending import Open, Pending
-from turnlog.engine.command.reply import Reply
+from turnlog.engine.command.client import CommandClient
+from turnlog.engine.command.pending import OpenRequest, PendingRequests
+from turnlog.engine.command.reply import CommandReply
 from turnlog.record.errors import Progress
 from turnlog.wire.jsonrpc import id_key
 
 MOST = 1024
 
 
-def ask(pending: Pending, number: int) -> Reply:
+def ask(pending: PendingRequests, number: int) -> CommandReply:
     """Ask something; return where its answer goes."""
-    reply, raw_id = Reply(Progress(), streams=False), b"%d" % number
-    pending.add(Open(seat=Seat(), reply=reply, process=None, raw_id=raw_id, own_id=raw_id))
+    reply, raw_id = CommandReply(Progress(), streams=False), b"%d" % number
+    pending.add(
+        OpenRequest(seat=CommandClient(), reply=reply, process=None, raw_id=raw_id, own_id=raw_id)
+    )
     return reply
 
 
 async def test_of_requests_that_nobody_waits_for_the_oldest_are_taken_back() -> None:
-    pending = Pending()
+    pending = PendingRequests()
     awaited = ask(pending, 0)
     for number in range(1, MOST + 1):
         assert pending.left(ask(pending, number)) == []

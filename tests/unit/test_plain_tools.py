@@ -4,9 +4,9 @@ from msgspec import Struct
 
 from turnlog.core.kinds import Effect
 from turnlog.engine.agent_request import Request
-from turnlog.engine.http.plain_tools import PlainTools
+from turnlog.engine.http.plain_tools import HttpToolCache
 from turnlog.engine.request_identity import Clients
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule
 from turnlog.rules.policy import Rulebook
@@ -27,8 +27,8 @@ TARGET = Target(
 class Where(Struct):
     """What tools are worked out from, and what is remembered of them."""
 
-    rules: Rules
-    tools: PlainTools
+    rules: ActiveRules
+    tools: HttpToolCache
 
     def tool(
         self,
@@ -50,8 +50,8 @@ class Where(Struct):
 
 
 def where(*rules: Rule) -> Where:
-    book = Rules(Rulebook(rules, {}, ()))
-    return Where(book, PlainTools(book, lambda name: name.strip("!")))
+    book = ActiveRules(Rulebook(rules, {}, ()))
+    return Where(book, HttpToolCache(book, lambda name: name.strip("!")))
 
 
 def test_a_tool_is_worked_out_once_for_all_its_paths() -> None:

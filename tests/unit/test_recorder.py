@@ -28,7 +28,7 @@ from turnlog.observe.events import (
     SessionOpened,
     StoreFilled,
 )
-from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull
 
@@ -50,8 +50,8 @@ async def begun(one: Bench, **changes: Any) -> Attempt:
     return attempt
 
 
-def reply(content: bytes = DONE, **changes: Any) -> Reply:
-    plain = Reply(
+def reply(content: bytes = DONE, **changes: Any) -> AnswerFacts:
+    plain = AnswerFacts(
         http_status=200,
         content=content,
         media_type="application/json",
@@ -66,7 +66,9 @@ def stored(one: Bench, attempt: Attempt) -> list[Commit]:
         return view.call(attempt.ask.call)
 
 
-async def ended(one: Bench, attempt: Attempt, said: Reply, status: Status = Status.OK) -> Commit:
+async def ended(
+    one: Bench, attempt: Attempt, said: AnswerFacts, status: Status = Status.OK
+) -> Commit:
     failing = status is Status.ERROR
     ending = refused(ErrorKind.TOOL_FAILED, attempt.ask.effect) if failing else succeeded(status)
     ticket = one.recorder.end(attempt, ending, said)
@@ -270,7 +272,7 @@ async def test_a_session_is_told_of_once(one: Bench) -> None:
 
 async def test_a_plain_call_is_logged_as_http(one: Bench) -> None:
     attempt = await begun(one, method="PUT", tool="PUT /x", protocol="http/1.1")
-    ticket = one.recorder.end(attempt, succeeded(), Reply(http_status=204))
+    ticket = one.recorder.end(attempt, succeeded(), AnswerFacts(http_status=204))
     assert ticket is not None
     await ticket.done()
     (end,) = one.log.of(CallEnded)
@@ -280,7 +282,7 @@ async def test_a_plain_call_is_logged_as_http(one: Bench) -> None:
 async def test_an_attempt_without_answer_is_recorded_as_what_is_known(one: Bench) -> None:
     attempt = await begun(one)
     ending = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.UNKNOWN)
-    ticket = one.recorder.end(attempt, ending, Reply(detail="reset by peer"))
+    ticket = one.recorder.end(attempt, ending, AnswerFacts(detail="reset by peer"))
     assert ticket is not None
     facts = (await ticket.done()).facts
     assert (facts.status, facts.error, facts.error_kind) == (
@@ -355,7 +357,7 @@ async def test_a_call_that_waited_for_another_began_when_it_was_asked(one: Bench
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
     ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.QUEUED, Effect.WRITE)
     at = START + one.time.now
-    joined = one.recorder.unsent(asked, ending, Reply(), first.intent, waited=60.0)
+    joined = one.recorder.unsent(asked, ending, AnswerFacts(), first.intent, waited=60.0)
     await one.recorder.on_disk(joined)
     intent, outcome = (commit.facts for commit in stored(one, joined))
     assert (intent.at, outcome.at) == (at - MINUTE, at)
@@ -365,7 +367,7 @@ async def test_a_call_that_waited_for_another_began_when_it_was_asked(one: Bench
 async def test_empty_stands_for_an_answer_that_was_empty_and_for_nothing_else(one: Bench) -> None:
     unanswered = await begun(one)
     lost = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, unanswered.ask.effect)
-    ticket = one.recorder.end(unanswered, lost, Reply())
+    ticket = one.recorder.end(unanswered, lost, AnswerFacts())
     assert ticket is not None
     nothing = await ticket.done()
     hollow = await ended(one, await begun(one), reply(b"{}"))
@@ -378,9 +380,11 @@ async def test_a_call_that_got_an_earlier_answer_says_what_that_said(one: Bench)
     assert source is not None
     await source.done()
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
-    again = one.recorder.unsent(asked, replayed_ending(OK, whole=True), Reply(), source)
+    again = one.recorder.unsent(asked, replayed_ending(OK, whole=True), AnswerFacts(), source)
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
-    unknown = one.recorder.unsent(asked, unsent_ending(DuplicateAction.UNKNOWN), Reply(), source)
+    unknown = one.recorder.unsent(
+        asked, unsent_ending(DuplicateAction.UNKNOWN), AnswerFacts(), source
+    )
     for attempt in (again, unknown):
         await one.recorder.on_disk(attempt)
     _, said = stored(one, again)

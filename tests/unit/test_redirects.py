@@ -8,8 +8,8 @@ import pytest
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import refused
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.engine.http.redirects import Redirected, call_key, lead
-from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.engine.http.redirects import Redirects, call_key, lead
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.transport.routes import Route, Routes, target_of
 
 SECOND = 1_000_000_000
@@ -25,14 +25,14 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 async def ended(one: Bench, asked: Ask, kind: ErrorKind) -> Attempt:
     """Return an attempt that ended so."""
     attempt = await one.recorder.begin(asked)
-    one.recorder.end(attempt, refused(kind, Effect.WRITE), Reply())
+    one.recorder.end(attempt, refused(kind, Effect.WRITE), AnswerFacts())
     return attempt
 
 
 @pytest.mark.promise("REDIR-3")
 @pytest.mark.parametrize(("after", "number"), [(0, 2), (60, 2), (61, 1)])
 async def test_a_redirect_is_followed_once_and_in_time(one: Bench, after: int, number: int) -> None:
-    asked, redirected = ask(session("s"), one.recorder.new_call()), Redirected()
+    asked, redirected = ask(session("s"), one.recorder.new_call()), Redirects()
     assert not redirected
     attempt = await ended(one, asked, ErrorKind.INVALID_REQUEST)
     redirected.note(call_key(asked, "1"), attempt, 65 * SECOND)
@@ -46,7 +46,7 @@ async def test_a_redirect_is_followed_once_and_in_time(one: Bench, after: int, n
 
 
 async def test_what_may_have_run_is_not_gone_on_with(one: Bench) -> None:
-    asked, redirected = ask(session("s"), one.recorder.new_call()), Redirected()
+    asked, redirected = ask(session("s"), one.recorder.new_call()), Redirects()
     attempt = await ended(one, asked, ErrorKind.MALFORMED_RESULT)
     redirected.note(call_key(asked, "1"), attempt, SECOND)
     assert not redirected

@@ -8,7 +8,7 @@ from msgspec import structs
 from turnlog.core.identity import Vendor
 from turnlog.core.kinds import Rung
 from turnlog.engine.agent_request import Request
-from turnlog.engine.request_identity import Client, Clients, Meant, Sessions
+from turnlog.engine.request_identity import Client, Clients, SessionHint, Sessions
 from turnlog.observe.clock import Clock
 from turnlog.transport.message_heads import RequestHead, RequestStart, read_request
 from turnlog.transport.routes import Route, Routes, target_of
@@ -34,7 +34,7 @@ class Told:
         clock = Clock(wall=lambda: 0, monotonic=lambda: 0, entropy=bytes)
         self.sessions = Sessions(clock, VENDORS, str, digest)
 
-    def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> Meant:
+    def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> SessionHint:
         return self.request.meant(self.sessions, frozenset(), client, meta or {})
 
 

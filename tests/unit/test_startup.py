@@ -7,13 +7,13 @@ import pytest
 
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.command.startup import Startup, startup_limit
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.rules.model import Match, Rule, Timeouts
 from turnlog.rules.policy import Rulebook
 
 
 def limit(*rules: Rule) -> float:
-    return startup_limit(Rules(Rulebook(rules, {}, ())), "files")
+    return startup_limit(ActiveRules(Rulebook(rules, {}, ())), "files")
 
 
 def test_the_rules_for_the_server_count_and_not_those_for_one_of_its_tools() -> None:

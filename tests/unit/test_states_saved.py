@@ -11,7 +11,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.observe.clock import Clock
-from turnlog.record.state_saver import BUSY, Rounds
+from turnlog.record.state_saver import BUSY, StateSaver
 from turnlog.sessions.state.backlog import StateBacklog
 from turnlog.sessions.state.state_at import EVERY, saved_states
 from turnlog.store.base import Draft, SessionRef
@@ -29,7 +29,7 @@ class Script:
         self.now = 0
         self.store = LmdbStore.open(data)
         self.thread = ThreadPoolExecutor(1)
-        self.rounds = Rounds(
+        self.rounds = StateSaver(
             self.store,
             StateBacklog(saved_states(data)),
             Clock(monotonic=lambda: self.now),

@@ -7,10 +7,10 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Status
-from turnlog.record.attempt import Reply
+from turnlog.record.attempt import AnswerFacts
 from turnlog.record.outcome import (
+    AnswerText,
     Circumstances,
-    Text,
     acknowledged,
     answered,
     answered_plainly,
@@ -30,12 +30,12 @@ TASK: dict[str, object] = {"task": {"taskId": "t", "status": "working"}}
 ELICITS = {"code": -32042, "message": "visit"}
 
 
-def text_of(*pieces: bytes, limit: int = 1 << 20, media: str = JSON) -> Text:
+def text_of(*pieces: bytes, limit: int = 1 << 20, media: str = JSON) -> AnswerText:
     body = MessageReader(limit)
     for piece in pieces:
         body.feed(piece)
     body.finish()
-    return Text(body, media, body.size)
+    return AnswerText(body, media, body.size)
 
 
 def around(status: int, *, in_session: bool = False) -> Circumstances:
@@ -44,7 +44,7 @@ def around(status: int, *, in_session: bool = False) -> Circumstances:
 
 def ended(
     status: int, said: dict[str, object], *, in_session: bool = False
-) -> tuple[Ending, Reply]:
+) -> tuple[Ending, AnswerFacts]:
     """Return what an answer with these members comes to."""
     text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode())
     message = text.body.content
@@ -294,7 +294,7 @@ def test_what_answers_nothing_is_malformed_whether_it_is_held_or_skimmed(
 def test_an_answer_that_could_not_be_decoded_is_not_called_empty() -> None:
     body = MessageReader()
     body.finish()
-    ending, reply = unanswered(Text(body, JSON, 17), around(200))
+    ending, reply = unanswered(AnswerText(body, JSON, 17), around(200))
     assert (ending.kind, ending.executed, reply.flags) == (
         "malformed_result",
         "maybe",
@@ -356,5 +356,5 @@ def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> 
         content = text.body.content
         assert not isinstance(content, Batch)
         assert is_unfit(text, content) is unfit
-        ping = Text(text.body, JSON, text.size, "ping")
+        ping = AnswerText(text.body, JSON, text.size, "ping")
         assert not is_unfit(ping, content)

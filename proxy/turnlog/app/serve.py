@@ -22,7 +22,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.http.handler import Handler
 from turnlog.engine.http.own_pages import APPLICATION, OwnPages
 from turnlog.engine.services import end, recording
-from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
 from turnlog.observe.logs import Logs, StandardLogging, configure
 from turnlog.packs.fit import names_effect
@@ -48,7 +48,7 @@ _READERS: Final = 2
 _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - shown, not bound
 
 
-def run(settings: Settings, pins: Pins) -> int:
+def run(settings: Settings, pins: PinSet) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` at start."""
     by_itself = LogFormat.CONSOLE if sys.stdout.isatty() else LogFormat.JSON
     form = settings.log_format or by_itself
@@ -63,7 +63,7 @@ def run(settings: Settings, pins: Pins) -> int:
     return 0
 
 
-async def _serve(settings: Settings, logs: Logs, pins: Pins) -> None:
+async def _serve(settings: Settings, logs: Logs, pins: PinSet) -> None:
     stop = asyncio.Event()
     reasons: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -176,7 +176,7 @@ async def serving(
     settings: Settings,
     log: Log,
     reload: asyncio.Event | None = None,
-    pins: Pins | None = None,
+    pins: PinSet | None = None,
 ) -> AsyncGenerator[Proxy, None]:
     """Open the store, listen, and accept calls until the block ends; `reload` rereads the rules.
 

@@ -8,9 +8,9 @@ from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.packs.examples import Sample, SampleOutcome
 from turnlog.packs.explain import MCP, call_arguments
-from turnlog.record.attempt import Ask, Reply
+from turnlog.record.attempt import AnswerFacts, Ask
 from turnlog.record.judging import judged, seen
-from turnlog.record.outcome import JSON, Circumstances, Text, answered, answered_plainly
+from turnlog.record.outcome import JSON, AnswerText, Circumstances, answered, answered_plainly
 from turnlog.rules.effects import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef
@@ -57,10 +57,12 @@ def _ask(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Ask:
     )
 
 
-def _answered(ask: Ask, sample: Sample) -> tuple[Ending, Reply]:
+def _answered(ask: Ask, sample: Sample) -> tuple[Ending, AnswerFacts]:
     if ask.method != MCP:
         body = _read(None if sample.result is msgspec.UNSET else sample.result)
-        return answered_plainly(ask.method, sample.status, Text(body, JSON, body.size), ask.effect)
+        return answered_plainly(
+            ask.method, sample.status, AnswerText(body, JSON, body.size), ask.effect
+        )
     result = _FINE if sample.result is msgspec.UNSET else sample.result
     said = {"result": result} if sample.error is None else {"error": sample.error}
     body = _read({"jsonrpc": "2.0", "id": 1, **said})
@@ -68,7 +70,7 @@ def _answered(ask: Ask, sample: Sample) -> tuple[Ending, Reply]:
     assert isinstance(message, Message)  # it was just made
     around = Circumstances(sample.status, ask.effect, in_session=False)
     said_so = read_answer(message, revision=_REVISION)
-    return answered(said_so, message, Text(body, JSON, body.size), around)
+    return answered(said_so, message, AnswerText(body, JSON, body.size), around)
 
 
 def _read(value: Any) -> MessageReader:

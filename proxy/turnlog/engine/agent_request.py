@@ -5,9 +5,9 @@ from typing import Final
 
 from turnlog.core.identity import CallerEvidence, SessionIdentity
 from turnlog.core.kinds import Rung
-from turnlog.engine.mcp.legacy_sse import Channel
+from turnlog.engine.mcp.legacy_sse import LegacyStream
 from turnlog.exchange.principal import Pairs, PrincipalNames
-from turnlog.record.attempt import Former
+from turnlog.record.attempt import FormerIdentity
 from turnlog.store.base import alias
 from turnlog.transport.message_heads import RequestStart
 from turnlog.transport.routes import Route
@@ -15,7 +15,7 @@ from turnlog.wire.http.head import Headers, content_length, decoder_for, is_seal
 from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
-from .request_identity import Client, Clients, Meant, Sessions
+from .request_identity import Client, Clients, SessionHint, Sessions
 
 _FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """In 0.1 the first of these headers that is there was the principal."""
@@ -86,9 +86,9 @@ class Request:
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         self.why = self.field(b"turnlog-why")
         """Why the caller makes the call, as its header says."""
-        self.channel: Channel | None = None
+        self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
-        self._meant: tuple[str, str, Meant] | None = None
+        self._meant: tuple[str, str, SessionHint] | None = None
         """Which session the calls of a client with this name mean to this target, whose messages have
         no say."""
 
@@ -114,7 +114,7 @@ class Request:
     def _query_credentials(self, route: Route) -> Pairs:
         return self._principals.credentials((), route.given_query) if route.query else ()
 
-    def joins(self, channel: Channel) -> None:
+    def joins(self, channel: LegacyStream) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
         self.channel, self._meant = channel, None
         self._target = channel.target
@@ -255,7 +255,7 @@ class Request:
         meta: Mapping[str, bytes] = _NO_META,
         *,
         target: str = "",
-    ) -> Meant:
+    ) -> SessionHint:
         """Return which session a call means; `names` are the headers that vendors use, and `target`
         its target where that is not `self.target`.
 
@@ -299,13 +299,13 @@ class Request:
         )
 
 
-def former(request: Request, identity: SessionIdentity) -> Former:
+def former(request: Request, identity: SessionIdentity) -> FormerIdentity:
     """Return whose a call is as 0.1 wrote it down."""
     name, principal = identity.name, request.former_credential
     if identity.rung is Rung.TRANSPORT:
         name = f"{request.server}/{request.former_mcp_session}"
     named = alias(identity.rung, name, principal) if name else ""
-    return Former(named, principal)
+    return FormerIdentity(named, principal)
 
 
 def _joined(*parts: str) -> bytes:

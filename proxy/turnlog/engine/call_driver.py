@@ -13,7 +13,7 @@ from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_acti
 from turnlog.observe.clock import Clock
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt
 from turnlog.record.errors import Failure
-from turnlog.record.own_answers import Made
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.record.recorder import Recorder
 from turnlog.record.unread import all_read
 from turnlog.rules.model import OnDisconnect
@@ -123,7 +123,7 @@ class CallDriver:
         """Called at the end of each attempt."""
         self.attempt: Attempt | None = None
         """The latest one."""
-        self.kept: Made | None = None
+        self.kept: OwnAnswer | None = None
         """The whole answer, for a later call that is the same."""
         self.left_by: set[int | str] = set()
         """Connections of guessed callers that joined it, and have left as well."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
 """ns: how long a call whose stream ended waits for a resuming GET where no rule says (no default is
@@ -48,7 +48,7 @@ class Joiner:
             raise TimeoutError
 
 
-class OpenCalls:
+class CallRegistry:
     """Attempts without an outcome, and calls that wait for another leg."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class OpenCalls:
         self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._joining: dict[tuple[Scope, str], list[Joiner]] = {}
         """Those that wait for an earlier call; their servers never heard of them."""
-        self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Patience]]] = OrderedDict()
+        self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Deadlines]]] = OrderedDict()
         """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:

@@ -13,7 +13,7 @@ class _Row:
 
     def __init__(self) -> None:
         self.taken = 0
-        self.waiting: deque[Place] = deque()
+        self.waiting: deque[Slot] = deque()
 
     def admit(self) -> None:
         """Grant free slots to those who wait, in their order."""
@@ -22,7 +22,7 @@ class _Row:
             self.waiting.popleft().hold()
 
 
-class Place:
+class Slot:
     """One call's place: it is waited for, then held, then given back."""
 
     def __init__(self, row: _Row, limit: int) -> None:
@@ -53,26 +53,26 @@ class Place:
         self._row.admit()
 
 
-class Places:
+class Limiter:
     """The places that the rules of one proxy have given out, by the rules' names."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
 
-    def claim(self, attempt: Attempt | None) -> Place | None:
+    def claim(self, attempt: Attempt | None) -> Slot | None:
         """Return a call's place, held at once where one is free; `None` where no rule counts it."""
         policy = attempt.ask.policy if attempt is not None else None
         if attempt is None or policy is None or policy.concurrency is None:
             return None
         row = self._rows.setdefault(policy.decided_by["concurrency"], _Row())
-        place = Place(row, policy.concurrency)
+        place = Slot(row, policy.concurrency)
         row.waiting.append(place)
         row.admit()
         attempt.unqueue = None if place.is_held else place.give_back
         return place
 
 
-async def turn(place: Place, attempt: Attempt) -> None:
+async def turn(place: Slot, attempt: Attempt) -> None:
     """Wait for a call's place. Raises `Failure` where its caller does not want it any more."""
     try:
         held = await place.wait()

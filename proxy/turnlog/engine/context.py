@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from turnlog.engine.duplicates.deduplication import Repeats
-from turnlog.engine.http.plain_tools import PlainTools
-from turnlog.engine.http.redirects import Redirected
-from turnlog.engine.mcp.legacy_sse import Channels
-from turnlog.engine.tools.definition_writer import Keeper
-from turnlog.engine.tools.pin_set import Pins
-from turnlog.engine.tools.tool_cache import KnownTools, Rules
-from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.engine.duplicates.deduplication import Deduplicator
+from turnlog.engine.http.plain_tools import HttpToolCache
+from turnlog.engine.http.redirects import Redirects
+from turnlog.engine.mcp.legacy_sse import LegacyStreams
+from turnlog.engine.tools.definition_writer import DefinitionWriter
+from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
+from turnlog.engine.tools.tool_listing import ToolListings
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log
@@ -23,8 +23,8 @@ from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
 
 from .agent_request import Digest
-from .call_registry import OpenCalls
-from .concurrency import Places
+from .call_registry import CallRegistry
+from .concurrency import Limiter
 from .request_identity import Clients, Sessions
 from .upstream_health import Health
 
@@ -36,7 +36,7 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
-    repeats: Repeats
+    repeats: Deduplicator
     redactor: Redactor
     states: SavedStates
     """States of sessions that were worked out before."""
@@ -45,19 +45,19 @@ class Context(Struct, frozen=True, kw_only=True):
     principals: PrincipalNames
     sessions: Sessions
     clients: Clients
-    catalog: Catalog
-    keeper: Keeper
-    pins: Pins
-    calls: OpenCalls
-    channels: Channels
+    catalog: ToolListings
+    keeper: DefinitionWriter
+    pins: PinSet
+    calls: CallRegistry
+    channels: LegacyStreams
     endpoints: Endpoints
-    redirected: Redirected
-    rules: Rules
-    tools: KnownTools
-    plain_tools: PlainTools
+    redirected: Redirects
+    rules: ActiveRules
+    tools: ToolCache
+    plain_tools: HttpToolCache
     trusted: frozenset[str]
     """Names of the servers that may say how a call ended in turnlog's name."""
-    places: Places
+    places: Limiter
     health: Health
     clock: Clock
     log: Log

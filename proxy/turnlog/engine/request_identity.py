@@ -38,7 +38,7 @@ class _Info(Struct):
     version: str = ""
 
 
-class Meant(Struct, frozen=True):
+class SessionHint(Struct, frozen=True):
     """Which session some evidence means."""
 
     identity: SessionIdentity
@@ -86,14 +86,14 @@ class Sessions:
         }
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._meant: dict[tuple[str | int, ...], Meant] = {}
+        self._meant: dict[tuple[str | int, ...], SessionHint] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
         """With when they were last met; those of late stand at the end."""
         self.replacements = Replacements()
         self._kin: dict[str, str] = {}
         """Whose each of them is, as far as credential and client name tell."""
 
-    def find(self, meant: Meant, client: Client) -> SessionRef:
+    def find(self, meant: SessionHint, client: Client) -> SessionRef:
         """Return the session that is meant, a new one if need be."""
         key, now = meant.key, self._clock.monotonic()
         known = self._refs.get(key)
@@ -143,7 +143,7 @@ class Sessions:
         """Tell whether `_meta` may name a session or a turn."""
         return not self._telling_keys.isdisjoint(meta)
 
-    def meant(self, evidence: CallerEvidence) -> Meant:
+    def meant(self, evidence: CallerEvidence) -> SessionHint:
         """Climb the ladder, or remember what came of it where `_meta` has no say."""
         if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
@@ -165,12 +165,12 @@ class Sessions:
             meant = self._meant[key] = self._climb(evidence, ())
         return meant
 
-    def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> Meant:
+    def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionHint:
         identity, kin = self._recordable(identify(evidence, table)), _kin(evidence)
         if identity.rung is Rung.IMPLICIT:
-            return Meant(identity, identity.implicit_key, kin, is_implicit=True)
+            return SessionHint(identity, identity.implicit_key, kin, is_implicit=True)
         named = alias(identity.rung, identity.name, evidence.credential)
-        return Meant(identity, named, kin, is_implicit=False)
+        return SessionHint(identity, named, kin, is_implicit=False)
 
     def _recordable(self, found: SessionIdentity) -> SessionIdentity:
         """Return an identity without secrets; a session whose name holds one goes by its digest."""

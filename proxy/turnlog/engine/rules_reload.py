@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.observe.events import Log, RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
@@ -25,7 +25,7 @@ class Reloader:
         self._log = log
         self._files = tuple(source.path for source in sources.each())
         self._read_at = file_versions(self._files)
-        self.rules = Rules(rulebook(sources, read_each(sources)))
+        self.rules = ActiveRules(rulebook(sources, read_each(sources)))
 
     async def run(self, asked: asyncio.Event) -> None:
         """Look at the files again and again; read them as soon as `asked` is set."""

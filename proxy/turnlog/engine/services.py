@@ -15,14 +15,14 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, vendor_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
-from turnlog.engine.duplicates.deduplication import Repeats
-from turnlog.engine.http.plain_tools import PlainTools
-from turnlog.engine.http.redirects import Redirected
-from turnlog.engine.mcp.legacy_sse import Channels
-from turnlog.engine.tools.definition_writer import Keeper
-from turnlog.engine.tools.pin_set import Pins
-from turnlog.engine.tools.tool_cache import KnownTools
-from turnlog.engine.tools.tool_listing import Catalog
+from turnlog.engine.duplicates.deduplication import Deduplicator
+from turnlog.engine.http.plain_tools import HttpToolCache
+from turnlog.engine.http.redirects import Redirects
+from turnlog.engine.mcp.legacy_sse import LegacyStreams
+from turnlog.engine.tools.definition_writer import DefinitionWriter
+from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.tool_cache import ToolCache
+from turnlog.engine.tools.tool_listing import ToolListings
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
@@ -41,7 +41,7 @@ from turnlog.observe.events import (
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, write_lock_note
 from turnlog.packs.sources import find_pack, packs_folder
-from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
 from turnlog.record.state_saver import save_states
@@ -53,8 +53,8 @@ from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.routes import Endpoints
 
-from .call_registry import OpenCalls
-from .concurrency import Places
+from .call_registry import CallRegistry
+from .concurrency import Limiter
 from .context import Context
 from .request_identity import Clients, Sessions
 from .rules_reload import Reloader
@@ -76,7 +76,7 @@ async def recording(
     settings: Settings,
     log: Log,
     reload: asyncio.Event | None = None,
-    pins: Pins | None = None,
+    pins: PinSet | None = None,
 ) -> AsyncGenerator[Context, None]:
     """Open the store and keep it in order until the block ends. `reload` asks for the rules.
 
@@ -85,7 +85,7 @@ async def recording(
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()
-    pins = pins or Pins(lock_file(None, settings.data))
+    pins = pins or PinSet(lock_file(None, settings.data))
     store = _opened(settings, log, clock)
     try:
         if store.rekeyed:
@@ -148,7 +148,7 @@ def end(context: Context, attempts: list[Attempt], kind: ErrorKind) -> None:
     """Record that nobody will learn how these attempts ended."""
     for attempt in attempts:
         ending = failed(kind, Phase.BODY, attempt.ask.effect)
-        context.recorder.end(attempt, ending, Reply())
+        context.recorder.end(attempt, ending, AnswerFacts())
 
 
 async def _watch_lock(context: Context) -> None:
@@ -193,7 +193,7 @@ def _context(
     log: Log,
     clock: Clock,
     work: asyncio.TaskGroup,
-    pins: Pins,
+    pins: PinSet,
 ) -> Context:
     table = load(find_pack("identity", packs_folder()), VendorTable).identity
     redact = settings.redact
@@ -201,7 +201,7 @@ def _context(
     stop = asyncio.Event()
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
-    catalog = Catalog()
+    catalog = ToolListings()
     sessions = Sessions(clock, table, clean, store.keyed)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
@@ -210,7 +210,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        repeats=Repeats(
+        repeats=Deduplicator(
             store,
             recorder,
             settings.never_twice,
@@ -227,17 +227,19 @@ def _context(
         sessions=sessions,
         clients=Clients(),
         catalog=catalog,
-        keeper=Keeper(settings.data, redactor, clean, pins, clock, log, recorder.faulted, work),
+        keeper=DefinitionWriter(
+            settings.data, redactor, clean, pins, clock, log, recorder.faulted, work
+        ),
         pins=pins,
-        calls=OpenCalls(),
-        channels=Channels(),
+        calls=CallRegistry(),
+        channels=LegacyStreams(),
         endpoints=Endpoints(),
-        redirected=Redirected(),
+        redirected=Redirects(),
         rules=reloader.rules,
-        tools=KnownTools(catalog, pins, reloader.rules, annotated, clean),
-        plain_tools=PlainTools(reloader.rules, clean),
+        tools=ToolCache(catalog, pins, reloader.rules, annotated, clean),
+        plain_tools=HttpToolCache(reloader.rules, clean),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
-        places=Places(),
+        places=Limiter(),
         health=health,
         clock=clock,
         log=log,

@@ -17,7 +17,7 @@ from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
 
-from .deadlines import Patience
+from .deadlines import Deadlines
 
 
 class Driver(Protocol):
@@ -60,7 +60,7 @@ TOOL_CHARS: Final = 256
 """Longest tool name that is recorded; a caller may send anything."""
 
 
-class Links(Struct, frozen=True, kw_only=True, gc=False):
+class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digests by which a call that asks the same finds an earlier one; empty for none."""
 
     same: bytes = b""
@@ -103,20 +103,20 @@ def source_of(stored: Sequence[bytes]) -> bytes:
     return next((link.removeprefix(_SOURCE) for link in stored if link.startswith(_SOURCE)), b"")
 
 
-NO_LINKS: Final = Links()
+NO_LINKS: Final = DuplicateLinks()
 
 
-class Former(Struct, frozen=True, gc=False):
+class FormerIdentity(Struct, frozen=True, gc=False):
     """Whose a call is as 0.1 wrote it down: the name of its session, empty for none, and its principal."""
 
     session: str = ""
     principal: str = ""
 
 
-NOT_FORMER: Final = Former()
+NOT_FORMER: Final = FormerIdentity()
 
 
-class Guess(Struct, frozen=True, gc=False):
+class GuessedCaller(Struct, frozen=True, gc=False):
     """What is known of the caller of a call in an implicit session."""
 
     pair: str
@@ -172,13 +172,13 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digest of what authenticates its caller."""
     target: str = ""
     """Keyed digest of what it is for: calls of other targets are never the same."""
-    former: Former = NOT_FORMER
+    former: FormerIdentity = NOT_FORMER
     """By what 0.1 would have found it."""
-    guess: Guess | None = None
+    guess: GuessedCaller | None = None
     """Who makes it, where its session is implicit and comes over HTTP."""
     canonical: tuple[str, bytes] | None = None
     """What `canonical` has made of `arguments`, where it was asked."""
-    links: Links = NO_LINKS
+    links: DuplicateLinks = NO_LINKS
     seen: int | None = None
     """Position of the log's newest commit when earlier calls were looked for: its intent is not written
     where another process has begun one with a link that it claims since. `None` where it claims none."""
@@ -237,7 +237,7 @@ BLANK: Final = Ask(
 """A call of which nothing is known: others are made of it by what they say."""
 
 
-class Reply(Struct, frozen=True, kw_only=True, gc=False):
+class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
 
     http_status: int = 0
@@ -301,7 +301,7 @@ class Attempt(Struct, eq=False):
     """Under which the server knows it; empty for the caller's own."""
     unqueue: Callable[[], None] | None = None
     """Ends its wait for a place, while it waits for one."""
-    patience: Patience | None = None
+    patience: Deadlines | None = None
     """Its time limits."""
     past: EarlierAttempts | None = None
     """What the other attempts of its call came to; `None` where there was none."""
@@ -402,10 +402,10 @@ class Attempt(Struct, eq=False):
 def _settled(ticket: Ticket | None) -> Ticket | None:
     """Return a ticket for the same commit that holds no draft, once it is on disk."""
     placed = ticket.placed if ticket is not None else None
-    return Settled(placed) if placed is not None else ticket
+    return StoredTicket(placed) if placed is not None else ticket
 
 
-class Settled:
+class StoredTicket:
     """A ticket for a commit that has long been on disk."""
 
     def __init__(self, commit: Commit) -> None:

@@ -29,7 +29,7 @@ Expire = Callable[[ErrorKind, str], bool]
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
-class Patience(Struct, eq=False):
+class Deadlines(Struct, eq=False):
     """Timers of one attempt. `began` is when its call did, on the loop's clock."""
 
     _limits: Timeouts

@@ -27,7 +27,7 @@ from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json_text import value_of
 
-from .attempt import NO_LINKS, Ask, Attempt, Reply
+from .attempt import NO_LINKS, AnswerFacts, Ask, Attempt
 from .judging import seen
 from .own_answers import envelope, with_tail
 
@@ -158,7 +158,7 @@ class Drafter:
             note=kind,
         )
 
-    def outcome(self, attempt: Attempt, ending: Ending, reply: Reply) -> Draft:
+    def outcome(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Draft:
         """Return the commit after an attempt has ended."""
         now, clock = self._clock.wall(), self._clock.monotonic()
         ask = attempt.ask
@@ -196,7 +196,7 @@ class Drafter:
         is_masked = masked is not ask
         if not (policy.redact or policy.delta or ask.why):
             return self._asked(ask, masked.arguments, touched=is_masked)
-        looked = seen(masked, Reply()) if policy.redact or policy.delta else _NOTHING_SEEN
+        looked = seen(masked, AnswerFacts()) if policy.redact or policy.delta else _NOTHING_SEEN
         what = select_secrets(policy.redact, looked)
         cut = _cut_input(masked, what)
         return structs.replace(
@@ -228,7 +228,7 @@ class Drafter:
         arguments = mask.cut_content(ask.shown or ask.arguments)
         return ask if arguments == ask.arguments else structs.replace(ask, arguments=arguments)
 
-    def _masked_reply(self, ask: Ask, reply: Reply) -> Reply:
+    def _masked_reply(self, ask: Ask, reply: AnswerFacts) -> AnswerFacts:
         """Return an answer without values of its upstream's URL; the digest is that of the real one."""
         mask = self._masks.get(ask.server)
         if mask is None:
@@ -239,7 +239,7 @@ class Drafter:
         digest = reply.digest or sha256(reply.content).digest()
         return structs.replace(reply, content=content, detail=detail, digest=digest)
 
-    def _output(self, ask: Ask, ending: Ending, reply: Reply) -> Content:
+    def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
         came = reply.content
         ask, reply = self._masked(ask), self._masked_reply(ask, reply)
         is_masked = reply.content is not came
@@ -253,7 +253,7 @@ class Drafter:
         delta = extract_delta(ask.policy.delta, looked, ending, partial(self._clean, what))
         return structs.replace(read, delta=delta)
 
-    def _read(self, reply: Reply, content: bytes, detail: str, *, touched: bool) -> Content:
+    def _read(self, reply: AnswerFacts, content: bytes, detail: str, *, touched: bool) -> Content:
         digest = reply.digest or sha256(reply.content).digest()
         blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
         hashed = None
@@ -302,7 +302,7 @@ def _cut_input(ask: Ask, what: RuleSecrets) -> Redacted:
     return cut_json(ask.arguments, "args", value, what)
 
 
-def _cut_output(reply: Reply, looked: ExpressionInput, what: RuleSecrets) -> Redacted:
+def _cut_output(reply: AnswerFacts, looked: ExpressionInput, what: RuleSecrets) -> Redacted:
     """Cut what rules want to be cut; of an error only what they cut elsewhere."""
     if reply.is_mcp and reply.complete and not reply.is_result:
         text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
@@ -311,7 +311,7 @@ def _cut_output(reply: Reply, looked: ExpressionInput, what: RuleSecrets) -> Red
     return cut_json(reply.content, "result", value, what)
 
 
-def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
+def _told(attempt: Attempt, ending: Ending, reply: AnswerFacts) -> AnswerFacts:
     """Return what to record of an answer, with what the caller is told in its place as it is told."""
     if not reply.said:
         return reply
@@ -321,7 +321,7 @@ def _told(attempt: Attempt, ending: Ending, reply: Reply) -> Reply:
     return structs.replace(reply, said=with_tail(reply.said, outcome))
 
 
-def _outcome_body(keep: KeepContent, read: Content, reply: Reply) -> CommitBody:
+def _outcome_body(keep: KeepContent, read: Content, reply: AnswerFacts) -> CommitBody:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
     silent = keep is _NOTHING and bool(reply.size)
     answered = reply.http_status or reply.size or reply.content
@@ -356,7 +356,7 @@ def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
     return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
 
 
-def _rest(facts: Facts, attempt: Attempt, reply: Reply) -> Facts:
+def _rest(facts: Facts, attempt: Attempt, reply: AnswerFacts) -> Facts:
     """Return an outcome's facts with what few of them have."""
     parked, wait = facts.status.parked, reply.retry_after
     if not (attempt.n or parked) and reply.code is None and wait is None:

@@ -14,7 +14,7 @@ from turnlog.rules.policy import Policy
 from turnlog.wire.jsonrpc import Message
 
 from .attempt import Ask
-from .deadlines import Patience
+from .deadlines import Deadlines
 
 _T = TypeVar("_T")
 # To look a member up costs more than to compare it.
@@ -130,7 +130,7 @@ def in_time(
     """
     if not limits.bounds_queue:
         return step
-    patience = Patience(limits, began)
+    patience = Deadlines(limits, began)
     at, kind = patience.queue_by(since)
     assert at is not None
     return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
@@ -159,7 +159,7 @@ class Progress(Struct, eq=False):
     phase: Phase = Phase.QUEUED
     marks: frozenset[Flag] = frozenset()
     """Flags of what happened on the way."""
-    patience: Patience | None = None
+    patience: Deadlines | None = None
     """Its time limits; `None` where it has none."""
     time_out: Callable[[Failure], bool] | None = None
     """Tells whether the attempt runs on although its caller's time is over, where it may."""

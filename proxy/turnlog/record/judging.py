@@ -29,7 +29,7 @@ from turnlog.wire.tool_result import (
     text_of_result,
 )
 
-from .attempt import Ask, Reply
+from .attempt import AnswerFacts, Ask
 
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
 _CONTAINERS: Final = (b"{", b"[")
@@ -40,8 +40,8 @@ _START: Final = 4 * LOOKED_AT
 
 
 def judged(
-    ask: Ask, ending: Ending, reply: Reply, *, harmless: bool = False
-) -> tuple[Ending, Reply]:
+    ask: Ask, ending: Ending, reply: AnswerFacts, *, harmless: bool = False
+) -> tuple[Ending, AnswerFacts]:
     """Return how an attempt ended, as the rules of its call see it, and what to record of it.
 
     `harmless` is of an answer whose text is known not to read like an error.
@@ -60,7 +60,7 @@ def judged(
     return ending, reply
 
 
-def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
+def _searched(ask: Ask, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
     """Return the rules that an answer is held against: a large one is not searched."""
     policy = ask.policy
     if len(ask.arguments) + len(reply.content) <= MAX_SEARCHED_BYTES:
@@ -71,7 +71,7 @@ def _searched(ask: Ask, reply: Reply) -> tuple[Policy, Reply]:
     return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
 
 
-def waiting(reply: Reply, headers: Headers, now: Callable[[], int]) -> Reply:
+def waiting(reply: AnswerFacts, headers: Headers, now: Callable[[], int]) -> AnswerFacts:
     """Return what to record of an answer, which may say when to come back; `now` gives ns UTC."""
     if reply.http_status not in _SAYS_WHEN:
         return reply
@@ -80,7 +80,7 @@ def waiting(reply: Reply, headers: Headers, now: Callable[[], int]) -> Reply:
     return reply if seconds is None else structs.replace(reply, retry_after=seconds)
 
 
-def unwrapped(reply: Reply) -> Reply:
+def unwrapped(reply: AnswerFacts) -> AnswerFacts:
     """Return what is recorded of the state of a task: the result of its call, where it is inside."""
     inner = members(reply.content).get("result") if reply.is_result and reply.complete else None
     if inner is None:
@@ -88,7 +88,7 @@ def unwrapped(reply: Reply) -> Reply:
     return structs.replace(reply, content=bytes(inner))
 
 
-def seen(ask: Ask, reply: Reply, unreadable: object = None) -> ExpressionInput:
+def seen(ask: Ask, reply: AnswerFacts, unreadable: object = None) -> ExpressionInput:
     """Return what expressions look at: what is cut or no JSON is not there. `unreadable` stands for
     what is whole and cannot be read."""
     readable = reply.is_result and reply.complete
@@ -99,7 +99,7 @@ def seen(ask: Ask, reply: Reply, unreadable: object = None) -> ExpressionInput:
     )
 
 
-def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> ReceivedAnswer:
+def _said(ask: Ask, kind: ErrorKind | None, reply: AnswerFacts) -> ReceivedAnswer:
     looked: list[ExpressionInput] = []
     # A plain tool may answer with any text.
     json = reply.is_mcp or reply.content.lstrip()[:1] in _CONTAINERS
@@ -123,32 +123,32 @@ def _said(ask: Ask, kind: ErrorKind | None, reply: Reply) -> ReceivedAnswer:
     )
 
 
-def _unstructured(reply: Reply) -> ErrorKind:
+def _unstructured(reply: AnswerFacts) -> ErrorKind:
     """Return what an answer without structure is: a page in place of JSON is no answer at all."""
     page = reply.content and not reply.is_mcp
     return ErrorKind.MALFORMED_RESULT if page else ErrorKind.NULL_RESULT
 
 
-def _is_structured(reply: Reply) -> bool:
+def _is_structured(reply: AnswerFacts) -> bool:
     """Tell whether there is structure; where only the start of an answer is held, suppose so."""
     if not (reply.is_result and reply.complete):
         return not reply.complete
     return is_structured(reply.content) if reply.is_mcp else read_value(reply.content) is not None
 
 
-def _text(reply: Reply) -> str:
+def _text(reply: AnswerFacts) -> str:
     if not reply.is_mcp:
         return text_of_body(reply.content)
     return text_of_result(reply.content) if reply.is_result else text_of_error(reply.content)
 
 
-def _told(reply: Reply, found: Judgement) -> Reply:
+def _told(reply: AnswerFacts, found: Judgement) -> AnswerFacts:
     if found.flags == reply.flags and found.retry_after is None:
         return reply
     return structs.replace(reply, flags=found.flags, retry_after=found.retry_after)
 
 
-def _speaks_of_error(reply: Reply) -> bool:
+def _speaks_of_error(reply: AnswerFacts) -> bool:
     """Tell whether an answer looks like success and reads like an error."""
     if not reply.is_result or not _NULL.isdisjoint(reply.flags):
         return False

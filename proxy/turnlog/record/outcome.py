@@ -23,7 +23,7 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import CallAnswer
 
-from .attempt import Reply
+from .attempt import AnswerFacts
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
@@ -62,7 +62,7 @@ _REASON_FLAGS: Final = {
 }
 
 
-class Text(Struct, frozen=True):
+class AnswerText(Struct, frozen=True):
     """One JSON text of an answer: a body, or the data of an event."""
 
     body: MessageReader
@@ -96,14 +96,14 @@ def nameless_error(message: Message | Outline) -> bool:
     return outline_kind(message) is _ERROR and message.raw("id") in _NO_ID
 
 
-def mislabelled(body: MessageReader, keep: int) -> list[Text]:
+def mislabelled(body: MessageReader, keep: int) -> list[AnswerText]:
     """Return the events of a stream that came under another media type; none of other bodies."""
     start = body.finish()
     if not isinstance(body.content, Malformed) or not start.lstrip().startswith(_EVENT_STARTS):
         return []
     events = [piece.event for piece in EventReader(keep).feed(start)]
     bodies = [event.body for event in events if event is not None and event.body is not None]
-    return [Text(reader, _EVENTS, reader.size) for reader in bodies]
+    return [AnswerText(reader, _EVENTS, reader.size) for reader in bodies]
 
 
 class Circumstances(Struct, frozen=True):
@@ -119,11 +119,11 @@ class Circumstances(Struct, frozen=True):
 
 
 def answered(
-    said: CallAnswer, message: Message | Outline, text: Text, around: Circumstances
-) -> tuple[Ending, Reply]:
+    said: CallAnswer, message: Message | Outline, text: AnswerText, around: Circumstances
+) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
-    reply = Reply(
+    reply = AnswerFacts(
         http_status=around.status,
         code=said.code,
         content=_content(message, text),
@@ -142,8 +142,8 @@ def answered(
 
 
 def answered_plainly(
-    method: str, status: int, text: Text, effect: Effect, *, elsewhere: bool = False
-) -> tuple[Ending, Reply]:
+    method: str, status: int, text: AnswerText, effect: Effect, *, elsewhere: bool = False
+) -> tuple[Ending, AnswerFacts]:
     """Return how the call of a plain HTTP tool ended that got this answer.
 
     `elsewhere` tells whether the answer leads to another origin.
@@ -155,7 +155,7 @@ def answered_plainly(
     if promised or content.strip() == b"null":
         flags = (Flag.NULL_RESULT, *flags)
     flags = (*flags, *text.body.notes)
-    reply = Reply(
+    reply = AnswerFacts(
         http_status=status,
         content=content,
         complete=not text.body.truncated,
@@ -174,7 +174,7 @@ def answered_plainly(
     return succeeded() if kind is None else refused(kind, effect), reply
 
 
-def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
+def unanswered(text: AnswerText, around: Circumstances) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended whose answer came whole and does not answer it."""
     flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
     kind = _kind_of_answer(around)
@@ -184,7 +184,7 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
         flags = (*flags, *text.body.notes)
     content = text.body.finish()
     start = content[:_SEARCHED].decode("utf-8", "replace")
-    reply = Reply(
+    reply = AnswerFacts(
         http_status=around.status,
         content=content,
         complete=not text.body.truncated,
@@ -196,7 +196,7 @@ def unanswered(text: Text, around: Circumstances) -> tuple[Ending, Reply]:
     return refused(kind, around.effect), reply
 
 
-def instead(unfit: Text | None, around: Circumstances) -> tuple[Ending, Reply] | None:
+def instead(unfit: AnswerText | None, around: Circumstances) -> tuple[Ending, AnswerFacts] | None:
     """Return how a call ended whose stream ended without the response; `None` for broken off.
 
     `unfit` is what stood in the place of the response.
@@ -206,11 +206,11 @@ def instead(unfit: Text | None, around: Circumstances) -> tuple[Ending, Reply] |
     kind = _kind_of_answer(around)
     if kind is None:
         return None
-    reply = Reply(http_status=around.status, flags=redirects(around.status))
+    reply = AnswerFacts(http_status=around.status, flags=redirects(around.status))
     return refused(kind, around.effect), reply
 
 
-def is_unfit(text: Text, content: Message | Outline | Malformed) -> bool:
+def is_unfit(text: AnswerText, content: Message | Outline | Malformed) -> bool:
     """Tell whether what answered nothing stands in the place of a response.
 
     Blanks do not, nor events of a type that no message has; a request stands for itself.
@@ -244,7 +244,7 @@ def redirects(status: int) -> tuple[Flag, ...]:
     return (Flag.REDIRECTED,) if leads else ()
 
 
-def _unfit(text: Text) -> tuple[ErrorKind, tuple[Flag, ...]]:
+def _unfit(text: AnswerText) -> tuple[ErrorKind, tuple[Flag, ...]]:
     """Return what a body is that comes with a success and answers nothing, and its flags."""
     match text.body.content:
         case Malformed(reason=Defect.EMPTY) if text.size and not text.body.size:
@@ -316,7 +316,7 @@ def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None
 
 
 def _flags(
-    said: CallAnswer, message: Message | Outline, text: Text, around: Circumstances
+    said: CallAnswer, message: Message | Outline, text: AnswerText, around: Circumstances
 ) -> tuple[Flag, ...]:
     flags = said.flags
     if said.null_shape:
@@ -334,7 +334,7 @@ def _flags(
     return (*flags, *redirects(around.status), *suspicion(said.message, around))
 
 
-def _content(message: Message | Outline, text: Text) -> bytes:
+def _content(message: Message | Outline, text: AnswerText) -> bytes:
     if not isinstance(message, Message):
         return text.body.finish()
     if message.kind is _RESPONSE:

@@ -52,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 _ENDINGS: Final = 1024
 
 
-class Made(Struct, frozen=True):
+class OwnAnswer(Struct, frozen=True):
     """A whole answer: status, reason, headers without length, body."""
 
     status: int
@@ -149,7 +149,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
     stateless: bool = False
     retry_after: float | None = None
 
-    def as_answer(self, *, as_batch: bool) -> Made:
+    def as_answer(self, *, as_batch: bool) -> OwnAnswer:
         """Return a whole HTTP answer: JSON-RPC where a tool was called, else 502 or 504.
 
         Clients reconnect after a failed transport, not after a JSON-RPC error.
@@ -157,7 +157,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
         called = any(id_key(request.id) in self.asks for request in self.requests)
         return self.as_message(as_batch=as_batch) if called else self._as_status()
 
-    def as_message(self, *, as_batch: bool) -> Made:
+    def as_message(self, *, as_batch: bool) -> OwnAnswer:
         """Return JSON-RPC for all, where no HTTP status can say it: on pipes and begun streams.
 
         A handshake never gets an invented error, it would decide the protocol era: 502 for all.
@@ -167,7 +167,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
         if not answers:
             return self._as_status()
         body = b"[" + b",".join(answers) + b"]" if as_batch else answers[0]
-        return Made(200, b"OK", JSON, body)
+        return OwnAnswer(200, b"OK", JSON, body)
 
     def as_messages(self) -> Sequence[bytes]:
         """Return one JSON-RPC message for each request; nothing where a handshake is among them."""
@@ -175,7 +175,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
             return ()
         return [self._message(request) for request in self.requests]
 
-    def _as_status(self) -> Made:
+    def _as_status(self) -> OwnAnswer:
         timed_out = self.ending.error is ErrorFamily.TIMEOUT
         status, reason = (504, "Gateway Timeout") if timed_out else (502, "Bad Gateway")
         outcome = envelope(None, self.ending, self.retry_after)
@@ -208,16 +208,16 @@ def amended(attempt: Attempt, message: bytes) -> bytes | None:
     return with_meta(message, KEY, _encode(said))
 
 
-def repeated(message: Message, ask: Ask, ending: Ending, made: Made) -> Made | None:
+def repeated(message: Message, ask: Ask, ending: Ending, made: OwnAnswer) -> OwnAnswer | None:
     """Return an earlier answer as the answer to another request, with the outcome in its `_meta`."""
     body = with_id(made.body, message.id or b"null")
     if body is None:
         return None
     said = _encode(envelope(ask, ending))
-    return Made(made.status, made.reason, JSON, with_meta(body, KEY, said) or body)
+    return OwnAnswer(made.status, made.reason, JSON, with_meta(body, KEY, said) or body)
 
 
-def as_status(made: Made) -> Made:
+def as_status(made: OwnAnswer) -> OwnAnswer:
     """Return an answer for clients of 2024-11-05, which look at the status of what answers a post, and
     not into it."""
     if made.status != 200:
@@ -249,13 +249,13 @@ def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> 
     return {"resultType": "complete", **result} if stateless else result
 
 
-def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> Made:
+def problem(status: int, reason: str, detail: str, members: dict[str, Any]) -> OwnAnswer:
     """Return an RFC 9457 problem; `members` are its extension members."""
     body = {"type": "about:blank", "title": reason, "status": status, "detail": detail, **members}
-    return Made(status, reason.encode(), _PROBLEM, _encode(body))
+    return OwnAnswer(status, reason.encode(), _PROBLEM, _encode(body))
 
 
-def retold_answer(facts: Facts, content: bytes) -> Made | None:
+def retold_answer(facts: Facts, content: bytes) -> OwnAnswer | None:
     """Return the answer whose recorded content is whole; `None` where that was no answer of a tool.
 
     A message of MCP has no id yet. Of a plain tool's answer the headers are not recorded.
@@ -263,13 +263,13 @@ def retold_answer(facts: Facts, content: bytes) -> Made | None:
     if facts.method != "tools/call":
         is_json = content.lstrip()[:1] in _JSON_STARTS
         media = b"application/json" if is_json else b"application/octet-stream"
-        return Made(facts.http_status, b"", ((b"Content-Type", media),), content)
+        return OwnAnswer(facts.http_status, b"", ((b"Content-Type", media),), content)
     if facts.code is not None:
-        return Made(200, b"OK", JSON, _message(b"null", {"error": Raw(content)}))
+        return OwnAnswer(200, b"OK", JSON, _message(b"null", {"error": Raw(content)}))
     answered = facts.status is Status.OK or facts.error_kind in _OF_TOOLS
     if not answered:
         return None
-    return Made(200, b"OK", JSON, _message(b"null", {"result": Raw(content)}))
+    return OwnAnswer(200, b"OK", JSON, _message(b"null", {"result": Raw(content)}))
 
 
 def _message(raw_id: bytes, rest: dict[str, Any]) -> bytes:

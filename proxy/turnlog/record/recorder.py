@@ -34,7 +34,7 @@ from turnlog.rules.retry import StopReason
 from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
 from . import call_log_events
-from .attempt import Ask, Attempt, Reply
+from .attempt import AnswerFacts, Ask, Attempt
 from .drafts import Drafter, retell
 from .unread import Unread
 
@@ -47,7 +47,7 @@ _ABANDONED: Final = NoteKind.ABANDONED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 
 
-class Prepared:
+class PreparingTicket:
     """The ticket of an outcome whose content is still being read, in another thread."""
 
     def __init__(self, task: "asyncio.Task[Ticket | None]") -> None:
@@ -148,7 +148,13 @@ class Recorder:
                 self._unrecorded(attempt.ask, error)
 
     def unsent(
-        self, ask: Ask, ending: Ending, reply: Reply, source: Ticket | None, *, waited: float = 0.0
+        self,
+        ask: Ask,
+        ending: Ending,
+        reply: AnswerFacts,
+        source: Ticket | None,
+        *,
+        waited: float = 0.0,
     ) -> Attempt:
         """Queue intent and outcome of a call that is not sent; `source` is what it is answered from,
         and `waited` how long, in s, its caller has waited for that.
@@ -238,7 +244,7 @@ class Recorder:
             reason = "a note was not written"
             self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
 
-    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
+    def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Ticket | None:
         """Queue the outcome of an attempt, once; return what must be waited for, if anything."""
         if attempt.ended:
             return None
@@ -257,7 +263,7 @@ class Recorder:
                 reply = structs.replace(reply, said="")  # another answer is told
         attempt.flags = _flags(attempt, reply)
         if len(reply.content) > OFF_LOOP:
-            ticket: Ticket | None = Prepared(
+            ticket: Ticket | None = PreparingTicket(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
             )
         else:
@@ -265,7 +271,7 @@ class Recorder:
         attempt.outcome = ticket
         return ticket if attempt.waits else None
 
-    def _notice_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> None:
+    def _notice_loop(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
         """Mark an outcome by which the same call has failed the same way once too often."""
         ask = attempt.ask
         if Flag.REDIRECTED in reply.flags:
@@ -283,7 +289,9 @@ class Recorder:
         ):
             attempt.marks.add(Flag.LOOP)
 
-    async def _end_off_loop(self, attempt: Attempt, ending: Ending, reply: Reply) -> Ticket | None:
+    async def _end_off_loop(
+        self, attempt: Attempt, ending: Ending, reply: AnswerFacts
+    ) -> Ticket | None:
         """Read large content in a thread, so that other calls go on meanwhile."""
         draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
         return self._finish(attempt, draft)
@@ -420,7 +428,7 @@ class Recorder:
             return None
 
 
-def _flags(attempt: Attempt, reply: Reply) -> tuple[Flag, ...]:
+def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
     flags = attempt.ask.flags
     if attempt.marks:
         flags = (*flags, *sorted(attempt.marks))

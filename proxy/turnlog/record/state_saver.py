@@ -25,7 +25,7 @@ async def save_states(store: Store, saved: SavedStates, clock: Clock, log: Log) 
     told = ""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-states") as thread:
-        rounds = Rounds(store, saving, clock, thread)
+        rounds = StateSaver(store, saving, clock, thread)
         while True:
             await asyncio.sleep(LOOK)
             try:
@@ -36,7 +36,7 @@ async def save_states(store: Store, saved: SavedStates, clock: Clock, log: Log) 
                 told = reason
 
 
-class Rounds:
+class StateSaver:
     """Takes a look at what has grown, and folds it, as long as there is little else to do."""
 
     def __init__(

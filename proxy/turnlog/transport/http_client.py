@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar, cast
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, Progress
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.http.mend import head_end, head_start
@@ -476,7 +476,7 @@ class HttpAnswer(Struct, eq=False):
     _connection: Connection
     _origin: Origin
     _upload: asyncio.Task[None] | None
-    _patience: Patience | None
+    _patience: Deadlines | None
     status: int
     reason: bytes
     headers: Headers
@@ -643,7 +643,7 @@ class Connects(Protocol[_C]):
         ...
 
 
-async def connected(origin: Connects[_C], patience: Patience | None, now: float) -> _C:
+async def connected(origin: Connects[_C], patience: Deadlines | None, now: float) -> _C:
     """Connect within the time there is. Raises `Failure`."""
     if patience is None:
         return await origin.connect()
@@ -681,7 +681,7 @@ async def _upload(
 
 
 async def _given_up(
-    connection: Connection, upload: asyncio.Task[None] | None, patience: Patience | None
+    connection: Connection, upload: asyncio.Task[None] | None, patience: Deadlines | None
 ) -> None:
     """End an exchange that got no answer."""
     if patience is not None:

@@ -10,7 +10,7 @@ from conformance.store.kit import START, begin, intent, known, new_id, note, out
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Effect, Flag, NoteKind, Status
-from turnlog.record.attempt import Settled
+from turnlog.record.attempt import StoredTicket
 from turnlog.sessions.dangling import (
     Dangling,
     DanglingFilter,
@@ -269,7 +269,7 @@ async def test_an_answer_without_a_delivery_note_of_a_dead_process_is_undelivere
     assert (one.row.call, one.output.text.encode()) == (ids.to_text(call), ANSWER)
     with second.view() as view:
         delivered = view.readable(call)[-1]
-    await put(second, note(ref, call, NoteKind.DELIVERED, Settled(delivered)))
+    await put(second, note(ref, call, NoteKind.DELIVERED, StoredTicket(delivered)))
     assert shown(second) == []
     await second.close()
 
@@ -282,5 +282,5 @@ async def test_a_resolved_call_with_a_key_does_not_dangle(
     with store.view() as view:
         first, last = view.readable(call)
     facts = structs.replace(last.facts, n=1, flags=(Flag.RESOLVED,))
-    await put(store, Draft(session=ref, facts=facts, intent=Settled(first)))
+    await put(store, Draft(session=ref, facts=facts, intent=StoredTicket(first)))
     assert shown(store) == []

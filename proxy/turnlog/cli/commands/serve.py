@@ -65,10 +65,10 @@ def command(**given: Any) -> int:
     look = StartupCheck(settings.data)
     # The modules load while the store is checked.
     from turnlog.app.serve import run
-    from turnlog.engine.tools.pin_set import Pins
+    from turnlog.engine.tools.pin_set import PinSet
     from turnlog.packs.lock import lock_file
 
-    pins = Pins(lock_file(config_file(flags), settings.data))
+    pins = PinSet(lock_file(config_file(flags), settings.data))
     if not look.result():
         complain(
             "the check of the store did not end in time, run `turnlog verify` when the disk is idle"

@@ -8,7 +8,7 @@ import click
 from turnlog.cli.failures import complain
 from turnlog.cli.options import Parsed, config_option, settings_data_option
 from turnlog.engine.command.child import Child, exit_as, exit_code, start
-from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.pin_set import PinSet
 from turnlog.packs.lock import lock_file
 from turnlog.settings.layers import Flags, config_file, read_wrap_settings
 from turnlog.settings.model import Settings
@@ -57,7 +57,7 @@ def command(
     server, flags = name or name_of_command(command), Flags(**given)
     settings = read_wrap_settings(flags, server)
     reach(settings.data)
-    pins = Pins(lock_file(config_file(flags), settings.data))
+    pins = PinSet(lock_file(config_file(flags), settings.data))
     # The command starts while the rest of turnlog loads.
     child, error = None, None
     try:
@@ -76,7 +76,7 @@ def _carried(
     child: Child | None,
     failed: OSError | None,
     settings: Settings,
-    pins: Pins,
+    pins: PinSet,
     command: tuple[str, ...],
     *,
     server: str,

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final
 
 from .questions import Questions
-from .reply import Reply
+from .reply import CommandReply
 
 _KEPT: Final = 64 * 1024
 """bytes: a longer message is not kept for an agent that does not listen."""
@@ -16,22 +16,22 @@ _BACKLOG: Final = 256
 """Messages kept for an agent that listens to nothing at the moment."""
 
 
-class Seat:
+class CommandClient:
     """An agent as its command sees it."""
 
     def __init__(self) -> None:
         self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
-        self.listener: Reply | None = None
+        self.listener: CommandReply | None = None
         """Who hears what belongs to no request."""
         self.questions = Questions()
         self.used = asyncio.get_running_loop().time()
 
-    def listen(self, reply: Reply) -> None:
+    def listen(self, reply: CommandReply) -> None:
         """Return a stream of the messages that belong to no request."""
         self.listener = reply
         self.drain(reply)
 
-    def left(self, _: Reply) -> None:
+    def left(self, _: CommandReply) -> None:
         """Mark the listening stream as closed."""
         self.listener = None
 
@@ -40,7 +40,7 @@ class Seat:
         if len(line) <= _KEPT:
             self._backlog.append(line)
 
-    def drain(self, reply: Reply) -> None:
+    def drain(self, reply: CommandReply) -> None:
         """Tell what was kept."""
         while self._backlog and reply.streams:
             reply.add(self._backlog.popleft())

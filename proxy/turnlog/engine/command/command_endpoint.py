@@ -25,9 +25,9 @@ from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of,
 from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 
-from .client import Seat
-from .reply import Replied, Reply, Said
-from .supervisor import Declined, Lane, Met, unopened
+from .client import CommandClient
+from .reply import CommandMessage, CommandReply, Replied
+from .supervisor import Declined, Met, Supervisor, unopened
 
 IDLE: Final = 30 * 60.0
 """s: a process that nobody has asked anything for so long is ended; it is started again on demand."""
@@ -40,7 +40,7 @@ _ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
 _NOT_ONE: Final = RpcRefusal(INVALID_REQUEST, "the body has to be one message with one id")
 
 
-class Asked(Struct, frozen=True):
+class EndpointRequest(Struct, frozen=True):
     """One HTTP request, as far as it counts here."""
 
     method: str
@@ -54,52 +54,52 @@ class Asked(Struct, frozen=True):
         return b"text/event-stream" in self.fields.get(b"accept", b"").lower()
 
 
-class Place(Struct, frozen=True):
+class EndpointPath(Struct, frozen=True):
     """Where one agent talks to a command."""
 
-    lane: Lane
-    seat: Seat
+    lane: Supervisor
+    seat: CommandClient
 
 
 class _Opening(Struct, frozen=True):
     """Connects, and opens the conversation where nobody has."""
 
-    lane: Lane
+    lane: Supervisor
     handshake: bytes
 
-    async def connect(self) -> Lane:
+    async def connect(self) -> Supervisor:
         """Connect. Raises `Failure`."""
         return await self.lane.connect(self.handshake)
 
 
-class Front:
+class CommandEndpoint:
     """One command upstream and its sessions. `lane` makes a way to it, with or without own ids."""
 
     def __init__(
-        self, lane: Callable[[bool], Lane], share: Share, principals: PrincipalNames
+        self, lane: Callable[[bool], Supervisor], share: Share, principals: PrincipalNames
     ) -> None:
         self._lane = lane
         self._share = share
         self._principals = principals
-        self.lanes: set[Lane] = set()
+        self.lanes: set[Supervisor] = set()
         """All that may have a process."""
-        self._common: Lane | None = None
+        self._common: Supervisor | None = None
         """What all sessions share, once there is one."""
-        self._sessions: dict[bytes, Place] = {}
-        self._stateless: dict[bytes, Place] = {}
+        self._sessions: dict[bytes, EndpointPath] = {}
+        self._stateless: dict[bytes, EndpointPath] = {}
         """By what authenticates who asks."""
 
-    def _new_lane(self, renames: bool) -> Lane:
+    def _new_lane(self, renames: bool) -> Supervisor:
         lane = self._lane(renames)
         self.lanes.add(lane)
         return lane
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: EndpointRequest) -> Answer:
         """Carry out one request. Raises `Failure`."""
         revision = asked.fields.get(b"mcp-protocol-version", b"").decode("latin-1")
         match asked.method:
             case "GET" | "DELETE" if mcp.is_stateless(revision):
-                return Said(405, headers=((b"Allow", b"POST"),))
+                return CommandMessage(405, headers=((b"Allow", b"POST"),))
             case "POST":
                 return await self._post(asked)
             case "GET":
@@ -107,9 +107,9 @@ class Front:
             case "DELETE":
                 return self._delete(asked)
             case _:
-                return Said(405, headers=(_ALLOWED,))
+                return CommandMessage(405, headers=(_ALLOWED,))
 
-    async def _post(self, asked: Asked) -> Answer:
+    async def _post(self, asked: EndpointRequest) -> Answer:
         content = parse(asked.body, most=BATCH_LIMIT)
         if isinstance(content, Batch) and content.is_partial:
             return refusing(b"", TOO_MANY)
@@ -127,7 +127,7 @@ class Front:
             return refusing(messages[0].id, refused)
         return await self._exchange(asked, messages, place, cancel=False)
 
-    async def _one(self, asked: Asked, messages: Sequence[Message]) -> Answer:
+    async def _one(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
         """Carry out one request of the stateless revisions."""
         message = messages[0]
         refused = refusal(message, asked.fields)
@@ -138,15 +138,15 @@ class Front:
             return refusing(message.id, refused)
         return await self._exchange(asked, messages, self._place_of(asked), cancel=True)
 
-    def _place_of(self, asked: Asked) -> Place:
+    def _place_of(self, asked: EndpointRequest) -> EndpointPath:
         told = self._principals.credentials(asked.fields.items())
         credential = sha256(repr(told).encode()).digest()
         if credential not in self._stateless:
             lane = self._stateless_lane()
-            self._stateless[credential] = Place(lane, lane.seat())
+            self._stateless[credential] = EndpointPath(lane, lane.seat())
         return self._stateless[credential]
 
-    def _stateless_lane(self) -> Lane:
+    def _stateless_lane(self) -> Supervisor:
         match self._share:
             case Share.SESSION:
                 return self._new_lane(True)
@@ -156,7 +156,7 @@ class Front:
             case _:
                 assert_never(self._share)
 
-    async def _open(self, asked: Asked, messages: Sequence[Message]) -> Answer:
+    async def _open(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
         match self._share:
             case Share.SESSION:
                 return await self._begin(asked, messages)
@@ -165,10 +165,10 @@ class Front:
             case _:
                 assert_never(self._share)
 
-    async def _begin(self, asked: Asked, messages: Sequence[Message]) -> Answer:
+    async def _begin(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
         """Begin a session, with a process of its own."""
         lane = self._new_lane(False)
-        place = Place(lane, lane.seat())
+        place = EndpointPath(lane, lane.seat())
         try:
             reply = await self._ask(asked, messages, place, cancel=False)
         except Failure as failure:
@@ -184,19 +184,21 @@ class Front:
             lane.met = Met(asked.body)
         return Replied(reply, asked.progress.patience, (self._admit(place),), lane.left)
 
-    async def _join(self, asked: Asked, message: Message) -> Answer:
+    async def _join(self, asked: EndpointRequest, message: Message) -> Answer:
         """Begin a session in the conversation of all; the first one opens that."""
         if with_id(asked.body, b"0") is None:
             return refusing(message.id, _NOT_ONE)
         lane = self._common = self._common or self._new_lane(True)
-        place = Place(lane, lane.seat())
+        place = EndpointPath(lane, lane.seat())
         try:
             return await self._joined(asked, message, place)
         except BaseException:
             self._end(place)
             raise
 
-    async def _joined(self, asked: Asked, message: Message, place: Place) -> Answer:
+    async def _joined(
+        self, asked: EndpointRequest, message: Message, place: EndpointPath
+    ) -> Answer:
         opening = _Opening(place.lane, asked.body)
         try:
             await connected(opening, asked.progress.patience, asyncio.get_running_loop().time())
@@ -204,7 +206,7 @@ class Front:
             if place.lane.met is not None:
                 raise
             self._end(place)
-            return Said(200, with_id(declined.answer, message.id) or declined.answer)
+            return CommandMessage(200, with_id(declined.answer, message.id) or declined.answer)
         met = place.lane.met
         assert met is not None  # or there is no connection
         if (refused := _too_old(message, met)) is not None:
@@ -212,9 +214,11 @@ class Front:
             return refusing(message.id, refused, status=200)
         asked.progress.phase = Phase.SENDING
         asked.progress.sent()
-        return Said(200, with_id(met.answer, message.id) or met.answer, (self._admit(place),))
+        return CommandMessage(
+            200, with_id(met.answer, message.id) or met.answer, (self._admit(place),)
+        )
 
-    def _admit(self, place: Place) -> tuple[bytes, bytes]:
+    def _admit(self, place: EndpointPath) -> tuple[bytes, bytes]:
         """Add a session; return the field that names it."""
         session = secrets.token_hex(16).encode()
         self._sessions[session] = place
@@ -223,7 +227,12 @@ class Front:
         return (b"Mcp-Session-Id", session)
 
     async def _exchange(
-        self, asked: Asked, messages: Sequence[Message], place: Place, *, cancel: bool
+        self,
+        asked: EndpointRequest,
+        messages: Sequence[Message],
+        place: EndpointPath,
+        *,
+        cancel: bool,
     ) -> Answer:
         lane = place.lane
         if not any(message.kind is Kind.REQUEST for message in messages):
@@ -231,20 +240,25 @@ class Front:
             lane.tell(place.seat, messages, asked.body)
             asked.progress.phase = Phase.SENDING
             asked.progress.sent()
-            return Said(202)
+            return CommandMessage(202)
         reply = await self._ask(asked, messages, place, cancel=cancel)
         left = lane.cancel if cancel else lane.left
         status = status_of(reply.error_code) if cancel else 200
         return Replied(reply, asked.progress.patience, (), left, status=status)
 
     async def _ask(
-        self, asked: Asked, messages: Sequence[Message], place: Place, *, cancel: bool
-    ) -> Reply:
+        self,
+        asked: EndpointRequest,
+        messages: Sequence[Message],
+        place: EndpointPath,
+        *,
+        cancel: bool,
+    ) -> CommandReply:
         """Send requests, and wait until something comes back. Raises `Failure`."""
         lane, progress = place.lane, asked.progress
         await connected(lane, progress.patience, asyncio.get_running_loop().time())
         progress.phase = Phase.SENDING
-        reply = Reply(progress, streams=asked.streams)
+        reply = CommandReply(progress, streams=asked.streams)
         if progress.patience is not None and not progress.patience.connected(reply.expire):
             progress.patience = None
         lane.ask(place.seat, reply, messages, asked.body)
@@ -256,25 +270,25 @@ class Front:
             raise
         return reply
 
-    def _listen(self, asked: Asked) -> Answer:
+    def _listen(self, asked: EndpointRequest) -> Answer:
         place = self._sessions.get(asked.fields.get(_SESSION, b""))
         if place is None:
             return _no_session(asked)
         seat = place.seat
         if not asked.streams or seat.listener is not None:
-            return Said(409 if asked.streams else 405, headers=(_ALLOWED,))
-        reply = Reply(asked.progress, streams=True)
+            return CommandMessage(409 if asked.streams else 405, headers=(_ALLOWED,))
+        reply = CommandReply(asked.progress, streams=True)
         seat.listen(reply)
         return Replied(reply, None, (), seat.left)
 
-    def _delete(self, asked: Asked) -> Answer:
+    def _delete(self, asked: EndpointRequest) -> Answer:
         place = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
         if place is None:
             return _no_session(asked)
         self._end(place)
-        return Said(200)
+        return CommandMessage(200)
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: EndpointPath) -> None:
         """Remove a client, and with the last one the process."""
         place.lane.leave(place.seat)
         if place.lane.closed:
@@ -319,7 +333,7 @@ def _too_old(message: Message, met: Met) -> RpcRefusal | None:
     return RpcRefusal(mcp.INVALID_PARAMS, why, {"supported": [spoken], "requested": asked})
 
 
-def _no_session(asked: Asked, raw_id: bytes = b"") -> Said:
+def _no_session(asked: EndpointRequest, raw_id: bytes = b"") -> CommandMessage:
     """Return the answer to an unknown session: clients begin a new one (MCP, transports)."""
     if _SESSION in asked.fields:
         return refusing(raw_id, RpcRefusal(_SESSION_NOT_FOUND, "session not found"), status=404)
@@ -327,8 +341,8 @@ def _no_session(asked: Asked, raw_id: bytes = b"") -> Said:
     return refusing(raw_id, missing)
 
 
-def refusing(raw_id: bytes, why: RpcRefusal, *, status: int = 0) -> Said:
+def refusing(raw_id: bytes, why: RpcRefusal, *, status: int = 0) -> CommandMessage:
     """Return the answer that refuses a request; 0 is the status that goes with the error."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": error})
-    return Said(status or status_of(why.code), body)
+    return CommandMessage(status or status_of(why.code), body)

@@ -14,7 +14,7 @@ import msgspec
 
 from turnlog.core.kinds import Phase
 from turnlog.core.pins import COMMAND
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log
 from turnlog.record.errors import Failure, Progress
@@ -26,9 +26,9 @@ from turnlog.wire.endpoint import RpcRefusal
 from turnlog.wire.mcp import PARSE_ERROR
 
 from .child import start
-from .command_endpoint import Asked, Front, refusing
+from .command_endpoint import CommandEndpoint, EndpointRequest, refusing
 from .startup import startup_limit
-from .supervisor import Lane
+from .supervisor import Supervisor
 
 _SWEEP: Final = 30.0
 _NOTICE: Final = 5.0
@@ -43,7 +43,7 @@ class Commands:
         upstreams: Mapping[str, UpstreamSettings],
         log: Log,
         recorder: Recorder,
-        rules: Rules,
+        rules: ActiveRules,
         clean: Callable[[str], str],
         principals: PrincipalNames,
     ) -> None:
@@ -58,11 +58,13 @@ class Commands:
             if upstream.command
         }
 
-    def _front(self, name: str, upstream: UpstreamSettings, log: Log, recorder: Recorder) -> Front:
+    def _front(
+        self, name: str, upstream: UpstreamSettings, log: Log, recorder: Recorder
+    ) -> CommandEndpoint:
         startup = partial(startup_limit, self._rules, name)
 
-        def lane(renames: bool) -> Lane:
-            return Lane(
+        def lane(renames: bool) -> Supervisor:
+            return Supervisor(
                 name,
                 partial(start, upstream.command, upstream.env, upstream.cwd),
                 log,
@@ -73,7 +75,7 @@ class Commands:
                 renames=renames,
             )
 
-        return Front(lane, upstream.share, self._principals)
+        return CommandEndpoint(lane, upstream.share, self._principals)
 
     async def __aenter__(self) -> "Commands":
         """Begin."""
@@ -115,7 +117,7 @@ class Commands:
         one_line = _on_one_line(whole)
         if one_line is None:
             return refusing(b"", RpcRefusal(PARSE_ERROR, "the body is no JSON-RPC message"))
-        asked = Asked(method, _fields(lines), one_line, progress)
+        asked = EndpointRequest(method, _fields(lines), one_line, progress)
         return await self._fronts[target.origin].answer(asked)
 
     def notify(

@@ -7,7 +7,7 @@ from typing import Final
 from turnlog.wire.message import LinePiece, LineReader
 
 from .process import GRACE, Process
-from .reply import Reply
+from .reply import CommandReply
 
 LONGEST: Final = 64 << 20
 """bytes: a command that writes a longer line is ended."""
@@ -15,7 +15,7 @@ _LINE: Final = 1 << 20
 """bytes: a longer line is put together from pieces."""
 
 
-class Hearing:
+class OutputLines:
     """Reads one process. `take` gets each of its lines, without what ends it.
 
     `crowded` tells which answer its agent leaves too much of unread, if any.
@@ -25,7 +25,7 @@ class Hearing:
         self,
         process: Process,
         take: Callable[[bytes], None],
-        crowded: Callable[[], Reply | None],
+        crowded: Callable[[], CommandReply | None],
     ) -> None:
         self._process = process
         self._reader = LineReader(_LINE)
@@ -33,7 +33,7 @@ class Hearing:
         self._crowded = crowded
         self._parts: list[bytes] = []
         self._size = 0
-        self._waits_for: Reply | None = None
+        self._waits_for: CommandReply | None = None
         self._lifted = False
 
     def take(self, chunk: bytes) -> None:

@@ -27,11 +27,11 @@ from turnlog.wire.jsonrpc import (
 )
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member, with_messages
 
-from .client import Seat
-from .pending import Open, Pending
+from .client import CommandClient
+from .pending import OpenRequest, PendingRequests
 from .process import Process
 from .questions import refusal
-from .reply import Reply
+from .reply import CommandReply
 from .startup import FRAMED, Startup
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -54,7 +54,7 @@ _NOBODY: Final = "several sessions share this command, and nothing tells which o
 _LEFT: Final = "the session has ended"
 
 
-class Switchboard:
+class Multiplexer:
     """The conversations of one command. `renames` tells whether several agents may talk to it."""
 
     def __init__(
@@ -67,8 +67,8 @@ class Switchboard:
         self.renames = renames
         self.process: Process | None = None
         """What is talked to now."""
-        self.seats: set[Seat] = set()
-        self._pending = Pending()
+        self.seats: set[CommandClient] = set()
+        self._pending = PendingRequests()
         self._startup = Startup(inf, lambda: None)
         """Of the latest process."""
         self._began = False
@@ -81,7 +81,7 @@ class Switchboard:
         listens = any(seat.listener is not None for seat in self.seats)
         return not listens and not self._pending.is_awaited
 
-    def is_quiet(self, seat: Seat) -> bool:
+    def is_quiet(self, seat: CommandClient) -> bool:
         """Return whether one client waits for nothing."""
         return seat.listener is None and not self._pending.waiting(seat)
 
@@ -107,7 +107,7 @@ class Switchboard:
                     one.reply.mark(Flag.PROCESS_EXIT)
                 self._fail(one, kind, detail, phase)
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: CommandClient) -> None:
         """Remove a client: its requests are cancelled, questions to it are answered by an error."""
         self.seats.discard(seat)
         for one in self._pending:
@@ -120,7 +120,9 @@ class Switchboard:
         if seat.listener is not None:
             seat.listener.end()
 
-    def _fail(self, one: Open, kind: ErrorKind, detail: str, phase: Phase | None = None) -> None:
+    def _fail(
+        self, one: OpenRequest, kind: ErrorKind, detail: str, phase: Phase | None = None
+    ) -> None:
         self._pending.take(id_key(one.raw_id))
         if one.reply is not None:
             one.reply.lift()
@@ -128,7 +130,9 @@ class Switchboard:
 
     # -- to the command --------------------------------------------------------------------
 
-    def ask(self, seat: Seat, reply: Reply, messages: Sequence[Message], line: bytes) -> None:
+    def ask(
+        self, seat: CommandClient, reply: CommandReply, messages: Sequence[Message], line: bytes
+    ) -> None:
         """Send requests whose answers belong to `reply`."""
         seat.drain(reply)
         if self.renames:
@@ -141,7 +145,7 @@ class Switchboard:
             line = self._answering(seat, messages, line)
         self.write(line)
 
-    def tell(self, seat: Seat, messages: Sequence[Message], line: bytes) -> None:
+    def tell(self, seat: CommandClient, messages: Sequence[Message], line: bytes) -> None:
         """Send what gets no answer."""
         if self.renames:
             line = self._outgoing(seat, None, line)
@@ -152,18 +156,18 @@ class Switchboard:
             line = self._answering(seat, messages, line)
         self.write(line)
 
-    def open(self, reply: Reply, handshake: bytes) -> None:
+    def open(self, reply: CommandReply, handshake: bytes) -> None:
         """Send a request in no agent's name."""
         asked = Message(kind=Kind.REQUEST, id=b"0")
-        self.write(self._renamed(Seat(), reply, asked, handshake))
+        self.write(self._renamed(CommandClient(), reply, asked, handshake))
 
-    def left(self, reply: Reply) -> None:
+    def left(self, reply: CommandReply) -> None:
         """Detach a reply that nobody reads any more; what it waits for goes on, as far as such requests
         are remembered: a question for the sake of one that was forgotten would be put to somebody else."""
         for one in self._pending.left(reply):
             self.write(mcp.cancellation(one.raw_id, _LEFT))
 
-    def cancel(self, reply: Reply) -> None:
+    def cancel(self, reply: CommandReply) -> None:
         """Cancel the requests of a reply that nobody reads any more."""
         for key in list(reply.awaited):
             if (one := self._pending.forget(key)) is not None:
@@ -174,11 +178,11 @@ class Switchboard:
         if self.process is not None and line:
             self.process.outbox.line(line + b"\n")
 
-    def _outgoing(self, seat: Seat, reply: Reply | None, line: bytes) -> bytes:
+    def _outgoing(self, seat: CommandClient, reply: CommandReply | None, line: bytes) -> bytes:
         """Return what of a line goes to the command, as that is to read it."""
         return with_messages(line, lambda item, text: self._sent(seat, reply, item, text))
 
-    def _answering(self, seat: Seat, messages: Sequence[Message], line: bytes) -> bytes:
+    def _answering(self, seat: CommandClient, messages: Sequence[Message], line: bytes) -> bytes:
         """Return what of a line goes to a command of the agent's own: all but an answer to a
         question of a process that is gone, whose id the next one may have given again."""
         if not self._began_anew or not any(message.kind in _ANSWERS for message in messages):
@@ -190,7 +194,9 @@ class Switchboard:
 
         return with_messages(line, passing)
 
-    def _sent(self, seat: Seat, reply: Reply | None, message: Message, text: bytes) -> bytes | None:
+    def _sent(
+        self, seat: CommandClient, reply: CommandReply | None, message: Message, text: bytes
+    ) -> bytes | None:
         """Return a message of an agent's for the command; `None` where it must not get there."""
         match message.kind:
             case Kind.REQUEST:
@@ -205,7 +211,9 @@ class Switchboard:
             case _:
                 assert_never(message.kind)
 
-    def _renamed(self, seat: Seat, reply: Reply, message: Message, text: bytes) -> bytes:
+    def _renamed(
+        self, seat: CommandClient, reply: CommandReply, message: Message, text: bytes
+    ) -> bytes:
         """Return a request with an id and a progress token of its own."""
         ours = self._recorder.new_request_id()
         token = self._recorder.new_request_id() if mcp.wanted_progress(message) else b""
@@ -215,11 +223,16 @@ class Switchboard:
         return with_id(text, ours) or text
 
     def _await(
-        self, seat: Seat, reply: Reply, message: Message, raw_id: bytes, token: bytes
+        self,
+        seat: CommandClient,
+        reply: CommandReply,
+        message: Message,
+        raw_id: bytes,
+        token: bytes,
     ) -> None:
         self._startup.ask()
         self._pending.add(
-            Open(
+            OpenRequest(
                 seat=seat,
                 reply=reply,
                 process=self.process,
@@ -231,7 +244,7 @@ class Switchboard:
             )
         )
 
-    def _taken_back(self, seat: Seat, message: Message, text: bytes) -> bytes | None:
+    def _taken_back(self, seat: CommandClient, message: Message, text: bytes) -> bytes | None:
         """Return a cancel with the id that the process knows."""
         key = mcp.cancelled_id(message)
         its = (one for one in self._pending if one.seat is seat and not one.is_cancelled)
@@ -243,7 +256,7 @@ class Switchboard:
 
     # -- from the command ------------------------------------------------------------------
 
-    def crowded(self) -> Reply | None:
+    def crowded(self) -> CommandReply | None:
         """Return an answer that its agent leaves too much of unread, where nobody else waits for it."""
         replies = () if self.renames else self._pending.replies
         return next((reply for reply in replies if reply.is_crowded), None)
@@ -330,7 +343,7 @@ class Switchboard:
             self._log.emit(QuestionRefused(server=self._name, method=method))
             self.write(refusal(message.id, _NOBODY))
 
-    def _asking(self, seat: Seat, message: Message, line: bytes) -> bytes:
+    def _asking(self, seat: CommandClient, message: Message, line: bytes) -> bytes:
         """Return a question as the agent gets it: with an id that no process before has given."""
         if not self._began_anew:
             if self.renames:
@@ -365,13 +378,13 @@ class Switchboard:
                 if (hearer := self._hearer(seat)) is not None:
                     self._give(seat, hearer, line)
 
-    def _tell(self, one: Open, path: Sequence[str], own: bytes, line: bytes) -> None:
+    def _tell(self, one: OpenRequest, path: Sequence[str], own: bytes, line: bytes) -> None:
         """Send a client a notification about one of its requests, with its own id."""
         if one.reply is not None:
             told = (with_member(line, path, own) or line) if self.renames else line
             self._give(one.seat, one.reply, told)
 
-    def _give(self, seat: Seat, reply: Reply, line: bytes) -> None:
+    def _give(self, seat: CommandClient, reply: CommandReply, line: bytes) -> None:
         """Send a client what is no response."""
         reply.add(line)
         if self.renames or reply is seat.listener:
@@ -382,14 +395,14 @@ class Switchboard:
             if seat.listener is not None:
                 self._give(seat, seat.listener, line)
 
-    def _meant(self) -> Seat | None:
+    def _meant(self) -> CommandClient | None:
         """Return the only agent there is, else the only one that has a call open."""
         if len(self.seats) == 1:
             return next(iter(self.seats))
         calling = {one.seat for one in self._pending if one.is_call}
         return calling.pop() if len(calling) == 1 else None
 
-    def _taking_back(self, message: Message, line: bytes) -> tuple[Seat, bytes] | None:
+    def _taking_back(self, message: Message, line: bytes) -> tuple[CommandClient, bytes] | None:
         """Return whom the command asked what it takes back, and that in the agent's words."""
         key = mcp.cancelled_id(message)
         if key is None:
@@ -399,7 +412,7 @@ class Switchboard:
                 return seat, with_cancelled_ids(line, {key: asked.own_id}) or line
         return None
 
-    def _hear(self, seat: Seat, line: bytes) -> None:
+    def _hear(self, seat: CommandClient, line: bytes) -> None:
         """Send a client a notification that names no request; it may be kept for later."""
         hearer = self._hearer(seat)
         if hearer is not None:
@@ -407,7 +420,7 @@ class Switchboard:
         else:
             seat.keep(line)
 
-    def _hearer(self, seat: Seat) -> Reply | None:
+    def _hearer(self, seat: CommandClient) -> CommandReply | None:
         """Return where an agent hears such things: the only answer to come, else its stream."""
         waiting = [reply for reply in self._pending.waiting(seat) if reply.streams]
         if len(waiting) == 1:

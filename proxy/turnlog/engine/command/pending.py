@@ -12,19 +12,19 @@ from turnlog.exchange.duplicates import CANCELLED_LIFE
 from turnlog.record.errors import LateReader
 from turnlog.wire.jsonrpc import Message, id_key
 
-from .client import Seat
+from .client import CommandClient
 from .process import Process
-from .reply import Reply
+from .reply import CommandReply
 
 _MOST: Final = 1024
 """Requests that nobody waits for, and that a command has not answered."""
 
 
-class Open(Struct, frozen=True, kw_only=True):
+class OpenRequest(Struct, frozen=True, kw_only=True):
     """A request that has no answer yet."""
 
-    seat: Seat
-    reply: Reply | None
+    seat: CommandClient
+    reply: CommandReply | None
     """Where its answer goes; `None` once nobody waits for it."""
     process: Process | None
     """What has to answer."""
@@ -42,11 +42,11 @@ class Open(Struct, frozen=True, kw_only=True):
     """Whether its agent took it back; somebody else may want its answer."""
 
 
-class Pending:
+class PendingRequests:
     """All of one command's, by the keys of their ids."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Open] = {}
+        self._open: dict[str, OpenRequest] = {}
         self._unawaited: dict[str, None] = {}
         """Those that nobody waits for, by the same keys, those left first in front."""
         self._tokens: dict[str, str] = {}
@@ -54,11 +54,11 @@ class Pending:
         self._late: OrderedDict[str, tuple[LateReader, str]] = OrderedDict()
         """What reads late answers, to requests that were given up, and the keys of their agents' ids."""
 
-    def __iter__(self) -> Iterator[Open]:
+    def __iter__(self) -> Iterator[OpenRequest]:
         """Go through them, oldest first."""
         return iter(list(self._open.values()))
 
-    def add(self, one: Open) -> None:
+    def add(self, one: OpenRequest) -> None:
         """Wait for an answer."""
         key = id_key(one.raw_id)
         self.take(key)
@@ -73,15 +73,15 @@ class Pending:
         """Return whether there is one with an id."""
         return key in self._open
 
-    def find(self, key: str) -> Open | None:
+    def find(self, key: str) -> OpenRequest | None:
         """Return the one with an id."""
         return self._open.get(key)
 
-    def reported(self, token: str) -> Open | None:
+    def reported(self, token: str) -> OpenRequest | None:
         """Return the one whose progress is reported with a token."""
         return self._open.get(self._tokens.get(token, ""))
 
-    def take(self, key: str) -> Open | None:
+    def take(self, key: str) -> OpenRequest | None:
         """Wait for one no more: it is answered, or will not be."""
         one = self._open.pop(key, None)
         if one is None:
@@ -93,7 +93,7 @@ class Pending:
             one.reply.awaited.discard(key)
         return one
 
-    def forget(self, key: str) -> Open | None:
+    def forget(self, key: str) -> OpenRequest | None:
         """Wait for one no more; a reply that waits for nothing else is over."""
         one = self.take(key)
         if one is None or one.reply is None:
@@ -104,7 +104,7 @@ class Pending:
             one.reply.end()
         return one
 
-    def leave(self, one: Open) -> None:
+    def leave(self, one: OpenRequest) -> None:
         """Remember what reads the late answer to a request that is given up."""
         if one.reply is None or one.reply.late is None:
             return
@@ -131,12 +131,12 @@ class Pending:
             one = self._open[key] = structs.replace(one, is_cancelled=True)
             asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._drop, key, one)
 
-    def _drop(self, key: str, one: Open) -> None:
+    def _drop(self, key: str, one: OpenRequest) -> None:
         # Another request may have taken the same id since.
         if self._open.get(key) is one:
             self.forget(key)
 
-    def left(self, reply: Reply) -> list[Open]:
+    def left(self, reply: CommandReply) -> list[OpenRequest]:
         """Learn that nobody waits for what a reply waits for, which will come all the same, unless it
         was taken back; return what is to be taken back, because so much else is left."""
         for key in list(reply.awaited):
@@ -151,13 +151,13 @@ class Pending:
         surplus = islice(self._unawaited, max(len(self._unawaited) - _MOST, 0))
         return [one for key in list(surplus) if (one := self.take(key)) is not None]
 
-    def waiting(self, seat: Seat) -> list[Reply]:
+    def waiting(self, seat: CommandClient) -> list[CommandReply]:
         """Return where one agent waits for answers, each once."""
         found = (one.reply for one in self._open.values() if one.seat is seat)
         return list(dict.fromkeys(reply for reply in found if reply is not None))
 
     @property
-    def replies(self) -> set[Reply]:
+    def replies(self) -> set[CommandReply]:
         """Where answers are waited for."""
         return {one.reply for one in self._open.values() if one.reply is not None}
 

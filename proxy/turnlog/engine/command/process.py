@@ -26,7 +26,7 @@ _KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
 
 
-class Hearer(Protocol):
+class OutputReader(Protocol):
     """Reads the output of a command."""
 
     def take(self, chunk: bytes) -> None:
@@ -101,7 +101,7 @@ class Process:
         """Wait until it reads nothing any more."""
         await self._stdin.unread()
 
-    async def run(self, hearer: Hearer) -> int:
+    async def run(self, hearer: OutputReader) -> int:
         """Carry what is said both ways until the command has ended, or is ended.
 
         Returns its exit code, below zero for a signal's number.
@@ -127,13 +127,13 @@ class Process:
             os.close(self._child.stdout)
         return await self._exited
 
-    async def _write(self, hearer: Hearer) -> None:
+    async def _write(self, hearer: OutputReader) -> None:
         try:
             await self.outbox.run()
         except BrokenPipeError:
             hearer.unheard()
 
-    async def _read(self, hearer: Hearer) -> None:
+    async def _read(self, hearer: OutputReader) -> None:
         while chunk := await self._stdout.read():
             hearer.take(chunk)
             await hearer.room()
@@ -142,7 +142,7 @@ class Process:
         await hearer.finish()
         self.leave()
 
-    async def _end(self, reading: "asyncio.Task[None]", hearer: Hearer) -> None:
+    async def _end(self, reading: "asyncio.Task[None]", hearer: OutputReader) -> None:
         """End the command, once it is to end. `reading` is over when nothing can say anything."""
         await asyncio.wait({self.leaving})
         self.outbox.close()
@@ -155,7 +155,7 @@ class Process:
         await asyncio.wait({self._exited})
         self._abandon(hearer)
 
-    def _left_behind(self, hearer: Hearer) -> None:
+    def _left_behind(self, hearer: OutputReader) -> None:
         """End what the command has left behind, unless that may be the server.
 
         A launcher that has done its work leaves with 0, and what it has started reads on.
@@ -163,7 +163,7 @@ class Process:
         if self._exited.result() or not self._stdin.is_read:
             self._abandon(hearer)
 
-    def _abandon(self, hearer: Hearer) -> None:
+    def _abandon(self, hearer: OutputReader) -> None:
         """End what is left, and take what has been said for all there is."""
         self._child.send(signal.SIGKILL)
         self._stdout.abandon()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
@@ -30,7 +30,7 @@ _REASONS: Final = {
 }
 
 
-class Reply:
+class CommandReply:
     """The messages for one request, as they come. `streams` tells whether there may be several."""
 
     def __init__(self, progress: Progress, *, streams: bool) -> None:
@@ -166,14 +166,14 @@ class Reply:
 
 
 class Replied:
-    """A `Reply` as an HTTP answer. `left` is called when nobody reads it any more."""
+    """A `CommandReply` as an HTTP answer. `left` is called when nobody reads it any more."""
 
     def __init__(
         self,
-        reply: Reply,
-        patience: Patience | None,
+        reply: CommandReply,
+        patience: Deadlines | None,
         headers: Headers,
-        left: Callable[[Reply], None],
+        left: Callable[[CommandReply], None],
         *,
         status: int = 200,
     ) -> None:
@@ -211,7 +211,7 @@ class Replied:
         self._left(self._reply)
 
 
-class Said:
+class CommandMessage:
     """An answer of a moment: a status, and perhaps a short JSON body."""
 
     def __init__(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:

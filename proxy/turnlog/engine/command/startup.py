@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import Subject
 from turnlog.wire.message import is_length_header
@@ -92,7 +92,7 @@ class Startup:
         self._expired()
 
 
-def startup_limit(rules: Rules, server: str) -> float:
+def startup_limit(rules: ActiveRules, server: str) -> float:
     """Return `timeout.startup` of a server, in s, by the rules that are for all it is asked."""
     subject = Subject(server=server, tool="", method="initialize")
     limit = rules.book.policy(subject, lambda: UNREADABLE).timeout.startup

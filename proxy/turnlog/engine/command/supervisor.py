@@ -20,11 +20,11 @@ from turnlog.record.recorder import Recorder
 from turnlog.wire.jsonrpc import Kind, Message, parse
 
 from .child import Child
-from .client import Seat
-from .hearing import Hearing
-from .multiplexer import Switchboard
+from .client import CommandClient
+from .hearing import OutputLines
+from .multiplexer import Multiplexer
 from .process import Process
-from .reply import Reply
+from .reply import CommandReply
 from .startup import ENDED, Startup
 
 _SHORT_LIFE: Final = 10.0
@@ -50,7 +50,7 @@ class Met(Struct, frozen=True):
     answer: bytes = b""
 
 
-class Lane:
+class Supervisor:
     """One command. `renames` tells whether several agents may talk to it."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Lane:
         self._limit = startup
         self._startup = Startup(inf, self.close)
         """Of the latest process."""
-        self._board = Switchboard(name, log, recorder, clean, renames=renames)
+        self._board = Multiplexer(name, log, recorder, clean, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
@@ -94,26 +94,28 @@ class Lane:
         """Whether nobody waits for anything."""
         return self._board.is_idle
 
-    def is_quiet(self, seat: Seat) -> bool:
+    def is_quiet(self, seat: CommandClient) -> bool:
         """Return whether one client waits for nothing."""
         return self._board.is_quiet(seat)
 
     # -- its agents ------------------------------------------------------------------------
 
-    def seat(self) -> Seat:
+    def seat(self) -> CommandClient:
         """Add a client."""
-        seat = Seat()
+        seat = CommandClient()
         self._board.seats.add(seat)
         return seat
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: CommandClient) -> None:
         """Remove a client; with the last one the process ends, and no other is started."""
         if self._board.seats == {seat}:
             self.end()
         else:
             self._board.leave(seat)
 
-    def ask(self, seat: Seat, reply: Reply, messages: Sequence[Message], line: bytes) -> None:
+    def ask(
+        self, seat: CommandClient, reply: CommandReply, messages: Sequence[Message], line: bytes
+    ) -> None:
         """Send requests whose answers belong to `reply`."""
         self._use(seat)
         if self._board.process is None:
@@ -122,25 +124,25 @@ class Lane:
         else:
             self._board.ask(seat, reply, messages, line)
 
-    def tell(self, seat: Seat, messages: Sequence[Message], line: bytes) -> None:
+    def tell(self, seat: CommandClient, messages: Sequence[Message], line: bytes) -> None:
         """Send what gets no answer."""
         self._use(seat)
         self._board.tell(seat, messages, line)
 
-    def left(self, reply: Reply) -> None:
+    def left(self, reply: CommandReply) -> None:
         """Detach a reply that nobody reads any more; what it waits for goes on."""
         self._board.left(reply)
 
-    def cancel(self, reply: Reply) -> None:
+    def cancel(self, reply: CommandReply) -> None:
         """Cancel the requests of a reply that nobody reads any more."""
         self._board.cancel(reply)
 
-    def _use(self, seat: Seat) -> None:
+    def _use(self, seat: CommandClient) -> None:
         self.used = seat.used = asyncio.get_running_loop().time()
 
     # -- its process -----------------------------------------------------------------------
 
-    async def connect(self, handshake: bytes = b"") -> "Lane":
+    async def connect(self, handshake: bytes = b"") -> "Supervisor":
         """Start the process where it does not run. Raises `Failure`.
 
         `handshake` opens a conversation that nobody has opened yet.
@@ -191,7 +193,7 @@ class Lane:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended = "it could not be talked to"
         try:
-            hearing = Hearing(process, partial(self._board.take, process), self._board.crowded)
+            hearing = OutputLines(process, partial(self._board.take, process), self._board.crowded)
             code = await process.run(hearing)
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
             self._note_end(process, startup, code)
@@ -224,7 +226,7 @@ class Lane:
 
         Cancelled, or without a result, it leaves nothing to be talked to.
         """
-        reply = Reply(Progress(), streams=False)
+        reply = CommandReply(Progress(), streams=False)
         self._board.open(reply, handshake)
         try:
             (answer,) = await reply.some()

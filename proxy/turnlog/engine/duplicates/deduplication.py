@@ -31,15 +31,23 @@ from turnlog.exchange.duplicates import (
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, SessionUncovered
-from turnlog.record.attempt import NO_LINKS, Ask, Attempt, Guess, Links, Reply, Settled
+from turnlog.record.attempt import (
+    NO_LINKS,
+    AnswerFacts,
+    Ask,
+    Attempt,
+    DuplicateLinks,
+    GuessedCaller,
+    StoredTicket,
+)
 from turnlog.record.errors import in_time
-from turnlog.record.own_answers import Made
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.record.recorder import Recorder
 from turnlog.rules.model import OnDuplicate
 from turnlog.store.base import Conflict, SessionRef, Store, View
 
-from .duplicate_index import StoredCalls
-from .duplicate_match import Caller, Found, InDoubt, Joins, Repeated
+from .duplicate_index import DuplicateIndex
+from .duplicate_match import DuplicateMatch, InDoubt, Joins, Repeated, RequestKey
 
 KEPT: Final = 16 << 20
 """bytes: a larger answer is not given again."""
@@ -80,7 +88,7 @@ def _unnoticed(_: str) -> None:
     return
 
 
-class Repeats:
+class Deduplicator:
     """The guarded calls of one proxy, under way and lately ended."""
 
     def __init__(
@@ -101,7 +109,7 @@ class Repeats:
         self._clock = clock
         self._replacements = replacements or Replacements()
         self._uncovered = uncovered
-        self._stored = StoredCalls(store, limits, clock, log)
+        self._stored = DuplicateIndex(store, limits, clock, log)
         self._recorder = recorder
         self._limits = limits
         self._stop = stop
@@ -181,7 +189,7 @@ class Repeats:
             ask, self._recorder, self._clock, self._limits, stateless=False, is_guarded=False
         )
 
-    def on_guessed_call(self, guess: Guess) -> None:
+    def on_guessed_call(self, guess: GuessedCaller) -> None:
         """Remember a call in a session that is only guessed."""
         if not guess.pair:
             return
@@ -198,7 +206,7 @@ class Repeats:
         running = self._known.get(link)
         if running is None:
             return ask
-        found = Found(
+        found = DuplicateMatch(
             earlier=running.seen(),
             call=running.ask.call,
             keyed=False,
@@ -223,7 +231,7 @@ class Repeats:
         ago = {connection: now - at for connection, at in calls.items()}
         return may_join_guessed_session(ago, own, self._limits.cancel_grace)
 
-    def _after(self, ask: Ask, found: Found, *, before: Joins | None, doubts: bool) -> Ask:
+    def _after(self, ask: Ask, found: DuplicateMatch, *, before: Joins | None, doubts: bool) -> Ask:
         """Return what a call is recorded as after an earlier one. Raises as `admitted` does."""
         since, joined = (before.since, before.joined) if before is not None else (None, False)
         verdict = self._verdict(ask, found, joined=joined, waited=_waited(since))
@@ -300,7 +308,7 @@ class Repeats:
         guessed = (Flag.INFERRED,) if joins.found.is_guessed else ()
         if guessed and joins.found.running is not None and joins.ask.guess is not None:
             joins.found.running.on_guess_left(joins.ask.guess.connection)
-        reply = Reply(flags=(Flag.JOINED, *guessed), detail=detail)
+        reply = AnswerFacts(flags=(Flag.JOINED, *guessed), detail=detail)
         waited = _waited(joins.since)
         self._recorder.unsent(asked, ending, reply, joins.found.source, waited=waited)
 
@@ -323,9 +331,9 @@ class Repeats:
         """Queue a note on an outcome that another process may have written."""
         session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
         session.id = outcome.link.session
-        self._recorder.note(kind, session, outcome.facts, Settled(outcome))
+        self._recorder.note(kind, session, outcome.facts, StoredTicket(outcome))
 
-    def on_late_cancel(self, by: Caller) -> bool:
+    def on_late_cancel(self, by: RequestKey) -> bool:
         """Count a call's answer as not delivered, because its caller cancels right after it.
 
         A caller ignores what comes after its cancel (MCP, cancellation), and may make the call again.
@@ -340,7 +348,7 @@ class Repeats:
             attempt = running.attempt
             if attempt is None:
                 continue
-            if Caller(attempt.scope, attempt.kin, attempt.caller_key).is_same(by):
+            if RequestKey(attempt.scope, attempt.kin, attempt.caller_key).is_same(by):
                 return running.on_late_cancel()
         return False
 
@@ -359,7 +367,7 @@ class Repeats:
             self._told.append(repeated)
             asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._told.remove, repeated)
 
-    def over(self, running: CallDriver, kept: Made | None = None) -> None:
+    def over(self, running: CallDriver, kept: OwnAnswer | None = None) -> None:
         """Mark a call as over, or over anew; hold its answer while there is room."""
         self._held -= running.size
         running.kept = kept if self._remembers(running) else None
@@ -439,7 +447,9 @@ class Repeats:
 
     # -- what came before ------------------------------------------------------------------
 
-    def _verdict(self, ask: Ask, found: Found, *, joined: bool, waited: float) -> DuplicateAction:
+    def _verdict(
+        self, ask: Ask, found: DuplicateMatch, *, joined: bool, waited: float
+    ) -> DuplicateAction:
         """Return what an earlier call means for this one."""
         earlier = found.earlier
         if joined:
@@ -455,7 +465,7 @@ class Repeats:
         )
         return decide_duplicate(earlier, asked, self._limits)
 
-    def _find(self, view: View | None, ask: Ask) -> Iterator[Found]:
+    def _find(self, view: View | None, ask: Ask) -> Iterator[DuplicateMatch]:
         """Yield the latest call with the same key, else the latest that asked the same; then the latest
         that asked it for another principal."""
         links = ask.links
@@ -467,7 +477,7 @@ class Repeats:
             if others is not None:
                 yield others
 
-    def _same(self, view: View | None, links: Links) -> Found | None:
+    def _same(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
         found = self._latest(view, links.key, links, keyed=True) if links.key else None
         if found is None and links.same:
             found = self._latest(view, links.same, links, keyed=False)
@@ -491,11 +501,11 @@ class Repeats:
         self,
         view: View | None,
         link: bytes,
-        links: Links,
+        links: DuplicateLinks,
         *,
         keyed: bool,
         likeness: Likeness = Likeness.SAME,
-    ) -> Found | None:
+    ) -> DuplicateMatch | None:
         """Return the latest call with a link, be it of this process or of another."""
         stored = self._stored.find(view, link, links, keyed=keyed, likeness=likeness)
         here = self._known.get(link)
@@ -518,7 +528,7 @@ class Repeats:
             warned=mine is not None and mine.earlier.warned,
         )
         commits = mine.commits if mine is not None else ()
-        return Found(
+        return DuplicateMatch(
             earlier=earlier, call=here.ask.call, keyed=keyed, running=here, commits=commits
         )
 
@@ -530,14 +540,14 @@ class Repeats:
     # -- the answer ------------------------------------------------------------------------
 
     def _repeated(
-        self, ask: Ask, found: Found, verdict: DuplicateAction, *, since: float | None
+        self, ask: Ask, found: DuplicateMatch, verdict: DuplicateAction, *, since: float | None
     ) -> Repeated:
         """Record a call that is not sent; return what its caller gets.
 
         `since` is when it began to wait, on the loop's clock, if it did.
         """
         joined = since is not None
-        answer: Made | None = None
+        answer: OwnAnswer | None = None
         flags: tuple[Flag, ...] = ()
         links = NO_LINKS
         if verdict is DuplicateAction.REPLAY:
@@ -550,7 +560,7 @@ class Repeats:
             ending = unsent_ending(verdict)
             flags = (Flag.JOINED,) if joined else ()
             if verdict is DuplicateAction.UNKNOWN:
-                links = Links(told=self._stored.told(found.call))
+                links = DuplicateLinks(told=self._stored.told(found.call))
         if verdict is DuplicateAction.REPLAY or verdict is DuplicateAction.LATE:
             links = _answered(ask.links, found)
         said = "" if answer is not None else _said(verdict, found)
@@ -558,11 +568,11 @@ class Repeats:
         asked = structs.replace(ask, links=links)
         if found.is_guessed:
             flags = (*flags, Flag.INFERRED)
-        reply = Reply(flags=flags, detail=said, said=said)
+        reply = AnswerFacts(flags=flags, detail=said, said=said)
         attempt = self._recorder.unsent(asked, ending, reply, found.source, waited=_waited(since))
         return Repeated(attempt, answer, said, found)
 
-    def _kept(self, found: Found) -> Made | None:
+    def _kept(self, found: DuplicateMatch) -> OwnAnswer | None:
         """Return the whole answer to an earlier call, from memory, else from the store."""
         if found.running is not None and found.running.kept is not None:
             return found.running.kept
@@ -602,7 +612,7 @@ def _caller(ask: Ask) -> tuple[str, str, str]:
     return ask.principal, ask.target, ask.client
 
 
-def _said(verdict: DuplicateAction, found: Found) -> str:
+def _said(verdict: DuplicateAction, found: DuplicateMatch) -> str:
     if found.earlier.likeness is Likeness.UNTARGETED:
         return _SAYS_UNTARGETED
     return _SAYS[verdict]
@@ -612,14 +622,14 @@ def _waited(since: float | None) -> float:
     return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
 
-def _answered(links: Links, found: Found) -> Links:
+def _answered(links: DuplicateLinks, found: DuplicateMatch) -> DuplicateLinks:
     """Return the links of a call that another one answers: its key stands for that one from now on."""
     if not links.key:
         return NO_LINKS
-    return Links(key=links.key, keyed_input=links.keyed_input, source=found.call)
+    return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=found.call)
 
 
-def _is_later(stored: Found, here: CallDriver) -> bool:
+def _is_later(stored: DuplicateMatch, here: CallDriver) -> bool:
     """Return whether the newest call in the log came after one that is remembered here."""
     if stored.call == here.ask.call:
         return False

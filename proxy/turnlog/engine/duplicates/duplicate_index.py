@@ -13,12 +13,12 @@ from turnlog.core.kinds import Effect
 from turnlog.exchange.duplicates import Likeness, NeverTwice
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
-from turnlog.record.attempt import NO_LINKS, Ask, Links, source_of
-from turnlog.record.own_answers import Made, retold_answer
+from turnlog.record.attempt import NO_LINKS, Ask, DuplicateLinks, source_of
+from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Store, StoreError, View
 
-from .duplicate_match import Found, commits_of, damaged, earlier_of, source_in
+from .duplicate_match import DuplicateMatch, commits_of, damaged, earlier_of, source_in
 
 _MOST: Final = 2_048
 """Calls of others that are remembered because their answers arrived by way of this process."""
@@ -26,7 +26,7 @@ _MOST: Final = 2_048
 _SAME: Final = Likeness.SAME
 
 
-class StoredCalls:
+class DuplicateIndex:
     """Earlier calls by the keyed digests in their intents. A store that cannot be read stops no call."""
 
     def __init__(self, store: Store, limits: NeverTwice, clock: Clock, log: Log) -> None:
@@ -50,12 +50,12 @@ class StoredCalls:
         kept = canon if len(form) <= OFF_LOOP else None
         return structs.replace(ask, canonical=kept, links=links)
 
-    def _links(self, ask: Ask, named: str, before: Sequence[str], asks: bytes) -> Links:
+    def _links(self, ask: Ask, named: str, before: Sequence[str], asks: bytes) -> DuplicateLinks:
         """Return the links of a call with the input `asks`, in the session that is `named`, if any."""
         tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
         key = f"{ask.principal}\0{tool}\0{ask.key}" if ask.key else ""
         input_digest = sha256(asks).digest()
-        links = Links()
+        links = DuplicateLinks()
         if named:
             session = named.rpartition(ALIAS_SEPARATOR)[0]  # without the principal
             links = structs.replace(
@@ -72,7 +72,7 @@ class StoredCalls:
             )
         return self._with_former(links, ask, asks)
 
-    def _with_former(self, links: Links, ask: Ask, asks: bytes) -> Links:
+    def _with_former(self, links: DuplicateLinks, ask: Ask, asks: bytes) -> DuplicateLinks:
         """Add the links by which 0.1 would have found the call."""
         former, tool = ask.former, f"{ask.server}\0{ask.tool}\0{ask.method}"
         if links.same and former.session:
@@ -121,11 +121,11 @@ class StoredCalls:
         self,
         view: View | None,
         link: bytes,
-        links: Links,
+        links: DuplicateLinks,
         *,
         keyed: bool,
         likeness: Likeness = _SAME,
-    ) -> Found | None:
+    ) -> DuplicateMatch | None:
         """Return the newest call with a link."""
         if view is None:
             return None
@@ -136,8 +136,8 @@ class StoredCalls:
             return None
 
     def _read(
-        self, view: View, link: bytes, links: Links, *, keyed: bool, likeness: Likeness
-    ) -> Found | None:
+        self, view: View, link: bytes, links: DuplicateLinks, *, keyed: bool, likeness: Likeness
+    ) -> DuplicateMatch | None:
         try:
             intent = view.linked(link)
             if intent is None:
@@ -166,7 +166,7 @@ class StoredCalls:
             likeness=likeness,
             warned=self._is_warned(view, intent.facts.call),
         )
-        return Found(
+        return DuplicateMatch(
             earlier=earlier,
             call=intent.facts.call,
             keyed=keyed,
@@ -184,7 +184,7 @@ class StoredCalls:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
 
-    def answer(self, found: Found) -> Made | None:
+    def answer(self, found: DuplicateMatch) -> OwnAnswer | None:
         """Return the whole answer to an earlier call; `None` where it is not kept so."""
         outcome = found.outcome
         if outcome is None or outcome.body is None or not outcome.body.output_blob:
@@ -217,7 +217,7 @@ class StoredCalls:
             return True  # that much can be read of it
 
 
-def _has_other_key(links: Links, stored: Sequence[bytes]) -> bool:
+def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     """Return whether a call that was found by what it asks had a key, and not the one of `links`."""
     if not links.key or links.key in stored or links.former_key in stored:
         return False
@@ -225,5 +225,5 @@ def _has_other_key(links: Links, stored: Sequence[bytes]) -> bool:
     return not {links.same, links.anyone, links.former_same}.issuperset(stored)
 
 
-def _same_input(links: Links, stored: Sequence[bytes]) -> bool:
+def _same_input(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     return links.keyed_input in stored or links.former_keyed_input in stored

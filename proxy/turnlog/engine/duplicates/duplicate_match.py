@@ -12,14 +12,14 @@ from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, NoteKind, Ph
 from turnlog.engine.call_driver import CallDriver
 from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.exchange.duplicates import EarlierCall
-from turnlog.record.attempt import Ask, Attempt, Settled
-from turnlog.record.own_answers import Made
+from turnlog.record.attempt import Ask, Attempt, StoredTicket
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.store.base import Corrupt, Ticket, View
 
 _NS: Final = 1_000_000_000
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class DuplicateMatch(Struct, frozen=True, kw_only=True):
     """An earlier call: what is known of it here, or what stands of it in the store."""
 
     earlier: EarlierCall
@@ -52,13 +52,15 @@ class Found(Struct, frozen=True, kw_only=True):
         if self.running is not None and self.running.attempt is not None:
             return self.running.attempt.outcome or self.running.attempt.intent
         commit = self.outcome or last_of(self.commits, CommitKind.INTENT)
-        return Settled(commit) if commit is not None else None
+        return StoredTicket(commit) if commit is not None else None
 
 
 class Repeated(Exception):
     """A call is not sent: an earlier one decides what its caller gets."""
 
-    def __init__(self, attempt: Attempt, answer: Made | None, sentence: str, found: Found) -> None:
+    def __init__(
+        self, attempt: Attempt, answer: OwnAnswer | None, sentence: str, found: DuplicateMatch
+    ) -> None:
         super().__init__(sentence)
         self.attempt = attempt
         """The call's only one, with its ending."""
@@ -66,20 +68,20 @@ class Repeated(Exception):
         """The earlier call's; `None` where turnlog says something itself."""
         self.sentence = sentence
         self.found = found
-        self.caller: Caller | None = None
+        self.caller: RequestKey | None = None
         """The caller that is answered, where it may cancel by an id."""
         self.is_taken_back = False
         """Whether it has cancelled: it does not read the answer."""
 
 
-class Caller(Struct, frozen=True):
+class RequestKey(Struct, frozen=True):
     """One request of one client: its scope, its kin, and its id."""
 
     scope: tuple[str, str]
     kin: str
     id_key: str
 
-    def is_same(self, other: "Caller") -> bool:
+    def is_same(self, other: "RequestKey") -> bool:
         """Return whether both stand for one request."""
         known = self.scope == other.scope or (self.kin != "" and self.kin == other.kin)
         return known and self.id_key == other.id_key
@@ -96,7 +98,7 @@ class InDoubt(Exception):
 class Joins(Exception):
     """A call waits first for an earlier one, which is under way."""
 
-    def __init__(self, ask: Ask, found: Found, since: float, *, joined: bool) -> None:
+    def __init__(self, ask: Ask, found: DuplicateMatch, since: float, *, joined: bool) -> None:
         super().__init__("the same call is under way")
         self.ask = ask
         self.found = found
@@ -113,11 +115,11 @@ class Joins(Exception):
         return at if at < inf else None
 
 
-def damaged(link: bytes, *, keyed: bool, warned: bool) -> Found:
+def damaged(link: bytes, *, keyed: bool, warned: bool) -> DuplicateMatch:
     """Return an earlier call of which the log says no more than that it was made."""
     unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
     earlier = EarlierCall(ending=unknown, began=0.0, warned=warned)
-    return Found(earlier=earlier, call=link, keyed=keyed)
+    return DuplicateMatch(earlier=earlier, call=link, keyed=keyed)
 
 
 def commits_of(view: View, intent: Commit) -> list[Commit]:

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.observe.events import RefusalReason
-from turnlog.record.own_answers import Made, problem
+from turnlog.record.own_answers import OwnAnswer, problem
 from turnlog.transport.message_heads import Memo, RequestHead, RequestStart
 from turnlog.transport.routes import authority_of, is_page, is_probe, origin_form
 from turnlog.wire.http.head import (
@@ -28,7 +28,7 @@ class Refused(Struct, frozen=True):
     """Why a request is not forwarded, and the answer to it."""
 
     reason: RefusalReason
-    made: Made
+    made: OwnAnswer
     value: str = ""
     """What was refused, such as the Host, without secrets."""
 

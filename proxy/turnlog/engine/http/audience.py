@@ -2,7 +2,7 @@
 
 from collections.abc import Coroutine
 
-from turnlog.record.own_answers import Made
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.transport.http_server import Downstream, Gone
 from turnlog.transport.message_heads import lines
 from turnlog.wire.http.head import Headers
@@ -44,7 +44,7 @@ class Audience:
         """Drop the rest of the answer."""
         self._gone = True
 
-    async def say(self, made: Made, told: bytes) -> None:
+    async def say(self, made: OwnAnswer, told: bytes) -> None:
         """Send turnlog's own answer in place of the one that was dropped."""
         if self._down.begun:
             await self._down.end(as_event(made.body))
@@ -76,12 +76,12 @@ class Audience:
         return not self._gone and self._down.finished
 
     @property
-    def kept(self) -> Made | None:
+    def kept(self) -> OwnAnswer | None:
         """The answer as it went; `None` where it is not whole, or was too large."""
         if self._head is None or not self._whole or self._size > _MOST:
             return None
         status, reason, lines = self._head
-        return Made(status, reason, _headers(lines), b"".join(self._body))
+        return OwnAnswer(status, reason, _headers(lines), b"".join(self._body))
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
         """Forward an interim answer."""

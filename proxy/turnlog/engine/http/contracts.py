@@ -10,7 +10,7 @@ from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.broken import BrokenAnswer
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.errors import Failure, LateReader, Progress
-from turnlog.record.own_answers import Made
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Content, Interim
 from turnlog.transport.message_heads import Raw
@@ -22,7 +22,7 @@ from turnlog.wire.sse import Event
 from . import response_buffer
 
 
-class Hearer(response_buffer.Way, Protocol):
+class AgentSide(response_buffer.AnswerSink, Protocol):
     """The agent's side: its request as it came, and where the answer goes."""
 
     @property
@@ -50,7 +50,7 @@ class Hearer(response_buffer.Way, Protocol):
         ...
 
 
-class Watcher(Protocol):
+class AnswerObserver(Protocol):
     """Reads a copy of the answer. Each method returns the tickets to settle before what it read goes on."""
 
     attempt: Attempt | None
@@ -120,7 +120,7 @@ class Watcher(Protocol):
         """Return the message that was just read with that word; `None` where it stays as it is."""
         ...
 
-    def instead(self) -> Made | None:
+    def instead(self) -> OwnAnswer | None:
         """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
         ...
 
@@ -129,7 +129,7 @@ class Watcher(Protocol):
         ...
 
 
-class Exchange(Watcher, Protocol):
+class Exchange(AnswerObserver, Protocol):
     """One request of an agent, as far as it is carried out: MCP messages, or a plain HTTP call."""
 
     driver: CallDriver | None
@@ -146,11 +146,11 @@ class Exchange(Watcher, Protocol):
     @progress.setter
     def progress(self, progress: Progress) -> None: ...
 
-    def kept(self, sent: Made | None) -> Made | None:
+    def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole answer for whoever asks the same again; `sent` is what went, if it is known."""
         ...
 
-    def repeated(self, found: Repeated) -> Made:
+    def repeated(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
         ...
 
@@ -198,7 +198,7 @@ class Exchange(Watcher, Protocol):
         """Wait before the next attempt; the caller may cancel meanwhile."""
         ...
 
-    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+    def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
         """Return the answer where the caller cancelled before the next attempt left."""
         ...
 
@@ -218,15 +218,15 @@ class Exchange(Watcher, Protocol):
         """Read the answer's head."""
         ...
 
-    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         ...
 
-    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
         ...
 
-    def refused(self) -> Made:
+    def refused(self) -> OwnAnswer:
         """Return the answer to a call that cannot be recorded."""
         ...
 
@@ -239,7 +239,7 @@ class Exchange(Watcher, Protocol):
         ...
 
 
-class Way(Protocol):
+class UpstreamSender(Protocol):
     """The way to a tool server: over HTTP, or to a command of ours."""
 
     async def send(

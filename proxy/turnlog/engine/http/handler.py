@@ -16,7 +16,7 @@ from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
-from turnlog.record.own_answers import Made, problem, told
+from turnlog.record.own_answers import OwnAnswer, problem, told
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
@@ -28,10 +28,10 @@ from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_for
 from .admission import Admission, Refused
 from .audience import Audience
 from .bodies import exchange_of, read_exchange
-from .contracts import Hearer
+from .contracts import AgentSide
 from .own_pages import APPLICATION, OwnPages, probed
 from .plain import PlainCall
-from .runner import NO_RULES, Guard, Outlived, Runner
+from .runner import NO_RULES, Guard, HttpCarrier, Outlived
 
 Exchange = McpExchange | PlainCall
 _BODILESS: Final = frozenset({204, 304})
@@ -271,7 +271,7 @@ class Handler:
         driver: CallDriver,
         down: Downstream,
         audience: Audience,
-        runner: Runner,
+        runner: HttpCarrier,
         exchange: Exchange,
         content: Content,
     ) -> None:
@@ -295,7 +295,7 @@ class Handler:
         await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
 
     async def _carried(
-        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
+        self, down: Downstream, runner: HttpCarrier, exchange: Exchange, content: Content
     ) -> None:
         """Forward and relay; whatever ends this early is recorded too."""
         try:
@@ -322,11 +322,11 @@ class Handler:
         if driver is not None and not driver.is_guarded:
             driver.close()
 
-    def _runner(self, down: Hearer, route: Route, exchange: Exchange) -> Runner:
+    def _runner(self, down: AgentSide, route: Route, exchange: Exchange) -> HttpCarrier:
         way = self._commands if route.target.is_command else self._upstreams
         began, attempt = asyncio.get_running_loop().time(), exchange.attempt
         policy = attempt.ask.policy if attempt is not None else NO_RULES
-        return Runner(
+        return HttpCarrier(
             self._context, self._heads, way, down, route, exchange, began, down.raw, policy
         )
 
@@ -348,7 +348,7 @@ class Handler:
             self._context.repeats.arrived(repeated)
 
     async def _leaves(
-        self, down: Downstream, runner: Runner, exchange: Exchange, content: Content
+        self, down: Downstream, runner: HttpCarrier, exchange: Exchange, content: Content
     ) -> bool:
         """Wait until a request may leave; answer one that must not, and return false."""
         try:
@@ -382,7 +382,7 @@ class Handler:
         finally:
             self._listening.discard(task)
 
-    async def _send(self, down: Downstream, made: Made) -> None:
+    async def _send(self, down: Downstream, made: OwnAnswer) -> None:
         if down.method == "HEAD":
             await down.bodiless(made.status, made.reason, lines(made.headers))
         else:

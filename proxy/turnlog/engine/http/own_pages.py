@@ -18,7 +18,7 @@ from msgspec import structs
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
 from turnlog.record.errors import Failure, Progress
-from turnlog.record.own_answers import JSON, Made, problem
+from turnlog.record.own_answers import JSON, OwnAnswer, problem
 from turnlog.store.base import Store, StoreError
 from turnlog.transport.http_client import Answer, Upstreams
 from turnlog.transport.http_server import Downstream, Gone
@@ -126,7 +126,7 @@ async def _pass_on(answer: Answer, down: Downstream) -> None:
     await down.end()
 
 
-def probed(method: str, path: str, store: Store, stop: asyncio.Event) -> Made:
+def probed(method: str, path: str, store: Store, stop: asyncio.Event) -> OwnAnswer:
     """Return the answer to a question for health or readiness; `stop` is set once the proxy stops."""
     if method not in {"GET", "HEAD"}:
         refused = problem(405, "Method Not Allowed", f"{path} takes GET and HEAD", {})
@@ -144,5 +144,5 @@ def probed(method: str, path: str, store: Store, stop: asyncio.Event) -> Made:
         return problem(503, "Service Unavailable", "the store cannot be read", {})
 
 
-def _said(status: str) -> Made:
-    return Made(200, b"OK", JSON, _encode({"status": status}))
+def _said(status: str) -> OwnAnswer:
+    return OwnAnswer(200, b"OK", JSON, _encode({"status": status}))

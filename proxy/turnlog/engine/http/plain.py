@@ -19,11 +19,11 @@ from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
-from turnlog.record.attempt import Ask, Attempt, Reply, following
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.judging import judged, waiting
-from turnlog.record.outcome import Text, answered_plainly
-from turnlog.record.own_answers import KEY, NOT_RECORDED, Made, envelope, problem, with_tail
+from turnlog.record.outcome import AnswerText, answered_plainly
+from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input
 from turnlog.rules.model import Access
@@ -38,7 +38,7 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
 
-from .redirects import FOLLOWED, Lead, lead, plain_key
+from .redirects import FOLLOWED, RedirectTarget, lead, plain_key
 
 _STATUSES: Final[dict[str, int]] = {
     ErrorFamily.TIMEOUT: 504,
@@ -127,7 +127,7 @@ class PlainCall:
         self.driver = self._context.repeats.unguarded(self._ask)
         self.driver.begins(self.attempt)
 
-    def repeated(self, found: Repeated) -> Made:
+    def repeated(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
         if found.answer is not None:
             return found.answer
@@ -141,7 +141,7 @@ class PlainCall:
     kept_as_sent = True
     """Whether whoever asks the same again gets the answer as it went: yes."""
 
-    def kept(self, sent: Made | None) -> Made | None:
+    def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole answer of the server, for whoever asks the same again."""
         ending = self.attempt.ending if self.attempt is not None else None
         return sent if ending is not None and ending.phase is Phase.DONE else None
@@ -230,7 +230,7 @@ class PlainCall:
     def amended(self, message: bytes) -> None:
         """Leave an answer as it is."""
 
-    def instead(self) -> Made | None:
+    def instead(self) -> OwnAnswer | None:
         """Return what the agent gets in place of an answer that never came."""
         ending = self.attempt.overall if self.attempt is not None else None
         if self._lost is None or ending is None:
@@ -242,20 +242,20 @@ class PlainCall:
         made = self.instead()
         return as_event(made.body) if made is not None else b""
 
-    def refused(self) -> Made:
+    def refused(self) -> OwnAnswer:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
         ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
         return self._problem(503, NOT_RECORDED, ending)
 
-    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         said = failure.sentence(self._ask.server, self._past)
-        reply = Reply(detail=failure.detail, said=said, retry_after=failure.retry_after)
+        reply = AnswerFacts(detail=failure.detail, said=said, retry_after=failure.retry_after)
         tickets = self._end(ending, reply)
         return self._unanswered(failure, ending_of_call(ending, self._past)), tickets
 
-    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
         assert self.attempt is not None  # only a call runs on
         made, tickets = self.failed(failure)
@@ -266,7 +266,7 @@ class PlainCall:
     def _past(self) -> EarlierAttempts | None:
         return self.attempt.past if self.attempt is not None else None
 
-    def _unanswered(self, failure: Failure, ending: Ending) -> Made:
+    def _unanswered(self, failure: Failure, ending: Ending) -> OwnAnswer:
         status = _STATUSES.get(ending.error, 502)
         return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
 
@@ -277,7 +277,7 @@ class PlainCall:
         if self.attempt.n:
             return  # what its caller was told stands
         ending = failed(kind, self.progress.phase, self._ask.effect)
-        self._end(ending, Reply(http_status=self._status))
+        self._end(ending, AnswerFacts(http_status=self._status))
 
     def head(self, answer: Answer) -> None:
         """Read the answer's head."""
@@ -296,8 +296,8 @@ class PlainCall:
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Record the answer."""
         ask = self._ask
-        text = Text(body, media, size)
-        leads = Lead()
+        text = AnswerText(body, media, size)
+        leads = RedirectTarget()
         if is_method_preserving_redirect(self._status):
             leads = lead(self._request.route, self._headers, self._request.field(b"host"))
         ending, reply = answered_plainly(
@@ -343,9 +343,11 @@ class PlainCall:
         self._lost = failure if told else None
         said = failure.sentence(self._ask.server, self._past) if told else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
-        return self._end(ending, Reply(http_status=self._status, detail=failure.detail, said=said))
+        return self._end(
+            ending, AnswerFacts(http_status=self._status, detail=failure.detail, said=said)
+        )
 
-    def _end(self, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+    def _end(self, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
         if self.attempt is None:
             return ()
         self.attempt.marks.update(self.progress.marks)
@@ -353,7 +355,7 @@ class PlainCall:
         ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)
 
-    def _problem(self, status: int, detail: str, ending: Ending) -> Made:
+    def _problem(self, status: int, detail: str, ending: Ending) -> OwnAnswer:
         outcome = envelope(self._ask, ending)
         return problem(status, _REASONS[status], with_tail(detail, outcome), {KEY: outcome})
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from turnlog.core.kinds import Effect
 from turnlog.engine.agent_request import Request
-from turnlog.engine.tools.tool_cache import Rules
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
 from turnlog.rules.http_tools import http_effect, http_tool, normalized_path
 from turnlog.rules.model import Access
@@ -19,14 +19,14 @@ _NO_WRITES: Final = frozenset({None, Effect.READ, Effect.UNKNOWN})
 """Effects that no rule has named, or that change nothing."""
 
 
-class PlainTools:
+class HttpToolCache:
     """Remembers what all calls of a plain tool ask alike: its names, its effect, what rules come to.
 
     That is a model of an `Ask`, whose other fields say nothing. It counts for as long as the rules stay
     what they are; where a rule looks at paths or at a call's arguments none is remembered.
     """
 
-    def __init__(self, rules: Rules, clean: Callable[[str], str]) -> None:
+    def __init__(self, rules: ActiveRules, clean: Callable[[str], str]) -> None:
         self._rules = rules
         self._clean = clean
         self._book = rules.book

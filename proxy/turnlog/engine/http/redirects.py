@@ -31,7 +31,7 @@ _MOST: Final = 1024
 _OF_ONE_TARGET: Final = frozenset({Rung.TRANSPORT, Rung.IMPLICIT})
 
 
-class Lead(Struct, frozen=True):
+class RedirectTarget(Struct, frozen=True):
     """Where an answer leads."""
 
     resource: str | None = None
@@ -40,16 +40,16 @@ class Lead(Struct, frozen=True):
     """Whether it leads to another origin, or to what cannot be read."""
 
 
-def lead(route: Route, headers: Headers, host: str) -> Lead:
+def lead(route: Route, headers: Headers, host: str) -> RedirectTarget:
     """Return where the Location of an answer leads; `host` is the agent's Host."""
     found = fields(headers, b"location")
     if not found:
-        return Lead()
+        return RedirectTarget()
     resources = {route.own_resource(one.decode("utf-8", "surrogateescape"), host) for one in found}
     if len(resources) != 1 or None in resources:
-        return Lead(elsewhere=True)
+        return RedirectTarget(elsewhere=True)
     resource = resources.pop()
-    return Lead(resource.partition("#")[0] if resource is not None else None)
+    return RedirectTarget(resource.partition("#")[0] if resource is not None else None)
 
 
 class NextAttempt(Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def _caller(ask: Ask, asker: Scope | None) -> Hashable:
     return (asker, ask.principal, ask.client)
 
 
-class Redirected:
+class Redirects:
     """Calls whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:

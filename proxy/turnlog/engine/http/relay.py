@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.exchange.broken import BrokenAnswer
-from turnlog.record.own_answers import Made, told
+from turnlog.record.own_answers import OwnAnswer, told
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
@@ -37,8 +37,8 @@ from turnlog.wire.outcome_key import (
 from turnlog.wire.splice import with_data
 from turnlog.wire.sse import Event, EventReader
 
-from .contracts import Watcher
-from .response_buffer import HOLD, Outlet
+from .contracts import AnswerObserver
+from .response_buffer import HOLD, ResponseBuffer
 
 _Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
@@ -56,13 +56,13 @@ _FORGED_DETAIL: Final = (
 class Relay(Struct, eq=False):
     """One answer on its way."""
 
-    _out: Outlet
+    _out: ResponseBuffer
     _answer: Answer
     _head: AnswerHead
     """What the answer's fields say, and become on their way to the agent."""
     _head_of: Callable[[Raw], AnswerHead]
     """The same of other fields."""
-    _watcher: Watcher
+    _watcher: AnswerObserver
     _recorder: Recorder
     _keep: int
     """Bounds what is read along of one message, in bytes."""
@@ -609,7 +609,7 @@ class Relay(Struct, eq=False):
             await self._out.write(held)
             await self._out.cut()
 
-    async def _made(self, made: Made) -> None:
+    async def _made(self, made: OwnAnswer) -> None:
         head = lines(made.headers) + self._told(whole=True)
         if self._watcher.attempt is not None and self._watcher.attempt.yields:
             self._out.withhold()

@@ -13,7 +13,7 @@ Gate = Callable[[], bool]
 """Asked once, when it is known how an attempt ended: may its answer go to the agent?"""
 
 
-class Way(Protocol):
+class AnswerSink(Protocol):
     """Where an answer goes: to the agent, or on a shelf."""
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes, /) -> None:
@@ -41,10 +41,10 @@ class Way(Protocol):
         ...
 
 
-class Held(Struct, frozen=True):
+class HeldAnswer(Struct, frozen=True):
     """A whole answer that was held back. `lines` are those of its head, each with CRLF before it."""
 
-    way: Way
+    way: AnswerSink
     status: int
     reason: bytes
     lines: bytes
@@ -63,7 +63,7 @@ class Withheld(Exception):
     """The answer does not go to the agent now: another attempt is to be made, or there is a better
     one."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldAnswer) -> None:
         super().__init__()
         self.held = held
 
@@ -72,17 +72,17 @@ class _Shelf:
     """Takes the agent's place for an answer that is withheld: as soon as there is all of it that
     is needed it raises `Withheld`."""
 
-    def __init__(self, way: Way, rest: Callable[[], bytes]) -> None:
+    def __init__(self, way: AnswerSink, rest: Callable[[], bytes]) -> None:
         """`rest` gives what belongs behind the last piece of a body."""
         self._way = way
         self._rest = rest
         self._head = (0, b"", b"")
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
-        raise Withheld(Held(self._way, status, reason, lines, body))
+        raise Withheld(HeldAnswer(self._way, status, reason, lines, body))
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
-        raise Withheld(Held(self._way, status, reason, lines, None))
+        raise Withheld(HeldAnswer(self._way, status, reason, lines, None))
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         self._head = (status, reason, lines)
@@ -99,14 +99,14 @@ class _Shelf:
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
-class Outlet(Struct, eq=False):
+class ResponseBuffer(Struct, eq=False):
     """The way to the agent of one attempt's answer. Raises `Gone` where the agent left.
 
     With a `gate` nothing leaves before it was asked, unless more than `HOLD` bytes lie here. With a
     `respelling` the request's id in the answer becomes the caller's.
     """
 
-    _down: Way
+    _down: AnswerSink
     _gate: Gate | None
     _respelling: Respelling | None
     _head: tuple[int, bytes, bytes, int | None] | None = None

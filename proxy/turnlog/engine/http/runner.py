@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.concurrency import Place, turn
+from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER
 from turnlog.engine.retry_limits import RetryLimits, TooLate
@@ -29,9 +29,9 @@ from turnlog.exchange.events import (
 )
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, Progress, blocked, in_time
-from turnlog.record.own_answers import Made, retold, told
+from turnlog.record.own_answers import OwnAnswer, retold, told
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
@@ -43,9 +43,9 @@ from turnlog.wire.http.head import Headers, changed_body, content_length, fields
 from turnlog.wire.splice import Respelling
 
 from .audience import Audience
-from .contracts import Exchange, Hearer, Way
+from .contracts import AgentSide, Exchange, UpstreamSender
 from .relay import Relay
-from .response_buffer import Held, Outlet, Withheld
+from .response_buffer import HeldAnswer, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
@@ -57,7 +57,7 @@ _AUTH_ADVICE: Final = (
 )
 
 
-Outlived = tuple[Made, Sequence[Ticket]]
+Outlived = tuple[OwnAnswer, Sequence[Ticket]]
 """What a caller is told whose time is over, once that is on disk."""
 
 
@@ -72,14 +72,14 @@ class Guard(Struct, frozen=True):
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
-class Runner(Struct, eq=False):
+class HttpCarrier(Struct, eq=False):
     """Carries one exchange out over HTTP (`engine.call_driver.Carrier`). Raises `Gone` when the agent
     leaves."""
 
     _context: Context
     _heads: Heads
-    _way: Way
-    _down: Hearer
+    _way: UpstreamSender
+    _down: AgentSide
     _route: Route
     _exchange: Exchange
     _began: float
@@ -88,13 +88,13 @@ class Runner(Struct, eq=False):
     """The fields to forward, without Content-Length."""
     _policy: Policy
     _guard: Guard | None = None
-    _out: Outlet | None = None
+    _out: ResponseBuffer | None = None
     """The way of the latest attempt's answer, once there is one."""
-    _held: dict[int, tuple[Attempt | None, Held]] = {}
+    _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
     """Answers that were kept from the caller, by the numbers of their attempts."""
     _notice: asyncio.Task[None] | None = None
     """The message that cancels the attempt before."""
-    _place: Place | None = None
+    _place: Slot | None = None
     """Among the calls under way, where a rule counts them."""
 
     # -- what carries a call ----------------------------------------------------------------
@@ -370,7 +370,7 @@ class Runner(Struct, eq=False):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, held: HeldAnswer) -> None:
         attempt = self._exchange.attempt
         self._held[attempt.ask.number if attempt is not None else 1] = attempt, held
 
@@ -379,7 +379,7 @@ class Runner(Struct, eq=False):
         if attempt is None:
             return
         limits, driver = self._policy.timeout, self._exchange.driver
-        attempt.patience = Patience(limits, self._began)
+        attempt.patience = Deadlines(limits, self._began)
         if limits is not _UNLIMITED:
             self._exchange.progress.patience = attempt.patience
         if driver is not None and driver.is_guarded:
@@ -429,7 +429,7 @@ class Runner(Struct, eq=False):
     def _relay(self, answer: Answer, *, hold: bool) -> Coroutine[None, None, None]:
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
-        out = self._out = Outlet(self._down, self._is_last if hold else None, respelling)
+        out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
         head = self._head_of(answer.raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
         trusted = self._route.target.name in self._context.trusted
@@ -461,16 +461,16 @@ class Runner(Struct, eq=False):
         self._context.recorder.retried(attempt, driver.delay)
         return False
 
-    async def send(self, made: Made) -> None:
+    async def send(self, made: OwnAnswer) -> None:
         """Send an answer that turnlog made."""
         await self._whole(made).send()
 
-    def _whole(self, made: Made) -> Held:
+    def _whole(self, made: OwnAnswer) -> HeldAnswer:
         """Return an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
         body = None if self._down.method == "HEAD" else made.body
-        return Held(self._down, made.status, made.reason, head, body)
+        return HeldAnswer(self._down, made.status, made.reason, head, body)
 
 
 async def _time_to_leave() -> None:

@@ -16,7 +16,7 @@ from turnlog.engine.http.redirects import call_key
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.observe.events import DefinitionsFailed, ToolsListed
-from turnlog.record.attempt import BLANK, Ask, Guess
+from turnlog.record.attempt import BLANK, Ask, GuessedCaller
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
@@ -28,7 +28,7 @@ from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
 from turnlog.wire.mcp import dated
 from turnlog.wire.tools_list import read_tools_list
 
-from .continuations import Legs
+from .continuations import Continuations
 
 _UNSURE: Final = frozenset(
     {Flag.DUPLICATE_KEYS, Flag.NOT_JSON, Flag.MALFORMED, Flag.TRUNCATED_RECORD}
@@ -44,7 +44,7 @@ _NO_META: Final[dict[str, bytes]] = {}
 _NOTHING_TOLD: Final = ("", "", "")
 
 
-class Asking(Struct, frozen=True):
+class CallFactory(Struct, frozen=True):
     """Reads the calls of one request, with what the request says around them."""
 
     context: Context
@@ -173,7 +173,7 @@ class Asking(Struct, frozen=True):
         request, info = self.request, said.meta.get(_CLIENT_INFO)
         client = read_client(bytes(info)) if info is not None else request.client
         is_known = bool(request.credential or client.name)
-        guess = Guess(
+        guess = GuessedCaller(
             f"{request.credential}\n{client.name}" if is_known else "",
             f"{client.version}\n{request.peer}",
             request.connection,
@@ -189,7 +189,7 @@ class Asking(Struct, frozen=True):
     def _place(self, said: mcp.ToolCall, session: SessionRef) -> tuple[SessionRef, bytes, int]:
         """Return the session, the call and the leg: those of the call that goes on, if one does."""
         if said.request_state or said.has_input_responses:
-            legs = Legs(self.context, self.request.target)
+            legs = Continuations(self.context, self.request.target)
             before = legs.continued(said, session)
             if before is not None:
                 return before.session, before.call, before.leg + 1

@@ -17,9 +17,9 @@ from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
 from turnlog.exchange.delivery import lacks_answer
 from turnlog.observe.events import StoreFailed
-from turnlog.record.attempt import Ask, Attempt, Settled
+from turnlog.record.attempt import Ask, Attempt, StoredTicket
 from turnlog.record.judging import judged, unwrapped
-from turnlog.record.outcome import Circumstances, Text, answered
+from turnlog.record.outcome import AnswerText, Circumstances, answered
 from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
@@ -29,7 +29,7 @@ from turnlog.wire.tool_result import CallAnswer, read_task_poll
 _NOT_KEPT: Final = b"{}"
 
 
-class Legs(Struct, frozen=True):
+class Continuations(Struct, frozen=True):
     """The legs of one target's calls."""
 
     context: Context
@@ -75,7 +75,7 @@ class Legs(Struct, frozen=True):
         self,
         asked: Message,
         message: Message | Outline,
-        text: Text,
+        text: AnswerText,
         revision: str,
         around: Callable[[Ask], Circumstances],
     ) -> Sequence[Ticket]:
@@ -166,7 +166,7 @@ class Legs(Struct, frozen=True):
             number=facts.attempt,
             standing=_standing(facts.provenance),
         )
-        return self.context.recorder.taken_up(ask, Settled(intent), n=outcome.facts.n)
+        return self.context.recorder.taken_up(ask, StoredTicket(intent), n=outcome.facts.n)
 
 
 def _standing(provenance: str) -> PinStatus:

@@ -20,19 +20,19 @@ from turnlog.wire.json_text import members
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind
 from turnlog.wire.mcp import is_request
 
-from .call_factory import Asking
+from .call_factory import CallFactory
 
 LISTS: Final = "tools/list"
 LIST_LIMIT: Final = 4 << 20
 """bytes: a longer list of tools is not read, and its tools count as not seen."""
 
 
-class Besides(Struct, frozen=True):
+class HandshakeObserver(Struct, frozen=True):
     """Reads the answers to one request of an agent that are no answers to a call."""
 
     context: Context
     request: Request
-    asking: Asking
+    asking: CallFactory
 
     def read(self, asked: Message, answer: Message | Outline, headers: Headers) -> None:
         """Read the answer to a request that is no call; `headers` came with it."""

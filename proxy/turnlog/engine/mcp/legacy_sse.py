@@ -16,7 +16,7 @@ _AWAITED: Final = 1024
 """Most requests of one stream that are remembered; the oldest goes first."""
 
 
-class Channel:
+class LegacyStream:
     """One stream. `endpoint` is the target of its requests as the server sees it."""
 
     def __init__(self, server: str, endpoint: str, target: str = "") -> None:
@@ -51,32 +51,32 @@ class Channel:
         return self._awaited.pop(key, None)
 
 
-class Channels:
+class LegacyStreams:
     """The streams that are open now."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, str], Channel] = {}
+        self._open: dict[tuple[str, str], LegacyStream] = {}
 
-    def open(self, server: str, endpoint: str, target: str = "") -> Channel:
+    def open(self, server: str, endpoint: str, target: str = "") -> LegacyStream:
         """Take in a stream that has named its endpoint; of several with one endpoint the last counts."""
-        channel = Channel(server, endpoint, target)
+        channel = LegacyStream(server, endpoint, target)
         self._open[server, endpoint] = channel
         return channel
 
-    def move(self, channel: Channel, resource: str) -> None:
+    def move(self, channel: LegacyStream, resource: str) -> None:
         """Add a resource to which the server has redirected requests of a stream."""
         if channel.is_open and len(channel.places) < _PLACES:
             channel.places.add(resource)
             self._open[channel.server, resource] = channel
 
-    def close(self, channel: Channel) -> None:
+    def close(self, channel: LegacyStream) -> None:
         """Forget a stream that has ended."""
         channel.is_open = False
         for place in channel.places:
             if self._open.get((channel.server, place)) is channel:
                 del self._open[channel.server, place]
 
-    def find(self, route: Route) -> Channel | None:
+    def find(self, route: Route) -> LegacyStream | None:
         """Return the stream whose endpoint a request is for."""
         return self._open.get((route.target.name, route.resource)) if self._open else None
 

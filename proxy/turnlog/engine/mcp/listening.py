@@ -7,15 +7,15 @@ from turnlog.core.classify import ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
-from turnlog.record.attempt import Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import Unanswered
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message
 from turnlog.wire.sse import Event
 
-from .legacy_sse import Channel, endpoint_of, renamed
-from .open_attempts import Underway
+from .legacy_sse import LegacyStream, endpoint_of, renamed
+from .open_attempts import OpenAttempts
 
 _ENDPOINT: Final = "endpoint"
 """Type of the event that such a stream begins with."""
@@ -24,11 +24,11 @@ _ENDPOINT: Final = "endpoint"
 class Listening:
     """What an exchange that asks for nothing knows of that, whether it is such a stream or not."""
 
-    def __init__(self, context: Context, request: Request, underway: Underway) -> None:
+    def __init__(self, context: Context, request: Request, underway: OpenAttempts) -> None:
         self._context = context
         self._request = request
         self._underway = underway
-        self._channel: Channel | None = None
+        self._channel: LegacyStream | None = None
         self._renamed: bytes | None = None
         self.lost: list[Unanswered] = []
         """What is said in place of answers that never came."""
@@ -95,7 +95,7 @@ class Listening:
         without_call = failure.sentence_without_call(server)
         said = failure.sentence(server, attempt.past) if ask.is_call else without_call
         said = said if told else ""
-        tickets = self._underway.end(attempt, ending, Reply(detail=failure.detail, said=said))
+        tickets = self._underway.end(attempt, ending, AnswerFacts(detail=failure.detail, said=said))
         if told:
             asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=ask.method)
             self.lost.append(

@@ -19,7 +19,7 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
-from turnlog.engine.duplicates.duplicate_match import Caller, Repeated
+from turnlog.engine.duplicates.duplicate_match import Repeated, RequestKey
 from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, following
 from turnlog.record.errors import Failure, LateReader, Progress
@@ -29,7 +29,7 @@ from turnlog.record.own_answers import (
     JSON,
     NOT_RECORDED,
     NOT_RECORDED_BESIDE,
-    Made,
+    OwnAnswer,
     Unanswered,
     amended,
     as_status,
@@ -46,11 +46,11 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event, with_cancelled_ids, with_id
 from turnlog.wire.sse import Event
 
-from .call_factory import Asking
+from .call_factory import CallFactory
 from .handshake_observer import LIST_LIMIT, LISTS
 from .listening import Listening
-from .open_attempts import Underway, awaited
-from .response_observer import Reading
+from .open_attempts import OpenAttempts, awaited
+from .response_observer import ResponseObserver
 
 _CALL: Final = "tools/call"
 _REQUEST: Final = Kind.REQUEST
@@ -83,9 +83,11 @@ class McpExchange:
         self._messages = messages
         self._as_batch = as_batch
         first = messages[0] if messages else None
-        self._underway = underway = Underway(context, request.scope, request.kin, awaited(messages))
+        self._underway = underway = OpenAttempts(
+            context, request.scope, request.kin, awaited(messages)
+        )
         self._listening = Listening(context, request, underway) if first is None else None
-        self._asking = asking = Asking(context, request, start, size, not cut)
+        self._asking = asking = CallFactory(context, request, start, size, not cut)
         self.attempt: Attempt | None = None
         """The latest attempt, where there is exactly one call."""
         self.driver: CallDriver | None = None
@@ -109,7 +111,7 @@ class McpExchange:
         """What its one message asks, where that is a call."""
         self.revision = revision = asking.revision(first, self._said)
         self.stateless = stateless = mcp.is_stateless(revision)
-        self._reading = Reading(
+        self._reading = ResponseObserver(
             context, request, underway, asking, self._listening, revision, stateless
         )
 
@@ -197,7 +199,7 @@ class McpExchange:
         known = calls.cancel(scope, key, kin)
         if known:
             self._cancels[key] = known
-        by = Caller(scope, kin, key)
+        by = RequestKey(scope, kin, key)
         return known is not None or self._context.repeats.on_late_cancel(by)
 
     def _notice(self, message: Message) -> None:
@@ -278,11 +280,11 @@ class McpExchange:
         alone = len(self._messages) == 1 and not self._as_batch
         return alone and message.kind is _REQUEST
 
-    def repeated(self, found: Repeated) -> Made:
+    def repeated(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
         message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
         assert ending is not None
-        found.caller = Caller(self._request.scope, self._request.kin, id_key(message.id))
+        found.caller = RequestKey(self._request.scope, self._request.kin, id_key(message.id))
         made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
         if made is None:
             self._underway.asks[id_key(message.id)] = ask
@@ -297,12 +299,12 @@ class McpExchange:
     kept_as_sent = False
     """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
 
-    def kept(self, sent: Made | None) -> Made | None:
+    def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for whoever asks the same again."""
         answer = self._reading.answer
         if self.attempt is None or not self.attempt.message or answer is None:
             return None
-        return Made(answer.status, answer.reason, JSON, self.attempt.message)
+        return OwnAnswer(answer.status, answer.reason, JSON, self.attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -343,7 +345,7 @@ class McpExchange:
         with self._underway.resting(self.attempt):
             await pause
 
-    def withdrawn(self) -> tuple[Made, Sequence[Ticket]] | None:
+    def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
         """Return the answer where the caller cancelled before the next attempt left."""
         attempt = self.attempt
         if attempt is None or not attempt.cancelled:
@@ -364,8 +366,8 @@ class McpExchange:
         if not begun:
             return None
         # One of its own, which does not refer back to what is under way here.
-        aside = Underway(self._context, self._request.scope, self._request.kin, {})
-        reading = Reading(
+        aside = OpenAttempts(self._context, self._request.scope, self._request.kin, {})
+        reading = ResponseObserver(
             self._context,
             self._request,
             aside,
@@ -390,23 +392,23 @@ class McpExchange:
     @property
     def is_once(self) -> bool:
         """Whether it holds a call with a named effect or a key."""
-        for attempt in self._underway.attempts:  # noqa: SIM110 - as in `Underway.waits`
+        for attempt in self._underway.attempts:  # noqa: SIM110 - as in `OpenAttempts.waits`
             if attempt.ask.may_be_guarded:
                 return True
         return False
 
-    def refused(self) -> Made:
+    def refused(self) -> OwnAnswer:
         """Return the answer to calls that could not be recorded and so were not forwarded."""
         ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
         return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
 
-    def failed(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
         if failure.phase in UNSENT and self._resumed is not None:
             lost = Failure(ErrorKind.CONNECTION_LOST, Phase.BODY, failure.detail)
             tickets = self._lose(lost, told=True)
             if events := self.last_events():
-                return Made(200, b"OK", EVENTS, events), tickets
+                return OwnAnswer(200, b"OK", EVENTS, events), tickets
         self.progress.phase = failure.phase
         unanswered = self._unanswered(failure)
         tickets = self._reading.end_all(
@@ -414,13 +416,13 @@ class McpExchange:
         )
         return self._made(unanswered), tickets
 
-    def outlived(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that the caller's time is over while the call runs on; return what to say to it."""
         assert self.attempt is not None  # only a call runs on
         with self._underway.reopened(self.attempt):
             return self.failed(failure)
 
-    def instead(self) -> Made | None:
+    def instead(self) -> OwnAnswer | None:
         """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
         return self._made(self._lost) if self._lost is not None else None
 
@@ -498,7 +500,7 @@ class McpExchange:
             retry_after=retry_after,
         )
 
-    def _made(self, unanswered: Unanswered) -> Made:
+    def _made(self, unanswered: Unanswered) -> OwnAnswer:
         """Return turnlog's own answer to the request as a whole."""
         piped, as_batch = self._request.is_piped, self._as_batch
         make = unanswered.as_message if piped else unanswered.as_answer

@@ -11,7 +11,7 @@ from turnlog.core.classify import Ending, failed
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.call_registry import DETACHED_LIFE, Scope
 from turnlog.engine.context import Context
-from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.errors import Progress
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
@@ -28,7 +28,7 @@ def awaited(messages: Iterable[Message]) -> dict[str, Message]:
     return found
 
 
-class Underway(Struct, eq=False):
+class OpenAttempts(Struct, eq=False):
     """Begins attempts and ends them, here and in what all exchanges share."""
 
     context: Context
@@ -98,7 +98,7 @@ class Underway(Struct, eq=False):
                 return attempt
         return None
 
-    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+    def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
         """Record how an attempt ended, be it one of this exchange or not."""
         if marks := self.progress.marks:  # what happened on the way of all that is open here
             for each in self.attempts:
@@ -125,7 +125,7 @@ class Underway(Struct, eq=False):
             self.awaited[key] = awaited
         self.context.calls.add(self.scope, key, attempt)
 
-    def end_all(self, kind: ErrorKind, reply: Reply) -> Sequence[Ticket]:
+    def end_all(self, kind: ErrorKind, reply: AnswerFacts) -> Sequence[Ticket]:
         """Record that all that is open failed so; what was cancelled was cancelled."""
         phase = self.progress.phase
         tickets: list[Ticket] = []

@@ -9,13 +9,13 @@ from turnlog.core.classify import Ending, is_method_preserving_redirect, refused
 from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
-from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, Lead, call_key, lead
-from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.judging import judged, waiting
 from turnlog.record.outcome import (
     JSON,
+    AnswerText,
     Circumstances,
-    Text,
     acknowledged,
     answered,
     instead,
@@ -35,24 +35,24 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import Event
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
-from .call_factory import Asking
-from .continuations import Legs
-from .handshake_observer import Besides
-from .legacy_sse import Channel
+from .call_factory import CallFactory
+from .continuations import Continuations
+from .handshake_observer import HandshakeObserver
+from .legacy_sse import LegacyStream
 from .listening import Listening
-from .open_attempts import Underway
+from .open_attempts import OpenAttempts
 
 _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
 
 
-class Reading(Struct, eq=False):
+class ResponseObserver(Struct, eq=False):
     """Reads along for one exchange, and ends the attempts that are answered."""
 
     _context: Context
     _request: Request
-    _underway: Underway
-    _asking: Asking
+    _underway: OpenAttempts
+    _asking: CallFactory
     _listening: Listening | None
     _revision: str
     _stateless: bool
@@ -61,7 +61,7 @@ class Reading(Struct, eq=False):
     """The HTTP status; 0 while there is none."""
     resumable: bool = False
     """Whether the stream may be resumed: an event had an id."""
-    _unfit: Text | None = None
+    _unfit: AnswerText | None = None
     """What came last in the place of a response and answers nothing."""
     _events: int = 0
 
@@ -71,8 +71,8 @@ class Reading(Struct, eq=False):
         self._unfit, self._events = None, 0
 
     @property
-    def _besides(self) -> Besides:
-        return Besides(self._context, self._request, self._asking)
+    def _besides(self) -> HandshakeObserver:
+        return HandshakeObserver(self._context, self._request, self._asking)
 
     def relayed(self, first: Message | None, duration: int) -> None:
         """Log an exchange that held no call; `duration` in ns since its head was there."""
@@ -98,11 +98,11 @@ class Reading(Struct, eq=False):
             return ()
         if self._listening is not None and self._listening.begins(event):
             return ()
-        return self._read(Text(event.body, JSON, event.body.size, event.type))
+        return self._read(AnswerText(event.body, JSON, event.body.size, event.type))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete."""
-        text = Text(body, media, size)
+        text = AnswerText(body, media, size)
         tickets = list(self._read(text))
         underway, channel = self._underway, self._request.channel
         if not underway.awaited and not underway.attempts and channel is None:
@@ -169,7 +169,7 @@ class Reading(Struct, eq=False):
         if self.answer is not None and self.status < 400 and self._request.channel is None:
             self._besides.unanswered(self._underway.awaited.values())
 
-    def _read(self, text: Text) -> Sequence[Ticket]:
+    def _read(self, text: AnswerText) -> Sequence[Ticket]:
         content = text.body.content
         if isinstance(content, Message):
             return self.message(content, text)
@@ -185,7 +185,7 @@ class Reading(Struct, eq=False):
         return self._answers_nothing(content, text)
 
     def _answers_nothing(
-        self, content: Message | Outline | Malformed, text: Text
+        self, content: Message | Outline | Malformed, text: AnswerText
     ) -> Sequence[Ticket]:
         if not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(raw_id(content)))
@@ -195,7 +195,7 @@ class Reading(Struct, eq=False):
             self._unfit = text
         return ()
 
-    def message(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def message(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         """Read one message, and end the attempt that it answers, if it does."""
         if not is_answer(message):
             return self._answers_nothing(message, text)
@@ -227,7 +227,7 @@ class Reading(Struct, eq=False):
         return attempt
 
     def _close_elsewhere(
-        self, attempt: Attempt, message: Message | Outline, text: Text
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         if self._resumes:
             attempt.marks.add(Flag.RESUMED)
@@ -268,8 +268,8 @@ class Reading(Struct, eq=False):
         return listening or self._context.calls.has(self._request.scope, key)
 
     @property
-    def _legs(self) -> Legs:
-        return Legs(self._context, self._request.target)
+    def _legs(self) -> Continuations:
+        return Continuations(self._context, self._request.target)
 
     # -- closing attempts ------------------------------------------------------------------
 
@@ -277,10 +277,10 @@ class Reading(Struct, eq=False):
         """End the calls that were sent as notifications: they get no answer."""
         tickets: list[Ticket] = []
         for attempt in self._underway.notified & self._underway.attempts.keys():
-            tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), Reply())
+            tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), AnswerFacts())
         return tickets
 
-    def _accepted(self, channel: Channel) -> Sequence[Ticket]:
+    def _accepted(self, channel: LegacyStream) -> Sequence[Ticket]:
         """Leave what was asked to the stream on which it is answered."""
         tickets = list(self.acknowledged())
         if not channel.is_open:
@@ -288,7 +288,9 @@ class Reading(Struct, eq=False):
         self._underway.detach()
         return tickets
 
-    def close(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def close(
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
         """End an attempt by its answer."""
         sent, came = attempt.wire_id or attempt.caller_id, raw_id(message)
         if came != sent and other_type(id_key(came)) == id_key(sent):
@@ -317,7 +319,7 @@ class Reading(Struct, eq=False):
         return tickets
 
     def _close_lookup(
-        self, attempt: Attempt, message: Message | Outline, text: Text
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
         said, ask = read_lookup_answer(message, revision=self._revision), attempt.ask
@@ -336,9 +338,11 @@ class Reading(Struct, eq=False):
         if (attempt := begun.get(key)) is not None:
             body = MessageReader()
             body.feed(raw)
-            self.late(attempt, message, Text(body, JSON, len(raw)))
+            self.late(attempt, message, AnswerText(body, JSON, len(raw)))
 
-    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def late(
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
         """Record the answer to an attempt that was given up before it came."""
         if attempt.ended:
             self._context.recorder.reopen(attempt)
@@ -358,11 +362,11 @@ class Reading(Struct, eq=False):
             elsewhere = self._leads(self.answer).elsewhere
         return Circumstances(self.status, ask.effect, in_session, elsewhere)
 
-    def _leads(self, answer: Answer) -> Lead:
+    def _leads(self, answer: Answer) -> RedirectTarget:
         request = self._request
         return lead(request.route, answer.headers, request.field(b"host"))
 
-    def end(self, attempt: Attempt, ending: Ending, reply: Reply) -> Sequence[Ticket]:
+    def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
         """Record how an attempt ended."""
         if self.answer is not None:
             reply = waiting(reply, self.answer.headers, self._context.clock.wall)
@@ -372,13 +376,15 @@ class Reading(Struct, eq=False):
         self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
     ) -> Sequence[Ticket]:
         """Record that all that is open failed so; `said` is what its caller is told."""
-        reply = Reply(http_status=self.status, detail=detail, said=said, retry_after=retry_after)
+        reply = AnswerFacts(
+            http_status=self.status, detail=detail, said=said, retry_after=retry_after
+        )
         return self._underway.end_all(kind, reply)
 
     # -- answers to what is no call --------------------------------------------------------
 
     def _notice_answer(
-        self, asked: Message, message: Message | Outline, text: Text
+        self, asked: Message, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         headers = self.answer.headers if self.answer is not None else ()
         self._besides.read(asked, message, headers)

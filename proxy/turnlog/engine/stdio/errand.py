@@ -6,15 +6,15 @@ from typing import Final, Protocol
 
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.concurrency import Place, turn
+from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
 from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import NotRecorded, Overdue, Recorded, SlotGranted, Woken
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Patience
+from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, Progress, blocked, in_time
-from turnlog.record.own_answers import Made
+from turnlog.record.own_answers import OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
@@ -31,18 +31,18 @@ class ErrandPipe(Protocol):
 
     context: Context
     to_server: Outbox
-    unheard: set["Errand"]
+    unheard: set["PipeCarrier"]
     """Guarded calls whose answers are on their way to the agent."""
 
-    def expect(self, errand: "Errand") -> None:
+    def expect(self, errand: "PipeCarrier") -> None:
         """Wait for what answers an errand."""
         ...
 
-    def give_up(self, errand: "Errand", attempt: Attempt) -> None:
+    def give_up(self, errand: "PipeCarrier", attempt: Attempt) -> None:
         """Wait for an attempt's answer no more."""
         ...
 
-    def later(self, errand: "Errand", attempt: Coroutine[None, None, None]) -> None:
+    def later(self, errand: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
         """Make another attempt of an errand in its own time."""
         ...
 
@@ -51,7 +51,7 @@ class ErrandPipe(Protocol):
         ...
 
 
-class Errand:
+class PipeCarrier:
     """One line of the agent on its way to the server, and what comes back of it.
 
     Carries its call, if it holds exactly one (`engine.call_driver.Carrier`).
@@ -73,7 +73,7 @@ class Errand:
         self._began = asyncio.get_running_loop().time()
         self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
         """Answers by the numbers of their attempts; 0 where there is no call."""
-        self._place: Place | None = None
+        self._place: Slot | None = None
         """Among the calls under way, where a rule counts them."""
         self.exchange = exchange
         self.token = ""
@@ -217,7 +217,7 @@ class Errand:
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
         if attempt is not None:
-            attempt.patience = Patience(attempt.ask.policy.timeout, self._began)
+            attempt.patience = Deadlines(attempt.ask.policy.timeout, self._began)
             if attempt.patience.connected(self._expire):
                 progress.patience = attempt.patience
         self._pipe.expect(self)
@@ -352,14 +352,14 @@ class Errand:
         self._pipe.say(raw, tickets, self.given())
 
 
-class Awaited:
+class PendingAnswers:
     """Errands by the keys of the ids that the server knows.
 
     An agent may give an id again before it is answered: the newest is the one that is answered.
     """
 
     def __init__(self) -> None:
-        self._errands: dict[str, list[Errand]] = {}
+        self._errands: dict[str, list[PipeCarrier]] = {}
 
     def __len__(self) -> int:
         return len(self._errands)
@@ -367,7 +367,7 @@ class Awaited:
     def __contains__(self, key: str) -> bool:
         return key in self._errands
 
-    def __iter__(self) -> Iterator[Errand]:
+    def __iter__(self) -> Iterator[PipeCarrier]:
         """Go through all errands, each once, in the order in which their ids were given."""
         return iter(dict.fromkeys(one for many in self._errands.values() for one in many))
 
@@ -376,15 +376,15 @@ class Awaited:
         """The key that was given first of those that are awaited."""
         return next(iter(self._errands))
 
-    def add(self, key: str, errand: Errand) -> None:
+    def add(self, key: str, errand: PipeCarrier) -> None:
         """Wait for an answer with this id."""
         self._errands.setdefault(key, []).append(errand)
 
-    def find(self, key: str) -> Errand | None:
+    def find(self, key: str) -> PipeCarrier | None:
         """Return what an answer with this id is for."""
         return self._errands[key][-1] if key in self._errands else None
 
-    def drop(self, key: str, errand: Errand) -> bool:
+    def drop(self, key: str, errand: PipeCarrier) -> bool:
         """Wait no more for an answer with this id to this errand; tell whether that was so."""
         errands = self._errands.get(key, [])
         if errand not in errands:
@@ -394,7 +394,7 @@ class Awaited:
             del self._errands[key]
         return True
 
-    def take(self, key: str) -> Errand | None:
+    def take(self, key: str) -> PipeCarrier | None:
         """Return what an answer with this id is for, which has come."""
         errand = self.find(key)
         if errand is not None:
@@ -413,7 +413,7 @@ class Awaited:
         self._errands.clear()
 
 
-def line_of(made: Made) -> bytes:
+def line_of(made: OwnAnswer) -> bytes:
     """Return an answer of turnlog's as a line; nothing where only HTTP has one for it."""
     # One that came over HTTP may have line ends between its tokens; within them JSON has none.
     whole = made.body.replace(b"\n", b" ").replace(b"\r", b" ")

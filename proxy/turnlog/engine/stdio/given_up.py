@@ -25,7 +25,7 @@ class Opening(StrEnum):
     """It cannot be told before its end."""
 
 
-class Past(Struct, frozen=True):
+class AbandonedAttempt(Struct, frozen=True):
     """An attempt that was given up before its answer came."""
 
     exchange: PipedExchange
@@ -42,26 +42,26 @@ class Past(Struct, frozen=True):
             self.exchange.over()
 
 
-class GivenUp:
+class LateAnswers:
     """Those of one pipe, by the keys of the ids that the server knows."""
 
     def __init__(self) -> None:
-        self._past: OrderedDict[str, Past] = OrderedDict()
+        self._past: OrderedDict[str, AbandonedAttempt] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
         return key in self._past
 
-    def add(self, key: str, past: Past) -> None:
+    def add(self, key: str, past: AbandonedAttempt) -> None:
         """Remember one."""
         self._past[key] = past
         if len(self._past) > _MOST:
             self._past.popitem(last=False)
 
-    def find(self, key: str) -> Past | None:
+    def find(self, key: str) -> AbandonedAttempt | None:
         """Return what an answer with this id is for."""
         return self._past.get(key)
 
-    def take(self, key: str) -> Past | None:
+    def take(self, key: str) -> AbandonedAttempt | None:
         """Return what an answer with this id is for, which has come."""
         return self._past.pop(key, None)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Joining:
+class WaitingCalls:
     """Tasks that wait, by the keys of their callers' ids. `changed` is told of each that is over."""
 
     def __init__(self, changed: Callable[[], None]) -> None:

@@ -8,18 +8,18 @@ from turnlog.engine.command.startup import FRAMED, Startup
 from turnlog.engine.context import Context
 from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
-from turnlog.record.outcome import Text, is_answer, nameless_error, raw_id
+from turnlog.record.outcome import AnswerText, is_answer, nameless_error, raw_id
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Defect, Kind, Malformed, Message, id_key, meant_key
 
-from .errand import Awaited, Errand
-from .given_up import GivenUp, Opening, Past
+from .errand import PendingAnswers, PipeCarrier
+from .given_up import AbandonedAttempt, LateAnswers, Opening
 from .piped import PipedExchange
 
 
-class Matching:
+class AnswerMatcher:
     """The requests that wait for an answer, and the attempts whose answers would come too late."""
 
     def __init__(self, context: Context, request: Request, startup: Startup) -> None:
@@ -28,14 +28,14 @@ class Matching:
         self._startup = startup
         self._aside = PipedExchange(context, request, ())
         """Reads what belongs to no request of the agent's."""
-        self.awaited = Awaited()
-        self.past = GivenUp()
+        self.awaited = PendingAnswers()
+        self.past = LateAnswers()
 
-    def give_up(self, errand: Errand, attempt: Attempt) -> None:
+    def give_up(self, errand: PipeCarrier, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         for key in list(errand.exchange.awaits):
             if self.awaited.drop(key, errand):
-                self.past.add(key, Past(errand.exchange, attempt, True))
+                self.past.add(key, AbandonedAttempt(errand.exchange, attempt, True))
 
     def taken_back(self, cancelled: str) -> None:
         """Wait for nothing that has the caller's id `cancelled`; it may be answered all the same."""
@@ -43,7 +43,7 @@ class Matching:
             for key, attempt in errand.exchange.taken_back(cancelled).items():
                 self.awaited.drop(key, errand)
                 if attempt is not None:
-                    self.past.add(key, Past(errand.exchange, attempt, False))
+                    self.past.add(key, AbandonedAttempt(errand.exchange, attempt, False))
 
     def is_answered(self, key: str) -> bool:
         """Return whether the call with this id of the caller's runs on though its caller got an answer."""
@@ -58,7 +58,9 @@ class Matching:
 
     # -- what the server says --------------------------------------------------------------
 
-    def read(self, content: Message | Batch | Malformed | Outline, text: Text) -> Sequence[Ticket]:
+    def read(
+        self, content: Message | Batch | Malformed | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
         """Read what passes in any case; return what must be on disk before its last byte leaves."""
         match content:
             case Batch(items=items):
@@ -76,7 +78,7 @@ class Matching:
                 self.awaited.heard(mcp.progress_token(content))
                 return self._aside.said(content, text)
 
-    def _answered(self, content: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def _answered(self, content: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         key = self.key_of(content)
         if (errand := self.awaited.take(key)) is not None:
             return errand.exchange.said(content, text)
@@ -95,7 +97,7 @@ class Matching:
     def _is_open(self, key: str) -> bool:
         return key in self.awaited or key in self.past
 
-    def _stray(self, content: Malformed, text: Text) -> None:
+    def _stray(self, content: Malformed, text: AnswerText) -> None:
         """Note a line that is no message: something else in the server writes to its stdout."""
         if content.reason is Defect.EMPTY:
             return

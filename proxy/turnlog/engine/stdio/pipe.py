@@ -18,7 +18,7 @@ from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import JSON, Text, is_answer
+from turnlog.record.outcome import JSON, AnswerText, is_answer
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import AgentPipes
 from turnlog.transport.outbox import Outbox, Told
@@ -40,11 +40,11 @@ from turnlog.wire.jsonrpc import (
 from turnlog.wire.message import LinePiece, MessageReader
 from turnlog.wire.splice import Respelling
 
-from .errand import Errand, line_of, respelled
-from .joining import Joining
-from .matching import Matching
+from .errand import PipeCarrier, line_of, respelled
+from .joining import WaitingCalls
+from .matching import AnswerMatcher
 from .piped import PipedExchange
-from .turns import Turns
+from .turns import QueuedLines
 
 _CALL: Final = "tools/call"
 
@@ -69,13 +69,13 @@ class Pipe:
         self._caller = caller
         self._taken_back: dict[str, bool] = {}
         """Ids in cancels that are read and wait for their turn; whether their calls were not sent for that."""
-        self.matching = Matching(context, request, startup)
-        self._resting: dict[Errand, asyncio.Task[None]] = {}
-        self._joining = Joining(self._count)
-        self.turns = Turns()
-        self.unheard: set[Errand] = set()
+        self.matching = AnswerMatcher(context, request, startup)
+        self._resting: dict[PipeCarrier, asyncio.Task[None]] = {}
+        self._joining = WaitingCalls(self._count)
+        self.turns = QueuedLines()
+        self.unheard: set[PipeCarrier] = set()
         """Guarded calls whose answers are on their way to the agent."""
-        self._large: Errand | None = None
+        self._large: PipeCarrier | None = None
         """What the line asks that goes to the server in pieces right now."""
         self._large_passes = True
         self.deaf = False
@@ -165,13 +165,13 @@ class Pipe:
             for message in exchange.messages:
                 self._note_cancel(message)
 
-    def _send(self, errand: Errand) -> None:
+    def _send(self, errand: PipeCarrier) -> None:
         self.turns.sent(errand)
         errand.send()
         if errand.exchange.awaits:
             self._startup.ask()
 
-    async def _in_turn(self, errand: Errand) -> None:
+    async def _in_turn(self, errand: PipeCarrier) -> None:
         """Send an errand when its turn has come: nothing else waits for it."""
         with self.turns.waiting(errand):
             try:
@@ -217,11 +217,11 @@ class Pipe:
             return False
         return True
 
-    async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> Errand | None:
+    async def _admitted(self, exchange: PipedExchange, line: bytes | None) -> PipeCarrier | None:
         """Record what is about to leave; where it must not, answer, and return nothing."""
         try:
             await exchange.begin()
-            errand = Errand(self, exchange, line)
+            errand = PipeCarrier(self, exchange, line)
             await errand.queued()
             self._still_goes()
             if exchange.is_once and await self._is_given_up(exchange):
@@ -293,19 +293,19 @@ class Pipe:
             await self._joining.over()
             await self.turns.all_sent.wait()
 
-    def expect(self, errand: Errand) -> None:
+    def expect(self, errand: PipeCarrier) -> None:
         """Wait for what answers an errand."""
         for key in errand.exchange.awaits:
             self.matching.awaited.add(key, errand)
         self._count()
 
-    def later(self, errand: Errand, attempt: Coroutine[None, None, None]) -> None:
+    def later(self, errand: PipeCarrier, attempt: Coroutine[None, None, None]) -> None:
         """Make another attempt of an errand in its own time."""
         task = self._resting[errand] = self._work.create_task(attempt)
         task.add_done_callback(lambda _: self._rested(errand))
         self._count()
 
-    def _rested(self, errand: Errand) -> None:
+    def _rested(self, errand: PipeCarrier) -> None:
         self._resting.pop(errand, None)
         self._count()
 
@@ -316,7 +316,7 @@ class Pipe:
             self.idle.set()
         self.turns.settle(self._resting)
 
-    def give_up(self, errand: Errand, attempt: Attempt) -> None:
+    def give_up(self, errand: PipeCarrier, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
         self.matching.give_up(errand, attempt)
         self._count()
@@ -337,7 +337,7 @@ class Pipe:
 
     def deliver(self, raw: bytes, body: MessageReader) -> None:
         """Read a whole line of the server's, and pass it on."""
-        text = Text(body, JSON, len(raw))
+        text = AnswerText(body, JSON, len(raw))
         body.finish()
         content = body.content
         if isinstance(content, Message | Outline) and is_answer(content):
@@ -355,7 +355,7 @@ class Pipe:
             body.feed(each)
             self.deliver(each + b"\n", body)
 
-    def _deliver_answer(self, raw: bytes, content: Message | Outline, text: Text) -> None:
+    def _deliver_answer(self, raw: bytes, content: Message | Outline, text: AnswerText) -> None:
         key = self.matching.key_of(content)
         errand, past = self.matching.awaited.find(key), self.matching.past.find(key)
         tickets = self.matching.read(content, text)
@@ -391,7 +391,7 @@ class Pipe:
         errand = None
         if isinstance(content, Message | Outline) and is_answer(content):
             errand = self.matching.awaited.find(self.matching.key_of(content))
-        tickets = self.matching.read(content, Text(body, JSON, body.size))
+        tickets = self.matching.read(content, AnswerText(body, JSON, body.size))
         self._count()
         return tickets, errand.given() if errand is not None else None
 

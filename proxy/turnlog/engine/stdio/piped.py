@@ -12,10 +12,10 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.record.attempt import Ask, Attempt, Reply
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import Text
-from turnlog.record.own_answers import JSON, Made
+from turnlog.record.outcome import AnswerText
+from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.store.base import Ticket
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
@@ -44,12 +44,12 @@ class PipedExchange(McpExchange):
         """
         return self._context.repeats.admitted(ask, stateless=False, before=self.joins)
 
-    def kept(self, sent: Made | None) -> Made | None:
+    def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for whoever asks the same again."""
         message = self.attempt.message.strip() if self.attempt is not None else b""
-        return Made(200, b"OK", JSON, message) if message else sent
+        return OwnAnswer(200, b"OK", JSON, message) if message else sent
 
-    async def retold(self, found: Repeated) -> Made:
+    async def retold(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, once its outcome is on disk."""
         attempt = found.attempt
         if attempt.waits and attempt.outcome is not None:
@@ -79,12 +79,14 @@ class PipedExchange(McpExchange):
         """Keys of the ids, as the server knows them, that answers are to come for."""
         return self._underway.awaited.keys()
 
-    def said(self, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def said(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         """Read one message of the server that came by itself."""
         self.progress.phase = Phase.BODY
         return self._reading.message(message, text)
 
-    def late(self, attempt: Attempt, message: Message | Outline, text: Text) -> Sequence[Ticket]:
+    def late(
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
         tickets = self._reading.late(attempt, message, text)
         if attempt is self.attempt:
@@ -95,7 +97,7 @@ class PipedExchange(McpExchange):
         """Close the calls that nobody will be answered, now that they have been sent."""
         self._reading.acknowledged()
 
-    def broken_off(self, failure: Failure) -> tuple[Made, Sequence[Ticket]]:
+    def broken_off(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
         open_ids = {each.caller_key for each in self._underway.attempts if each.ask.is_call}
         self.progress.phase = failure.phase
@@ -119,7 +121,7 @@ class PipedExchange(McpExchange):
                     continue
                 kind = ErrorKind.CANCELLED_BY_CALLER
                 self._reading.end(
-                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), Reply()
+                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
                 )
         if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
             found[key] = None

@@ -24,7 +24,7 @@ from turnlog.engine.command.process import GRACE, Process
 from turnlog.engine.command.startup import ENDED, Startup, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.services import own_tasks, recording
-from turnlog.engine.tools.pin_set import Pins
+from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.load import load
@@ -294,7 +294,7 @@ async def run(
     child: Child,
     settings: Settings,
     log: Log,
-    pins: Pins,
+    pins: PinSet,
     *,
     server: str,
     place: tuple[str, ...],

@@ -18,7 +18,7 @@ from turnlog.store.definitions import Change, Listing
 from turnlog.wire.tool_definition import KeptDefinition, kept
 from turnlog.wire.tools_list import ToolPage
 
-from .pin_set import Pins
+from .pin_set import PinSet
 
 LOOK_AT_LOCK: Final = 1.0
 """s between two looks whether turnlog.lock is another one."""
@@ -28,7 +28,7 @@ _LOGGED: Final = 20
 """Changed tools of one list that are named in the log."""
 
 
-class Keeper:
+class DefinitionWriter:
     """Writes down lists of tools one after the other. A fault leaves calls alone."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Keeper:
         data: Path,
         redactor: Redactor,
         clean: Callable[[str], str],
-        pins: Pins,
+        pins: PinSet,
         clock: Clock,
         log: Log,
         fault: Callable[[Exception], None],

@@ -18,7 +18,7 @@ from turnlog.packs.load import file_versions
 from turnlog.packs.lock import LockFile, read_lock
 
 
-class Pins:
+class PinSet:
     """Answers from memory; `refresh` reads the file again where it is another one."""
 
     def __init__(self, path: Path) -> None:

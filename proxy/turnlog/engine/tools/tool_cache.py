@@ -10,8 +10,8 @@ from turnlog.core.pins import Provenance
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
 from turnlog.rules.policy import Rulebook, Subject
 
-from .pin_set import Pins
-from .tool_listing import Catalog, effect_of
+from .pin_set import PinSet
+from .tool_listing import ToolListings, effect_of
 
 UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
@@ -20,7 +20,7 @@ _TOOLS: Final = 4096
 _UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
 
 
-class Rules:
+class ActiveRules:
     """The rules in force; another book takes their place when a file has changed."""
 
     __slots__ = ("book",)
@@ -29,7 +29,7 @@ class Rules:
         self.book = book
 
 
-class KnownTools:
+class ToolCache:
     """Remembers what all calls of a tool ask alike: its names, its effect, what rules come to.
 
     That is a model of an `Ask`, whose other fields say nothing. It counts for as long as lists, pins
@@ -38,9 +38,9 @@ class KnownTools:
 
     def __init__(
         self,
-        catalog: Catalog,
-        pins: Pins,
-        rules: Rules,
+        catalog: ToolListings,
+        pins: PinSet,
+        rules: ActiveRules,
         trusted: frozenset[str],
         clean: Callable[[str], str],
     ) -> None:

@@ -24,7 +24,7 @@ class Learned(Struct, frozen=True):
     beginning."""
 
 
-class Listing:
+class ToolListing:
     """What one credential was listed, and the listing under way."""
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ class Listing:
         return frozenset(self.known) if begun and len(self.known) < _TOOLS else None
 
 
-class Catalog:
+class ToolListings:
     """What each target said of its tools. A tool nobody listed is simply not known."""
 
     def __init__(self) -> None:
-        self._listings: OrderedDict[tuple[str, str], Listing] = OrderedDict()
+        self._listings: OrderedDict[tuple[str, str], ToolListing] = OrderedDict()
         self.changes = 0
         """How often something was learnt or forgotten."""
 
@@ -78,7 +78,7 @@ class Catalog:
         """
         self.changes += 1
         key = (target, credential)
-        listing = self._listings.setdefault(key, Listing())
+        listing = self._listings.setdefault(key, ToolListing())
         self._listings.move_to_end(key)
         if len(self._listings) > _LISTINGS:
             self._listings.popitem(last=False)
