@@ -245,8 +245,10 @@ def test_an_agent_that_leaves_at_any_moment_and_asks_again_has_the_effect_once(
     client = rig.client()
     client.ask("POST", rig.path, call(effect, {"a": 1}), headers=ERAS[era])
     wait_until(lambda: stages.asked == 1, "the server has the call")
-    stages.step(steps)
+    # A response that reaches the agent before it leaves has arrived: here the agent leaves first.
+    stages.step(min(steps, 2))
     client.close()
+    stages.step(steps - min(steps, 2))
     if effect in {"read", "some"}:  # nobody names it: it ends with its agent
         rig.ended_rows(1)
     else:
