@@ -8,6 +8,7 @@ from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import DefinitionsFailed, ToolChanged
 from turnlog.redaction.redact import Redactor
+from turnlog.settings.upstream_url import UpstreamUrl, mask_of
 from turnlog.store import definitions
 from turnlog.wire.tools_list import ToolPage, read_tools_list
 
@@ -31,6 +32,29 @@ async def test_lists_are_written_in_the_order_they_came(tmp_path: Path) -> None:
     (shown,) = definitions.shown(tmp_path)
     assert shown.digest == page("c").definitions["t0"].digest
     assert [event.parts for event in log.of(ToolChanged)] == [("description",)] * 2
+
+
+async def test_a_definition_is_kept_without_the_values_in_the_url_of_its_server(
+    tmp_path: Path,
+) -> None:
+    log, url = Collected(), "http://127.0.0.1/hidden-value/mcp"
+    begin = url.index("hidden")
+    mask = mask_of(UpstreamUrl(url, ((begin, begin + len("hidden-value")),)))
+    assert mask is not None
+    pins, clock = PinSet(tmp_path / "turnlog.lock"), Time().clock()
+    async with asyncio.TaskGroup() as work:
+        one = DefinitionWriter(
+            tmp_path, Redactor(), str, pins, clock, log, log.fault, work, {"s": mask}
+        )
+        one.note("s@here", "me", page(f"at {url}"), frozenset({"t0"}))
+    assert definitions.shown(tmp_path)
+    written = content_of(tmp_path)
+    assert b"127.0.0.1" in written
+    assert b"hidden-value" not in written
+
+
+def content_of(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 async def test_of_very_many_changes_some_are_named(tmp_path: Path) -> None:

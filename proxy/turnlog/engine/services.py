@@ -228,7 +228,15 @@ def _context(
         clients=Clients(),
         catalog=catalog,
         keeper=DefinitionWriter(
-            settings.data, redactor, clean, pins, clock, log, recorder.faulted, work
+            settings.data,
+            redactor,
+            clean,
+            pins,
+            clock,
+            log,
+            recorder.faulted,
+            work,
+            _masks(settings),
         ),
         pins=pins,
         calls=CallRegistry(),

@@ -19,6 +19,7 @@ SHORTEST: Final = 8
 """Characters of a value that is cut wherever it stands. A shorter one is cut in its own place only: an
 `eu` or a `1` stands in many a text that has nothing to do with it."""
 _PARTS: Final = re.compile(r"[^:]*://[^/?]*(?P<path>[^?]*)\??(?P<query>.*)")
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 _SEPARATORS: Final = re.compile(r"[/?&=]")
 _MARKED: Final = re.compile(r"\0+")
 
@@ -102,7 +103,10 @@ def _texts(values: Iterable[str]) -> tuple[str, ...]:
 def _forms(value: str) -> Iterator[str]:
     """Yield how a value of a URL is written: there, decoded, encoded, and each in a JSON string."""
     plain = unquote(value)
-    for form in (value, plain, quote(plain, safe="")):
+    encoded = (quote(plain, safe=""), quote(value, safe=""))
+    # Escapes may be written in lower case (RFC 3986 section 2.1).
+    lower = (_ESCAPE.sub(lambda escape: escape[0].lower(), form) for form in (value, *encoded))
+    for form in dict.fromkeys((value, plain, *encoded, *lower)):
         yield form
         yield json.dumps(form)[1:-1]
         yield json.dumps(form, ensure_ascii=False)[1:-1]

@@ -79,3 +79,13 @@ def test_a_tool_is_named_by_a_star_in_place_of_a_value() -> None:
     found = masked("http://a/hook${S}/${T}/send")
     assert found.pattern("/hook1/the-word/of%20it/send") == "/*/*/*/send"
     assert found.pattern("/hook/more") == "/hook/more"
+
+
+@pytest.mark.parametrize(
+    "written", ["fiLe%2FhhY%20wQ44", "fiLe/hhY wQ44", "fiLe%252FhhY%2520wQ44", "fiLe%2fhhY%20wQ44"]
+)
+def test_a_value_is_cut_however_it_is_encoded(written: str) -> None:
+    url = "http://127.0.0.1/fiLe%2FhhY%20wQ44/mcp"
+    mask = mask_of(UpstreamUrl(url, ((17, 34),)))
+    assert mask is not None
+    assert mask.cut(f"at {written}!") == "at [redacted]!"

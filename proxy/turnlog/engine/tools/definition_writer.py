@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.core.pins import server_of
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
 from turnlog.packs.lock import LockFile, kept_definition
 from turnlog.record.attempt import TOOL_CHARS
 from turnlog.redaction.redact import Redactor
+from turnlog.settings.upstream_url import UrlMask
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import Change, Listing
@@ -41,8 +44,11 @@ class DefinitionWriter:
         log: Log,
         fault: Callable[[Exception], None],
         work: asyncio.TaskGroup,
+        masks: Mapping[str, UrlMask] | None = None,
     ) -> None:
-        """`clean` cuts secrets out of a tool's name; `fault` gets exceptions nobody expected."""
+        """`clean` cuts secrets out of a tool's name; `fault` gets exceptions nobody expected; `masks` say
+        what is shown of upstreams' URLs, by name."""
+        self._masks = masks or {}
         self._data = data
         self._redactor = redactor
         self._clean = clean
@@ -109,9 +115,16 @@ class DefinitionWriter:
             whole=None if whole is None else frozenset(map(self._name, whole)),
         )
         changes = definitions.keep(
-            self._data, listing, lambda digest: kept(raws[digest], self._redactor)
+            self._data, listing, lambda digest: self._kept(server, raws[digest])
         )
         return [self._changed(server, change) for change in changes[:_LOGGED]]
+
+    def _kept(self, server: str, raw: bytes) -> KeptDefinition:
+        """Return what is kept of a definition: a server may name its own URL in it."""
+        mask = self._masks.get(server_of(server))
+        shown = mask.cut_content(raw) if mask is not None else raw
+        found = kept(shown, self._redactor)
+        return found if shown == raw else structs.replace(found, partial=True)
 
     def _name(self, tool: str) -> str:
         return self._clean(tool[:TOOL_CHARS])
