@@ -115,7 +115,7 @@ class Pages:
         arguments: bytes = b"{}",
         content: bytes = b'{"content":[{"type":"text","text":"done"}]}',
         ending: Ending | None = None,
-        name: str = "work",
+        name: str = "trip",
     ) -> str:
         """Record a call of the session `name` that has ended; return its id."""
         recorder = self.context.recorder

@@ -14,7 +14,7 @@ from turnlog.core.identity import CallerEvidence
 
 META = "io.modelcontextprotocol/"
 STATELESS = (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"))
-CALLER = CallerEvidence(path_session="work", connection=1)
+CALLER = CallerEvidence(path_session="trip", connection=1)
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ async def pages(tmp_path: Path, aiohttp_client: Connect) -> AsyncGenerator[Pages
 
 
 async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered:
-    """Post a message in the session `work`."""
-    return await pages.ask("/s/work/turnlog/mcp", "POST", body, headers=headers, caller=CALLER)
+    """Post a message in the session `trip`."""
+    return await pages.ask("/s/trip/turnlog/mcp", "POST", body, headers=headers, caller=CALLER)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
         ("log", {"nope": 1}, "the arguments are not as they must be: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
         ("log", {"turns": "x"}, "turns: 'x' is not a range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
-        ("diff", {"other": "work"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
+        ("diff", {"other": "trip"}, "the arguments are not as they must be: unknown key 'other', use one of: seq, turns"),
         ("note", {"note": {"kind": "turn", "nam": "x"}}, "the arguments are not as they must be: a note of kind 'turn' has no 'nam'"),
         ("note", {"note": {"kind": "budget", "calls": 9}}, "the arguments are not as they must be: 'note.kind' cannot be 'budget', use one of: decision, evict, fact, turn, user_input"),
         ("note", {"note": {"kind": "evict", "keys": ["1"], "reason": "full"}}, "the arguments are not as they must be: 'note.reason' cannot be 'full', use one of: budget, client_edit, compaction, ttl"),
@@ -137,7 +137,7 @@ async def test_a_handshake_comes_to_a_revision_and_a_session(
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
 async def test_messages_are_posted(pages: Pages, method: str) -> None:
-    for path in ("/turnlog/mcp", "/s/work/turnlog/mcp"):
+    for path in ("/turnlog/mcp", "/s/trip/turnlog/mcp"):
         given = await pages.ask(path, method)
         assert given.problem(405)["detail"] == "/turnlog/mcp takes POST"
         assert given.headers["Allow"] == "POST"

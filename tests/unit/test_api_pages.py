@@ -97,10 +97,10 @@ async def test_sessions_are_listed_and_found_by_any_name(pages: Pages) -> None:
 @pytest.mark.promise("API-3")
 async def test_pages_of_a_log_follow_one_another(pages: Pages) -> None:
     calls = [await pages.call() for _ in range(3)]
-    page = await pages.found("/sessions/work/log")
+    page = await pages.found("/sessions/trip/log")
     assert [row["call"] for row in page["items"]] == calls
-    first = await pages.found("/sessions/work/log?limit=2&order=oldest")
-    rest = await pages.found(f"/sessions/work/log?order=oldest&cursor={first['next']}")
+    first = await pages.found("/sessions/trip/log?limit=2&order=oldest")
+    rest = await pages.found(f"/sessions/trip/log?order=oldest&cursor={first['next']}")
     assert first["items"] + rest["items"] == page["items"]
     assert (first["more"], rest["more"]) == (True, False)
 
@@ -148,7 +148,7 @@ async def test_a_parameter_that_cannot_be_used_is_named(
     pages: Pages, query: str, name: str
 ) -> None:
     await pages.call()
-    said = (await pages.api(f"/sessions/work/log?{query}")).problem(400)
+    said = (await pages.api(f"/sessions/trip/log?{query}")).problem(400)
     assert said["parameter"] == name
     assert said["detail"].startswith(f"parameter {name!r}")
 
@@ -289,7 +289,7 @@ async def test_answers_are_as_the_description_says(pages: Pages) -> None:
     name = await pages.unknown()
     document = (await pages.ask("/turnlog/api/openapi.json", headers=(BEARER,))).json()
     for path, verbs in document["paths"].items():
-        target = path.replace("{session}", "work").replace("{call}", name)
+        target = path.replace("{session}", "trip").replace("{call}", name)
         (verb,) = verbs
         body = BODIES[path] if verb == "post" else b""
         answer = await pages.ask(target, verb.upper(), body, headers=(BEARER,))
@@ -303,29 +303,29 @@ async def test_answers_are_as_the_description_says(pages: Pages) -> None:
 async def test_a_state_is_that_after_any_commit(pages: Pages) -> None:
     await pages.call("write")
     await pages.call("read")
-    newest = await pages.found("/sessions/work/state")
+    newest = await pages.found("/sessions/trip/state")
     assert set(newest["state"]["tools_used"]) == {"files.write", "files.read"}
-    early = await pages.found("/sessions/work/state?at=2&field=tools_used")
+    early = await pages.found("/sessions/trip/state?at=2&field=tools_used")
     assert list(early["state"]) == ["tools_used"]
     assert set(early["state"]["tools_used"]) == {"files.write"}
-    last_turn = await pages.found("/sessions/work/state?turn=-1")
+    last_turn = await pages.found("/sessions/trip/state?turn=-1")
     assert last_turn["state_hash"] == newest["state_hash"]
-    said = (await pages.api("/sessions/work/state?at=1&turn=1")).problem(400)
+    said = (await pages.api("/sessions/trip/state?at=1&turn=1")).problem(400)
     assert said["parameter"] == "at"
-    (await pages.api("/sessions/work/state?at=999999")).problem(404)
+    (await pages.api("/sessions/trip/state?at=999999")).problem(404)
 
 
 async def test_a_difference_names_the_commits_that_made_it(pages: Pages) -> None:
     await pages.call("write")
     await pages.call("read")
-    path = "/sessions/work/diff"
+    path = "/sessions/trip/diff"
     changed = (await pages.found(f"{path}?seq=2.."))["items"]
     (made,) = [one for one in changed if one["field"] == "tools_used"]
     assert (made["key"], made["before"], made["after"]["calls"]) == ("files.read", None, 1)
     whole = await pages.found(path)
     assert {one["key"] for one in whole["items"]} >= {"files.read", "files.write"}
     assert await pages.found(f"{path}?turns=-1") == whole
-    assert (await pages.found(f"{path}?other=work"))["items"] == []
+    assert (await pages.found(f"{path}?other=trip"))["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ async def test_a_difference_that_makes_no_sense_is_refused(
     pages: Pages, query: str, name: str
 ) -> None:
     await pages.call()
-    said = (await pages.api(f"/sessions/work/diff?{query}")).problem(400)
+    said = (await pages.api(f"/sessions/trip/diff?{query}")).problem(400)
     assert said["parameter"] == name
 
 
@@ -346,20 +346,20 @@ async def test_a_difference_that_makes_no_sense_is_refused(
 async def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(pages: Pages) -> None:
     await pages.call()
     note = b'{"kind": "decision", "id": "d1", "text": "ask first", "why": "it is dear"}'
-    target = "/sessions/work/notes?id=n1"
+    target = "/sessions/trip/notes?id=n1"
     first = await pages.api(target, "POST", note)
     assert first.status == 200, first.body
     assert (first.json()["kind"], first.json()["known"]) == ("decision", False)
     again = (await pages.api(target, "POST", note)).json()
     assert (again["seq"], again["known"]) == (first.json()["seq"], True)
-    made = (await pages.found("/sessions/work/state?field=decisions_made"))["state"]
+    made = (await pages.found("/sessions/trip/state?field=decisions_made"))["state"]
     assert made["decisions_made"]["d1"]["why"] == "it is dear"
 
 
 @pytest.mark.promise("STATE-3")
 async def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(pages: Pages) -> None:
     await pages.call()
-    target = "/sessions/work/notes"
+    target = "/sessions/trip/notes"
     fact = b'{"kind": "fact", "id": "port", "action": "assert", "subject": "port", "value": "80"}'
     seq = (await pages.api(target, "POST", fact)).json()["seq"]
     await pages.call()
@@ -368,7 +368,7 @@ async def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(pages
         assert said["head"] == seq
     # The call in between is in nobody's way.
     assert (await pages.api(f"{target}?head={seq}", "POST", fact)).status == 200
-    facts = (await pages.found("/sessions/work/state?field=facts"))["state"]["facts"]
+    facts = (await pages.found("/sessions/trip/state?field=facts"))["state"]["facts"]
     (held,) = facts.values()
     assert len(held["sources"]) == 2
 
@@ -379,8 +379,8 @@ async def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(pages
 )  # fmt: skip
 async def test_what_is_no_note_is_refused(pages: Pages, body: bytes) -> None:
     await pages.call()
-    (await pages.api("/sessions/work/notes", "POST", body)).problem(400)
-    assert (await pages.found("/sessions/work"))["seq"] == 2
+    (await pages.api("/sessions/trip/notes", "POST", body)).problem(400)
+    assert (await pages.found("/sessions/trip"))["seq"] == 2
 
 
 async def test_a_note_needs_a_session_that_is_there(pages: Pages) -> None:
@@ -388,7 +388,7 @@ async def test_a_note_needs_a_session_that_is_there(pages: Pages) -> None:
 
 
 async def test_a_name_with_a_slash_is_one_part_of_the_path(pages: Pages) -> None:
-    await pages.call(name="team/work")
-    assert (await pages.found("/sessions/team%2Fwork"))["names"] == ["team/work"]
-    assert (await pages.found("/sessions/t%65am%2fwork/log"))["items"]
-    (await pages.api("/sessions/team/work")).problem(404)
+    await pages.call(name="team/trip")
+    assert (await pages.found("/sessions/team%2Ftrip"))["names"] == ["team/trip"]
+    assert (await pages.found("/sessions/t%65am%2ftrip/log"))["items"]
+    (await pages.api("/sessions/team/trip")).problem(404)

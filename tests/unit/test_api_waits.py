@@ -20,7 +20,7 @@ async def test_what_is_written_late_is_answered_late_and_truly(
     async with own_pages(tmp_path, aiohttp_client, limit=LIMIT) as pages:
         call = await pages.unknown()
         path, body = {
-            "note": ("/sessions/work/notes", b'{"kind": "decision", "text": "ask first"}'),
+            "note": ("/sessions/trip/notes", b'{"kind": "decision", "text": "ask first"}'),
             "verdict": (f"/calls/{call}/resolve", b'{"verdict": "happened"}'),
         }[what]
         with nobody_writes(pages.data):
@@ -30,7 +30,7 @@ async def test_what_is_written_late_is_answered_late_and_truly(
         given = await answer
         assert given.status == 200
         with pages.context.store.view() as view:
-            (found,) = view.find_sessions("work")
+            (found,) = view.find_sessions("trip")
             (*_, last) = view.commits(found)
     assert given.json()["seq"] == last.link.seq
 
@@ -42,7 +42,7 @@ async def test_a_reader_is_told_that_the_disk_takes_too_long(
         await pages.call()
         with nobody_writes(pages.data):
             note = b'{"kind": "decision", "text": "ask first"}'
-            written = asyncio.ensure_future(pages.api("/sessions/work/notes", "POST", note))
+            written = asyncio.ensure_future(pages.api("/sessions/trip/notes", "POST", note))
             await asyncio.wait({written}, timeout=LONG)
             said = (await pages.api("/log")).problem(503)
             assert said["detail"] == "this took more than 0.05 s, ask for less"
