@@ -102,6 +102,34 @@ _NOBODY: Final = _Nobody()
 class CallDriver:
     """One call under way, or lately ended. Points in time are on the loop's clock, in seconds."""
 
+    # Most calls keep these, and are made faster when they need not set them.
+    is_guarded: bool
+    """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+    found_by: tuple[bytes, ...] = ()
+    """Links by which it is found."""
+    on_ended: "Callable[[CallDriver], None] | None" = None
+    """Called at the end of each attempt."""
+    attempt: Attempt | None = None
+    """The latest one."""
+    kept: OwnAnswer | None = None
+    """The whole answer, for a later call that is the same."""
+    left_by: frozenset[int | str] = frozenset()
+    """Connections of guessed callers that joined it, and have left as well."""
+    to_send: ev.Send | None = None
+    """The attempt that is to be sent now, until somebody takes it."""
+    delay = 0.0
+    """s to wait before the next attempt."""
+    released: ev.Release | None = None
+    """Which answer is the caller's, once that is decided."""
+    _carrier: Carrier = _NOBODY
+    _failure: Failure | None = None
+    """Why the caller's time is over, while it is told."""
+    _ended: asyncio.Event | None = None
+    """Set at its end, where somebody waits for it."""
+    _left: asyncio.Event | None = None
+    """Set when its caller leaves, where somebody waits to know."""
+    _timer: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         ask: Ask,
@@ -116,44 +144,19 @@ class CallDriver:
         """`is_guarded` is whether a later call may find it; `guessed` is the link by which it may be
         joined where its session is only guessed."""
         self.ask = ask
-        links = ask.links
-        self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
-        """Links by which it is found."""
-        self.on_ended: Callable[[CallDriver], None] | None = None
-        """Called at the end of each attempt."""
-        self.attempt: Attempt | None = None
-        """The latest one."""
-        self.kept: OwnAnswer | None = None
-        """The whole answer, for a later call that is the same."""
-        self.left_by: set[int | str] = set()
-        """Connections of guessed callers that joined it, and have left as well."""
-        self.to_send: ev.Send | None = None
-        """The attempt that is to be sent now, until somebody takes it."""
-        self.delay = 0.0
-        """s to wait before the next attempt."""
-        self.released: ev.Release | None = None
-        """Which answer is the caller's, once that is decided."""
+        self.is_guarded = is_guarded
         self._recorder = recorder
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         waits = recorder.waits(ask)
-        self.is_guarded = is_guarded
-        """Whether a later call may join it, or be answered from it (semantics, section 5)."""
         if is_guarded:
-            found = bool(self.found_by)
-            terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=found)
+            links = ask.links
+            self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
+            is_findable = bool(self.found_by)
+            terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=is_findable)
         else:
             terms = _unguarded(ask, waits=waits)
-        self.call = CallMachine(terms, self._loop.time(), first=ask.number)
-        self.call.past = ask.past
-        self._carrier: Carrier = _NOBODY
-        self._failure: Failure | None = None
-        """Why the caller's time is over, while it is told."""
-        self._ended: asyncio.Event | None = None
-        """Set at its end, where somebody waits for it."""
-        self._left: asyncio.Event | None = None
-        """Set when its caller leaves, where somebody waits to know."""
-        self._timer: asyncio.TimerHandle | None = None
+        self.call = CallMachine(terms, self._loop.time(), ask.number - 1, past=ask.past)
 
     # -- what is known of it ----------------------------------------------------------------
 
@@ -347,7 +350,7 @@ class CallDriver:
 
     def on_guess_left(self, connection: int | str) -> None:
         """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
-        self.left_by.add(connection)
+        self.left_by |= {connection}
         self.call.on_guess_left(self._loop.time())
 
     async def resumed(self) -> None:

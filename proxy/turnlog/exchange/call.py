@@ -106,54 +106,34 @@ class InvalidEvent(Exception):
     """An event that cannot happen at this stage: a bug of the driver."""
 
 
-class CallMachine:
+class CallMachine(Struct, eq=False):
     """The life of one call. Points in time are in seconds, on one clock."""
 
-    __slots__ = (
-        "_answered",
-        "_first",
-        "_is_told",
-        "_left_at",
-        "_may_repeat",
-        "_release",
-        "began",
-        "caller",
-        "cancelled_at",
-        "ended_at",
-        "joiners",
-        "last",
-        "number",
-        "past",
-        "stage",
-        "terms",
-    )
-
-    def __init__(self, terms: Terms, began: float, *, first: int = 1) -> None:
-        """`first` is the number of its first attempt: one that follows a redirect had others before."""
-        self.terms = terms
-        self.began = began
-        self.stage = NEW
-        self.caller = HERE
-        self.number = first - 1
-        """Of the latest attempt."""
-        self.past: EarlierAttempts | None = None
-        """What the attempts before the latest came to."""
-        self.last: Ending | None = None
-        """How the latest attempt that has ended did."""
-        self.joiners = 0
-        """How many other calls wait for this one's answer."""
-        self.cancelled_at: float | None = None
-        """When the caller took it back."""
-        self.ended_at = 0.0
-        self._left_at = 0.0
-        self._may_repeat = False
-        self._is_told = False
-        """Whether the caller was told that its time is over, and no answer has come since."""
-        self._answered: tuple[int, Ending] | None = None
-        """The latest attempt that the server answered, and how that ended."""
-        self._first = first
-        self._release = first
-        """The attempt whose answer is the caller's, unless another one follows."""
+    terms: Terms
+    began: float
+    number: int = 0
+    """Of the latest attempt: one that follows a redirect had others before, made by another machine."""
+    stage: Stage = NEW
+    caller: CallerState = HERE
+    past: EarlierAttempts | None = None
+    """What the attempts before the latest came to."""
+    last: Ending | None = None
+    """How the latest attempt that has ended did."""
+    joiners: int = 0
+    """How many other calls wait for this one's answer."""
+    cancelled_at: float | None = None
+    """When the caller took it back."""
+    ended_at: float = 0.0
+    given: int = 0
+    """The number of the attempt whose answer is the caller's, unless another one follows."""
+    _tried: int = 0
+    """How many attempts this machine has begun."""
+    _left_at: float = 0.0
+    _may_repeat: bool = False
+    _is_told: bool = False
+    """Whether the caller was told that its time is over, and no answer has come since."""
+    _answered: tuple[int, Ending] | None = None
+    """The latest attempt that the server answered, and how that ended."""
 
     def handle(self, event: ev.Event, now: float) -> Commands:
         """Return what to do now. Raises `InvalidEvent`."""
@@ -182,11 +162,6 @@ class CallMachine:
     def has_given_up(self) -> bool:
         """Whether the caller has left or cancelled: it reads no answer any more (MCP, cancellation)."""
         return self.caller is GONE or self.cancelled_at is not None
-
-    @property
-    def given(self) -> int:
-        """The number of the attempt whose answer is the caller's, unless another one follows."""
-        return self._release
 
     @property
     def is_over(self) -> bool:
@@ -239,12 +214,14 @@ class CallMachine:
     def on_begin(self, _: ev.Begin | ev.Woken, __: float) -> Commands:
         if self.last is not None:
             self.past, self.last = with_attempt(self.past, self.last), None
-        self.stage, self.number = RECORDING, self.number + 1
+        self.stage, self.number, self._tried = RECORDING, self.number + 1, self._tried + 1
+        if self._tried == 1:
+            self.given = self.number
         return (ev.AppendIntent(self.number),)
 
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
         self._may_repeat = event.is_repeatable
-        if self.terms.is_limited and self.number == self._first:
+        if self.terms.is_limited and self._tried == 1:
             self.stage = QUEUED
             return (ev.Acquire(),)
         return self._leave(in_doubt=event.in_doubt)
@@ -280,9 +257,9 @@ class CallMachine:
 
     def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
         self.stage = ENDED
-        if self.number == self._first:
+        if self._tried == 1:
             return (ev.Refuse(),)
-        return (ev.Release(self._release, StopReason.UNRECORDED),)
+        return (ev.Release(self.given, StopReason.UNRECORDED),)
 
     def on_left_unsent(self, _: ev.Left, now: float) -> Commands:
         self.caller, self._left_at = GONE, now
@@ -304,7 +281,7 @@ class CallMachine:
 
     def on_late_start(self, event: ev.Overdue, _: float) -> Commands:
         self.stage = ENDED
-        return (ev.Fail(event.kind), ev.Release(self._release, event.reason))
+        return (ev.Fail(event.kind), ev.Release(self.given, event.reason))
 
     def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
         """End an attempt that was not sent: none follows, and no disk is waited for."""
@@ -314,12 +291,12 @@ class CallMachine:
         outcome = ev.AppendOutcome()
         if self.caller is GONE:
             return (outcome,)
-        if self.number == self._first:
+        if self._tried == 1:
             return (outcome, ev.Release(self.number))
         # The answer to the attempt before is at hand.
         is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
         reason = StopReason.UNRECORDED if is_lost else None
-        return (outcome, ev.Release(self._release, reason))
+        return (outcome, ev.Release(self.given, reason))
 
     def on_expired_unsent(self, event: ev.Expired, _: float) -> Commands:
         return (ev.Fail(event.kind),)
@@ -364,7 +341,7 @@ class CallMachine:
         """End the call between two attempts; the answer is at hand."""
         commands = self.on_cancelled(event, now)
         self.stage = ENDED
-        return (*commands, ev.Release(self._release, StopReason.CANCELLED))
+        return (*commands, ev.Release(self.given, StopReason.CANCELLED))
 
     def _take_back(self, now: float) -> None:
         self.cancelled_at = now
@@ -430,7 +407,7 @@ class CallMachine:
 
     def on_stopped_between(self, _: ev.Stopped, __: float) -> Commands:
         self.stage = ENDED
-        release = ev.Release(self._release, StopReason.STOPPING)
+        release = ev.Release(self.given, StopReason.STOPPING)
         return (release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
     def on_stopped_at_end(self, _: ev.Stopped, __: float) -> Commands:
@@ -443,7 +420,7 @@ class CallMachine:
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.ended_at, self._is_told = event.ending, now, False
-        self._release = self.number
+        self.given = self.number
         retries = self.terms.retry is not None
         verdict = self._verdict(event, now) if retries else StopReason.ANSWERED
         if retries:
@@ -454,13 +431,13 @@ class CallMachine:
             outcome = ev.AppendOutcome(is_told=False, is_late=self._is_late)
             return (outcome, *back, ev.Rest(verdict.delay))
         reason = "" if verdict is StopReason.ANSWERED else verdict.value
-        is_told = self._release == self.number
+        is_told = self.given == self.number
         outcome = ev.AppendOutcome(reason, is_told=is_told, is_late=self._is_late)
         if self.terms.waits:
             self.stage = SETTLING
             return (outcome, *back)
         self.stage = ENDED
-        return (outcome, *back, ev.Release(self._release))
+        return (outcome, *back, ev.Release(self.given))
 
     def _choose_answer(self, event: ev.Judged) -> None:
         """Choose whose answer is the caller's: an earlier one of the server's may be better than ours."""
@@ -468,7 +445,7 @@ class CallMachine:
         if not event.ours:
             self._answered = self.number, event.ending
         elif before is not None and not event.has_left and self._says_enough(before[1]):
-            self._release = before[0]
+            self.given = before[0]
 
     def _taken_back(self, ending: Ending, verdict: RetryIn | StopReason) -> Commands:
         """Return what tells the server that nobody waits for an attempt it may still be at."""
@@ -533,11 +510,11 @@ class CallMachine:
     def on_outcome_recorded(self, _: ev.Recorded | ev.NotRecorded, __: float) -> Commands:
         # An outcome that cannot be written holds no answer back (flag `unrecorded`).
         self.stage = ENDED
-        return (ev.Release(self._release),)
+        return (ev.Release(self.given),)
 
     def on_overdue(self, event: ev.Overdue, _: float) -> Commands:
         self.stage = ENDED
-        return (ev.Release(self._release, event.reason),)
+        return (ev.Release(self.given, event.reason),)
 
     # -- after the end ----------------------------------------------------------------------
 
