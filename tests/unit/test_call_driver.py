@@ -9,11 +9,11 @@ from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, guarded_terms
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
 from turnlog.observe.events import CallBug
-from turnlog.record.attempt import AnswerFacts, DuplicateLinks
+from turnlog.record.attempt import AnswerFacts, Ask, DuplicateLinks
 
 
 @pytest.fixture
@@ -22,14 +22,18 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
         yield made
 
 
+def guarded(one: Bench, asked: Ask) -> CallDriver:
+    """Return what drives a call that others can ask for, before it begins."""
+    terms = guarded_terms(asked, NeverTwice(), waits=True, stateless=False, is_findable=True)
+    return CallDriver(asked, terms, one.recorder, one.time.clock())
+
+
 async def ended(one: Bench) -> CallDriver:
     """Return a call that has ended, and that others can ask for."""
     asked = ask(
         session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
     )
-    driver = CallDriver(
-        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
-    )
+    driver = guarded(one, asked)
     attempt = await one.recorder.begin(asked)
     driver.begins(attempt)
     ticket = one.recorder.end(attempt, succeeded(), AnswerFacts())
@@ -62,9 +66,7 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     asked = ask(
         session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
     )
-    driver = CallDriver(
-        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
-    )
+    driver = guarded(one, asked)
     attempt = await one.recorder.begin(asked)
     driver.begins(attempt)
     driver.on_over()  # its own stream has ended
@@ -104,9 +106,7 @@ async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     asked = ask(
         session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
     )
-    driver = CallDriver(
-        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
-    )
+    driver = guarded(one, asked)
     driver.begins(await one.recorder.begin(asked))
     driver.on_delivered()
     driver.on_over()  # its own stream has ended, without the response
@@ -137,9 +137,7 @@ async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_t
 
 async def test_what_cannot_happen_to_a_call_ends_that_call_and_is_logged(one: Bench) -> None:
     asked = ask(session(), one.recorder.new_call())
-    driver = CallDriver(
-        asked, one.recorder, one.time.clock(), NeverTwice(), stateless=False, is_guarded=True
-    )
+    driver = guarded(one, asked)
     driver.begins(await one.recorder.begin(asked))
     driver.feed(Woken())
     assert driver.is_over

@@ -133,37 +133,29 @@ class CallDriver:
     def __init__(
         self,
         ask: Ask,
+        terms: Terms,
         recorder: Recorder,
         clock: Clock,
-        limits: NeverTwice,
         *,
-        stateless: bool,
-        is_guarded: bool,
-        guessed: bytes = b"",
+        attempt: Attempt | None = None,
+        found_by: tuple[bytes, ...] = (),
     ) -> None:
-        """`is_guarded` is whether a later call may find it; `guessed` is the link by which it may be
-        joined where its session is only guessed."""
+        """`attempt` is the first one, where its intent is queued already."""
         self.ask = ask
-        self.is_guarded = is_guarded
+        self.is_guarded = terms.is_guarded
         self._recorder = recorder
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        waits = recorder.waits(ask)
-        if is_guarded:
-            links = ask.links
-            self.found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
-            is_findable = bool(self.found_by)
-            terms = _terms(ask, limits, waits=waits, stateless=stateless, is_findable=is_findable)
+        now, number, past = self._loop.time(), ask.number, ask.past
+        if attempt is not None:
+            self.attempt, attempt.driver = attempt, self
+            recording = Stage.RECORDING
+            self.call = CallMachine(terms, now, number, recording, given=number, past=past)
         else:
-            terms = _unguarded(ask, waits=waits)
-        self.call = CallMachine(terms, self._loop.time(), ask.number - 1, past=ask.past)
+            self.found_by = found_by
+            self.call = CallMachine(terms, now, number - 1, past=past)
 
     # -- what is known of it ----------------------------------------------------------------
-
-    @property
-    def stage(self) -> Stage:
-        """How far it is."""
-        return self.call.stage
 
     @property
     def size(self) -> int:
@@ -261,11 +253,16 @@ class CallDriver:
 
         `ours` tells whether turnlog answers in the server's place.
         """
-        assert attempt.ending is not None
+        ending = attempt.ending
+        assert ending is not None
         if self._failure is not None:
-            self.feed(ev.Told(attempt.ending))
+            self.feed(ev.Told(ending))
             return ev.AppendOutcome()
-        commands = self.feed(self._judged(attempt, attempt.ending, ours=ours))
+        if self.call.terms.retry is None:
+            judged = ev.Judged(number=attempt.ask.number, ending=ending, ours=ours)
+        else:
+            judged = self._judged(attempt, ending, ours=ours)
+        commands = self.feed(judged)
         if self.on_ended is not None:
             self.on_ended(self)
         outcome = commands[0] if commands else ev.AppendOutcome()
@@ -283,11 +280,9 @@ class CallDriver:
         self.do_close(ev.Close())
 
     def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
-        number, carrier = attempt.ask.number, self._carrier
-        if self.ask.policy.retry is None:
-            return ev.Judged(number=number, ending=ending, ours=ours)
+        carrier = self._carrier
         return ev.Judged(
-            number=number,
+            number=attempt.ask.number,
             ending=ending,
             ours=ours,
             retry_after=attempt.retry_after,
@@ -500,16 +495,17 @@ _PLAIN: Final = {
 """Terms of calls of which no rule says anything: most."""
 
 
-def _unguarded(ask: Ask, *, waits: bool) -> Terms:
+def unguarded_terms(ask: Ask, *, waits: bool) -> Terms:
+    """Return what rules say of a call that no later one can find."""
     policy = ask.policy
-    is_plain = policy.retry is None and policy.concurrency is None
-    if is_plain and not ask.may_be_guarded:
+    # One of a batch, or whose body is too large to hold, may be named all the same.
+    is_named = ask.is_named or bool(ask.key)
+    if policy.retry is None and policy.concurrency is None and not is_named:
         return _PLAIN[ask.effect][waits]
     return Terms(
         waits=waits,
         effect=ask.effect,
-        # One of a batch, or whose body is too large to hold, may be named all the same.
-        is_named=ask.may_be_guarded,
+        is_named=is_named,
         is_limited=policy.concurrency is not None,
         is_keyed=bool(ask.key_sent),
         retry=policy.retry,
@@ -517,9 +513,13 @@ def _unguarded(ask: Ask, *, waits: bool) -> Terms:
     )
 
 
-def _terms(
+def guarded_terms(
     ask: Ask, limits: NeverTwice, *, waits: bool, stateless: bool, is_findable: bool
 ) -> Terms:
+    """Return what rules and protocol say of a call that must not happen twice.
+
+    `is_findable` is whether there is a link by which a later call finds it.
+    """
     policy = ask.policy
     # Another attempt could follow: its caller is better told how that ends.
     repeats = policy.retry is not None and (
@@ -530,6 +530,7 @@ def _terms(
     return Terms(
         effect=ask.effect,
         is_guarded=True,
+        is_named=True,
         waits=waits,
         is_limited=policy.concurrency is not None,
         is_keyed=bool(ask.key_sent),

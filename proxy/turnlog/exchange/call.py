@@ -83,7 +83,7 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     is_guarded: bool = False
     """Whether a later call may join it, or be answered from it (semantics, section 5)."""
     is_named: bool = False
-    """Whether it is not sent for a caller that is gone, guarded or not: its effect is named, or it has a key."""
+    """Whether it is not sent for a caller that is gone: its effect is named, or it has a key."""
     is_limited: bool = False
     """Whether a rule says how many such calls run at once."""
     is_keyed: bool = False
@@ -114,6 +114,7 @@ class CallMachine(Struct, eq=False):
     number: int = 0
     """Of the latest attempt: one that follows a redirect had others before, made by another machine."""
     stage: Stage = NEW
+    """A call that no earlier one can stand for begins with its first intent being written."""
     caller: CallerState = HERE
     past: EarlierAttempts | None = None
     """What the attempts before the latest came to."""
@@ -126,8 +127,8 @@ class CallMachine(Struct, eq=False):
     ended_at: float = 0.0
     given: int = 0
     """The number of the attempt whose answer is the caller's, unless another one follows."""
-    _tried: int = 0
-    """How many attempts this machine has begun."""
+    _is_again: bool = False
+    """Whether the latest attempt is not the first one."""
     _left_at: float = 0.0
     _may_repeat: bool = False
     _is_told: bool = False
@@ -212,39 +213,34 @@ class CallMachine(Struct, eq=False):
     # -- before anything is sent ------------------------------------------------------------
 
     def on_begin(self, _: ev.Begin | ev.Woken, __: float) -> Commands:
-        if self.last is not None:
-            self.past, self.last = with_attempt(self.past, self.last), None
-        self.stage, self.number, self._tried = RECORDING, self.number + 1, self._tried + 1
-        if self._tried == 1:
+        self.stage, self.number = RECORDING, self.number + 1
+        if self.last is None:
             self.given = self.number
+        else:
+            self.past, self.last = with_attempt(self.past, self.last), None
+            self._is_again = True
         return (ev.AppendIntent(self.number),)
 
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
         self._may_repeat = event.is_repeatable
-        if self.terms.is_limited and self._tried == 1:
+        if self.terms.is_limited and not self._is_again:
             self.stage = QUEUED
             return (ev.Acquire(),)
-        return self._leave(in_doubt=event.in_doubt)
+        return self._leave(in_doubt=event.in_doubt) if self.terms.is_named else self._send()
 
     def on_slot(self, event: ev.SlotGranted, _: float) -> Commands:
-        return self._leave(in_doubt=event.in_doubt)
+        return self._leave(in_doubt=event.in_doubt) if self.terms.is_named else self._send()
 
     def _leave(self, *, in_doubt: bool) -> Commands:
         # A proxy that was stopped for a while must not send what its caller has given up, and may
         # have asked for elsewhere (semantics, section 5, Before the first byte).
         # What no rule names is forwarded as it would be without turnlog.
-        if not self._must_be_wanted:
-            return self._send()
         if self.has_given_up:
             return (ev.Fail(_CANCELLED),)
         if in_doubt:
             self.stage = CHECKING
             return (ev.Check(),)
         return self._send()
-
-    @property
-    def _must_be_wanted(self) -> bool:
-        return self.terms.is_guarded or self.terms.is_named
 
     def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
         # Undecided counts as there.
@@ -257,7 +253,7 @@ class CallMachine(Struct, eq=False):
 
     def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
         self.stage = ENDED
-        if self._tried == 1:
+        if not self._is_again:
             return (ev.Refuse(),)
         return (ev.Release(self.given, StopReason.UNRECORDED),)
 
@@ -291,7 +287,7 @@ class CallMachine(Struct, eq=False):
         outcome = ev.AppendOutcome()
         if self.caller is GONE:
             return (outcome,)
-        if self._tried == 1:
+        if not self._is_again:
             return (outcome, ev.Release(self.number))
         # The answer to the attempt before is at hand.
         is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
@@ -421,6 +417,7 @@ class CallMachine(Struct, eq=False):
             return _LATE_OUTCOME
         self.last, self.ended_at, self._is_told = event.ending, now, False
         self.given = self.number
+        is_late = self.terms.is_guarded and self.caller is GONE
         retries = self.terms.retry is not None
         verdict = self._verdict(event, now) if retries else StopReason.ANSWERED
         if retries:
@@ -428,11 +425,11 @@ class CallMachine(Struct, eq=False):
         back = self._taken_back(event.ending, verdict) if event.ending.error else _NOTHING
         if isinstance(verdict, RetryIn):
             self.stage = WAITING
-            outcome = ev.AppendOutcome(is_told=False, is_late=self._is_late)
+            outcome = ev.AppendOutcome(is_told=False, is_late=is_late)
             return (outcome, *back, ev.Rest(verdict.delay))
         reason = "" if verdict is StopReason.ANSWERED else verdict.value
         is_told = self.given == self.number
-        outcome = ev.AppendOutcome(reason, is_told=is_told, is_late=self._is_late)
+        outcome = ev.AppendOutcome(reason, is_told=is_told, is_late=is_late)
         if self.terms.waits:
             self.stage = SETTLING
             return (outcome, *back)
@@ -501,11 +498,8 @@ class CallMachine(Struct, eq=False):
             self.stage = DONE
         elif self.stage is WITHDRAWN:
             self.stage = ENDED
-        return (ev.AppendOutcome(is_late=self._is_late),)
-
-    @property
-    def _is_late(self) -> bool:
-        return self.terms.is_guarded and self.caller is GONE
+        is_late = self.terms.is_guarded and self.caller is GONE
+        return (ev.AppendOutcome(is_late=is_late),)
 
     def on_outcome_recorded(self, _: ev.Recorded | ev.NotRecorded, __: float) -> Commands:
         # An outcome that cannot be written holds no answer back (flag `unrecorded`).

@@ -16,6 +16,7 @@ RETRIED = Terms(effect=Effect.READ, retry=RETRY)
 NAMED = Terms(
     effect=Effect.WRITE,
     is_guarded=True,
+    is_named=True,
     is_remembered=True,
     on_disconnect=OnDisconnect.DRAIN,
     outlives_limits=True,
@@ -56,22 +57,30 @@ class Play:
 
     def __init__(self, terms: Terms) -> None:
         self.call = CallMachine(terms, 0.0)
+        if not terms.is_guarded:
+            self.call = CallMachine(terms, 0.0, 1, Stage.RECORDING, given=1)
         self.now = 0.0
 
     def feed(self, event: ev.Event, *expected: ev.Command, at: float | None = None) -> None:
         self.now = self.now if at is None else at
         assert self.call.handle(event, self.now) == expected
 
+    def begun(self) -> None:
+        """Bring the call to where its first intent is being written."""
+        if self.call.stage is Stage.NEW:
+            self.feed(ev.Begin(), ev.AppendIntent(1))
+        assert (self.call.stage, self.call.number) == (Stage.RECORDING, 1)
+
     def sent(self) -> None:
         """Bring the call to where its first attempt is on its way."""
         hold = self.call.terms.retry is not None
-        self.feed(ev.Begin(), ev.AppendIntent(1))
+        self.begun()
         self.feed(STORED, ev.Send(1, hold=hold))
 
 
 def test_a_call_is_recorded_sent_judged_recorded_and_answered() -> None:
     play = Play(READ)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(), ev.Send(1, hold=False))
     play.feed(answered(), OUTCOME)
     play.feed(ev.Recorded(), ev.Release(1))
@@ -88,7 +97,7 @@ def test_the_answer_to_a_read_waits_for_no_disk() -> None:
 
 def test_a_call_that_cannot_be_recorded_is_refused() -> None:
     play = Play(READ)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.NotRecorded(), ev.Refuse())
 
 
@@ -102,14 +111,14 @@ def test_an_outcome_that_cannot_be_recorded_holds_no_answer_back() -> None:
 
 def test_a_call_that_a_rule_counts_waits_for_a_slot_once_it_is_recorded() -> None:
     play = Play(Terms(is_limited=True))
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(), ev.Acquire())
     play.feed(ev.SlotGranted(), ev.Send(1, hold=False))
 
 
 def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_is_never_sent() -> None:
     play = Play(Terms(is_limited=True))
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(), ev.Acquire())
     play.feed(ev.Cancelled(), ev.Dequeue())
     ending = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.UNKNOWN)
@@ -118,12 +127,12 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_is_never_sent() -> N
 
 def test_a_limit_that_is_reached_before_the_call_is_sent_ends_it() -> None:
     play = Play(READ)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Expired(ErrorKind.QUEUE_TIMEOUT), ev.Fail(ErrorKind.QUEUE_TIMEOUT))
 
 
 def test_an_event_that_cannot_happen_is_a_bug() -> None:
-    with pytest.raises(InvalidEvent, match="Woken at stage 'new'"):
+    with pytest.raises(InvalidEvent, match="Woken at stage 'recording'"):
         Play(READ).call.handle(ev.Woken(), 0.0)
 
 
@@ -158,7 +167,7 @@ def test_the_answer_to_the_last_attempt_is_not_held() -> None:
 
 def test_after_the_last_attempt_the_call_ends() -> None:
     play = Play(Terms(effect=Effect.READ, retry=Retry(on=("connection",), max_attempts=1)))
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(STORED, ev.Send(1, hold=False))
     play.feed(lost(), ev.AppendOutcome(StopReason.ATTEMPTS))
 
@@ -186,7 +195,7 @@ def test_no_attempt_follows_beyond_the_quota_of_the_server() -> None:
 
 def test_no_attempt_follows_where_the_message_cannot_be_sent_again() -> None:
     play = Play(RETRIED)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(), ev.Send(1, hold=False))
     play.feed(limited(), ev.AppendOutcome(StopReason.BODY))
 
@@ -307,14 +316,14 @@ def test_an_answer_that_comes_after_the_caller_has_left_is_late() -> None:
 @pytest.mark.promise("TWICE-22")
 def test_a_named_call_whose_caller_has_left_is_never_sent() -> None:
     play = Play(NAMED)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     play.feed(STORED, GIVEN_UP)
 
 
 def test_a_call_that_no_rule_names_is_sent_at_once_though_its_caller_may_be_gone() -> None:
     play = Play(READ)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(in_doubt=True), ev.Send(1, hold=False))
 
 
@@ -325,7 +334,7 @@ def test_where_the_caller_may_be_gone_that_is_found_out_before_a_named_call_is_s
     in_doubt = ev.Recorded(in_doubt=True)
     there, gone = Play(terms), Play(terms)
     for play in (there, gone):
-        play.feed(ev.Begin(), ev.AppendIntent(1))
+        play.begun()
         play.feed(in_doubt, ev.Check())
     there.feed(ev.CallerChecked(), ev.Send(1, hold=False))
     gone.feed(ev.Left(), GIVEN_UP)
@@ -521,7 +530,7 @@ def test_a_call_that_came_to_what_cannot_happen_is_over() -> None:
 
 def test_a_late_cancel_while_the_caller_is_looked_for_keeps_a_named_call_from_being_sent() -> None:
     play = Play(NAMED)
-    play.feed(ev.Begin(), ev.AppendIntent(1))
+    play.begun()
     play.feed(ev.Recorded(in_doubt=True), ev.Check())
     play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True))
     play.feed(ev.CallerChecked(), GIVEN_UP)

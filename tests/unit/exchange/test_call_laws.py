@@ -26,6 +26,7 @@ POLICIES = {
     "named write": Terms(
         effect=Effect.WRITE,
         is_guarded=True,
+        is_named=True,
         is_remembered=True,
         on_disconnect=OnDisconnect.DRAIN,
         outlives_limits=True,
@@ -33,6 +34,7 @@ POLICIES = {
     "named write that is retried": Terms(
         effect=Effect.IDEMPOTENT_WRITE,
         is_guarded=True,
+        is_named=True,
         is_limited=True,
         retry=RETRY,
         on_disconnect=OnDisconnect.GRACE,
@@ -101,12 +103,14 @@ class Play:
 
     def __init__(self, terms: Terms) -> None:
         self.call = CallMachine(terms, 0.0)
+        if not terms.is_guarded:
+            self.call = CallMachine(terms, 0.0, 1, Stage.RECORDING, given=1)
         self.now = 0.0
         self.trace: list[str] = []
         """What has happened, and at which stage."""
         self.sent: list[int] = []
         self.recorded: set[int] = set()
-        self.intents: list[int] = []
+        self.intents = [self.call.number] if self.call.number else []
         self.outcomes: list[int] = []
         self.ended: set[int] = set()
         self.told: set[int] = set()

@@ -14,7 +14,7 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Flag, NoteKind, Rung
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, guarded_terms
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
@@ -170,24 +170,19 @@ class Deduplicator:
                     break  # it is said already that it may be a repeat
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
-        running = CallDriver(
+        links = ask.links
+        found_by = tuple(filter(None, (links.key, links.same, links.anyone, guessed)))
+        terms = guarded_terms(
             ask,
-            self._recorder,
-            self._clock,
             self._limits,
+            waits=self._recorder.waits(ask),
             stateless=stateless,
-            is_guarded=True,
-            guessed=guessed,
+            is_findable=bool(found_by),
         )
+        running = CallDriver(ask, terms, self._recorder, self._clock, found_by=found_by)
         running.on_ended = self._notice_break
         self._remember(running)
         return ask, running
-
-    def unguarded(self, ask: Ask) -> CallDriver:
-        """Return what drives a call that no later one can find."""
-        return CallDriver(
-            ask, self._recorder, self._clock, self._limits, stateless=False, is_guarded=False
-        )
 
     def on_guessed_call(self, guess: GuessedCaller) -> None:
         """Remember a call in a session that is only guessed."""

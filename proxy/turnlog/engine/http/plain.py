@@ -14,7 +14,7 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
 from turnlog.engine.duplicates.duplicate_match import Repeated
@@ -123,9 +123,10 @@ class PlainCall:
 
     async def _begin_unguarded(self) -> None:
         """Queue the intent of a call for which no earlier one stands."""
-        self.attempt = await self._context.recorder.begin(self._ask)
-        self.driver = self._context.repeats.unguarded(self._ask)
-        self.driver.begins(self.attempt)
+        context, ask = self._context, self._ask
+        attempt = self.attempt = await context.recorder.begin(ask)
+        terms = unguarded_terms(ask, waits=attempt.waits)
+        self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
 
     def repeated(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""

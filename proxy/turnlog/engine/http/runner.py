@@ -188,17 +188,20 @@ class HttpCarrier(Struct, eq=False):
     async def _recorded(self, driver: CallDriver, content: Content) -> None:
         await self._exchange.on_disk()
         self._on_recorded(driver, content)
-        if driver.stage is Stage.QUEUED:
+        if driver.call.stage is Stage.QUEUED:
             attempt = self._exchange.attempt
             assert attempt is not None
             self._place = self._context.places.claim(attempt)
             if self._place is not None:
                 await turn(self._place, attempt)
-            driver.feed(SlotGranted(in_doubt=self._down.has_ended))
+            in_doubt = driver.call.terms.is_named and self._down.has_ended
+            driver.feed(SlotGranted(in_doubt=in_doubt))
 
     def _on_recorded(self, driver: CallDriver, content: Content) -> None:
         repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
-        driver.feed(Recorded(in_doubt=self._down.has_ended, is_repeatable=repeatable))
+        # It costs a system call, and of most calls it does not matter.
+        in_doubt = driver.call.terms.is_named and self._down.has_ended
+        driver.feed(Recorded(in_doubt=in_doubt, is_repeatable=repeatable))
 
     def over(self) -> None:
         """Release the call's slot."""
@@ -226,7 +229,7 @@ class HttpCarrier(Struct, eq=False):
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
         """Do what the call waits for, until it has ended."""
-        if driver.stage is Stage.ENDED:  # it was cancelled before it could be sent
+        if driver.call.stage is Stage.ENDED:  # it was cancelled before it could be sent
             await self._is_withdrawn()
         while True:
             stage = driver.call.stage
@@ -251,7 +254,7 @@ class HttpCarrier(Struct, eq=False):
             await driver.made_certain()
         else:
             await _time_to_leave()
-        if driver.stage is Stage.CHECKING:
+        if driver.call.stage is Stage.CHECKING:
             driver.feed(CallerChecked())
         else:
             await self._is_withdrawn()
@@ -456,7 +459,7 @@ class HttpCarrier(Struct, eq=False):
     def _is_last(self) -> bool:
         """Return whether the attempt's answer is the caller's; tell the log where another follows."""
         attempt, driver = self._exchange.attempt, self._exchange.driver
-        if attempt is None or driver is None or driver.stage is not Stage.WAITING:
+        if attempt is None or driver is None or driver.call.stage is not Stage.WAITING:
             return True
         self._context.recorder.retried(attempt, driver.delay)
         return False

@@ -15,7 +15,7 @@ from msgspec import structs
 from turnlog.core.classify import UNSENT, EarlierAttempts, Ending, ending_of_call, failed
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
@@ -256,8 +256,9 @@ class McpExchange:
 
     def _drive(self, attempt: Attempt) -> None:
         """Begin the life of a call for which no earlier one stands."""
-        self.driver = self._context.repeats.unguarded(attempt.ask)
-        self.driver.begins(attempt)
+        context, ask = self._context, attempt.ask
+        terms = unguarded_terms(ask, waits=attempt.waits)
+        self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
 
     async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its

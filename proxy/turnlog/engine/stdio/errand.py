@@ -142,7 +142,7 @@ class PipeCarrier:
         retry = self.policy.retry
         repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
         driver.feed(Recorded(is_repeatable=repeatable))
-        if driver.stage is not Stage.QUEUED:
+        if driver.call.stage is not Stage.QUEUED:
             return True
         self._place = self._context.places.claim(self.exchange.attempt)
         if self._place is not None and not self._place.is_held:
@@ -287,7 +287,7 @@ class PipeCarrier:
         """Give the agent an answer, or make another attempt."""
         self._held[self._number] = (raw, tickets)
         attempt, driver = self.exchange.attempt, self.exchange.driver
-        if attempt is not None and driver is not None and driver.stage is Stage.WAITING:
+        if attempt is not None and driver is not None and driver.call.stage is Stage.WAITING:
             self._context.recorder.retried(attempt, driver.delay)
             self._pipe.later(self, self._again(attempt, driver))
         else:
