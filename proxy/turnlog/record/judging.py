@@ -33,7 +33,7 @@ from .attempt import AnswerFacts, Ask
 
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
 _CONTAINERS: Final = (b"{", b"[")
-_SAYS_WHEN: Final = frozenset({429, 503})
+SAYS_WHEN: Final = frozenset({429, 503})
 """Statuses of refusals that may say when to come back."""
 _START: Final = 4 * LOOKED_AT
 """Bytes that hold as many characters as are looked at."""
@@ -73,7 +73,7 @@ def _searched(ask: Ask, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
 
 def waiting(reply: AnswerFacts, headers: Headers, now: Callable[[], int]) -> AnswerFacts:
     """Return what to record of an answer, which may say when to come back; `now` gives ns UTC."""
-    if reply.http_status not in _SAYS_WHEN:
+    if reply.http_status not in SAYS_WHEN:
         return reply
     asked = fields(headers, b"retry-after")
     seconds = retry_after(asked[0], now()) if asked else None

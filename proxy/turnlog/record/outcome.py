@@ -84,16 +84,10 @@ def is_answer(message: Message | Outline) -> bool:
     return outline_kind(message) in _ANSWERS
 
 
-def raw_id(message: Message | Outline) -> bytes:
-    """Return the id of a message as text."""
-    return message.id if isinstance(message, Message) else message.raw("id")
-
-
 def nameless_error(message: Message | Outline) -> bool:
     """Tell whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
-    if isinstance(message, Message):
-        return message.kind is _ERROR and message.id in _NO_ID
-    return outline_kind(message) is _ERROR and message.raw("id") in _NO_ID
+    kind = message.kind if isinstance(message, Message) else outline_kind(message)
+    return kind is _ERROR and message.id in _NO_ID
 
 
 def mislabelled(body: MessageReader, keep: int) -> list[AnswerText]:

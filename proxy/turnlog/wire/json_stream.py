@@ -396,6 +396,11 @@ class Outline(Struct, frozen=True):
     failed: bool = False
     """Whether it was seen not to be JSON; else one that is not complete is only cut."""
 
+    @property
+    def id(self) -> bytes:
+        """The message's id as text; empty where it has none."""
+        return self.tokens.get("id", b"")
+
     def raw(self, path: str) -> bytes:
         """Return the token at a path; empty where there is none."""
         return self.tokens.get(path, b"")

@@ -7,7 +7,7 @@ from typing import Protocol
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicates.duplicate_match import Repeated
-from turnlog.exchange.broken import BrokenAnswer
+from turnlog.exchange.delivery import BrokenAnswer
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.record.own_answers import OwnAnswer

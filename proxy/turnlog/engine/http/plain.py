@@ -18,7 +18,7 @@ from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
 from turnlog.engine.duplicates.duplicate_match import Repeated
-from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
+from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.judging import judged, waiting

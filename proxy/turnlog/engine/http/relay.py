@@ -13,7 +13,7 @@ from typing import Final, TypeVarTuple
 from msgspec import Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.exchange.broken import BrokenAnswer
+from turnlog.exchange.delivery import BrokenAnswer
 from turnlog.record.own_answers import OwnAnswer, told
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket

@@ -11,7 +11,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.exchange.replacement import SessionStart
-from turnlog.observe.events import RequestRelayed, SessionUncovered, rpc_id
+from turnlog.observe.events import SessionUncovered
 from turnlog.store.base import alias
 from turnlog.wire import mcp
 from turnlog.wire.http.head import Headers, fields
@@ -56,32 +56,9 @@ class HandshakeObserver(Struct, frozen=True):
             self.asking.listed(message.result, after=None)
 
     def unanswered(self, awaited: Iterable[Message]) -> None:
-        """Learn that these got no answer that could be read, and that the caller got one."""
+        """Note that these got no answer that could be read, though the caller got one."""
         if any(asked.method == LISTS for asked in awaited):
             self.asking.unread()
-
-    def relayed(
-        self, first: Message | None, *, revision: str, status: int, duration: int, events: int
-    ) -> None:
-        """Log an exchange that held no call; `duration` in ns since its head was there."""
-        log = self.context.log
-        if not log.wants(RequestRelayed):
-            return
-        log.emit(
-            RequestRelayed(
-                server=self.request.server,
-                http_method=self.context.clean(self.request.method),
-                method=self.context.clean(first.method) if first is not None else "",
-                request_id=self._request_id(first) if first is not None else "",
-                protocol=self.context.clean(revision),
-                http_status=status,
-                duration_ns=duration,
-                events=events,
-            )
-        )
-
-    def _request_id(self, asked: Message) -> str:
-        return rpc_id(self.context.clean(asked.id.decode("utf-8", "replace")))
 
     def _handshake(self, asked: Message, answer: Message, headers: Headers) -> None:
         given = fields(headers, b"mcp-session-id")
@@ -95,7 +72,7 @@ class HandshakeObserver(Struct, frozen=True):
             self._begun(session, client)
 
     def _begun(self, session: str, client: Client) -> None:
-        """Look whether a protocol session goes on with one that was lost."""
+        """Log a protocol session that may go on with one of several that were lost."""
         request, name = self.request, self.context.clean(client.name)
         caller = (request.credential, request.target, name)
         named = alias(Rung.TRANSPORT, f"{request.server}/{session}", request.credential)

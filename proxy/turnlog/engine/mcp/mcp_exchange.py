@@ -10,45 +10,31 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec import structs
-
-from turnlog.core.classify import UNSENT, EarlierAttempts, Ending, ending_of_call, failed
-from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.kinds import LOOKUPS, ErrorKind, Phase
 from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.duplicate_match import Repeated, RequestKey
-from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import Ask, Attempt, following
-from turnlog.record.errors import Failure, LateReader, Progress
+from turnlog.record.errors import LateReader
 from turnlog.record.own_answers import (
     CANCELLED,
-    EVENTS,
     JSON,
-    NOT_RECORDED,
-    NOT_RECORDED_BESIDE,
     OwnAnswer,
-    Unanswered,
-    amended,
     as_status,
     repeated,
 )
 from turnlog.record.unread import all_read
 from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
-from turnlog.transport.http_client import Answer, Content
+from turnlog.transport.http_client import Content
 from turnlog.transport.http_server import Gone
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Kind, Message, id_key
-from turnlog.wire.message import MessageReader
-from turnlog.wire.splice import as_event, with_cancelled_ids, with_id
-from turnlog.wire.sse import Event
+from turnlog.wire.splice import with_cancelled_ids, with_id
 
 from .call_factory import CallFactory
-from .handshake_observer import LIST_LIMIT, LISTS
-from .listening import Listening
 from .open_attempts import OpenAttempts, awaited
 from .response_observer import ResponseObserver
 
@@ -60,7 +46,7 @@ _SLICE: Final = 32
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
-class McpExchange:
+class McpExchange(ResponseObserver):
     """One HTTP exchange of an MCP client. `messages` is what its body holds, if anything.
 
     `size` is the body's, in bytes. Of one that is too large to hold, or that nobody can read,
@@ -78,71 +64,22 @@ class McpExchange:
         start: bytes = b"",
         cut: bool = False,
     ) -> None:
-        self._context = context
-        self._request = request
-        self._messages = messages
-        self._as_batch = as_batch
         first = messages[0] if messages else None
-        self._underway = underway = OpenAttempts(
-            context, request.scope, request.kin, awaited(messages)
+        underway = OpenAttempts(context, request.scope, request.kin, awaited(messages))
+        asking = CallFactory(context, request, start, size, not cut)
+        is_call = len(messages) == 1 and messages[0].method == _CALL
+        self._said = mcp.read_call(messages[0].params) if is_call else None
+        """What its one message asks, where that is a call."""
+        revision = asking.revision(first, self._said)
+        super().__init__(
+            context, request, messages, underway, asking, revision=revision, as_batch=as_batch
         )
-        self._listening = Listening(context, request, underway) if first is None else None
-        self._asking = asking = CallFactory(context, request, start, size, not cut)
-        self.attempt: Attempt | None = None
-        """The latest attempt, where there is exactly one call."""
-        self.driver: CallDriver | None = None
-        """What drives the call, where there is exactly one."""
         self.blocked: Ask | None = None
         """The first call that a rule keeps from being sent, if there is one."""
         self.is_due = False
         """Whether an intent has to be on disk before it leaves."""
-        self._resumed: Attempt | None = None
-        """The call whose stream this one goes on with."""
-        self._lost: Unanswered | None = None
-        """What is said in place of an answer that never came."""
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
-        self.listens = first is None or first.method == "subscriptions/listen"
-        """Whether this exchange waits for nothing: a listening stream."""
-        self.judges = False
-        """Whether a rule has a say in how the one call has ended."""
-        is_call = len(messages) == 1 and messages[0].method == _CALL
-        self._said = mcp.read_call(messages[0].params) if is_call else None
-        """What its one message asks, where that is a call."""
-        self.revision = revision = asking.revision(first, self._said)
-        self.stateless = stateless = mcp.is_stateless(revision)
-        self._reading = ResponseObserver(
-            context, request, underway, asking, self._listening, revision, stateless
-        )
-
-    @property
-    def progress(self) -> Progress:
-        """How far the attempt has come."""
-        return self._underway.progress
-
-    @progress.setter
-    def progress(self, progress: Progress) -> None:
-        self._underway.progress = progress
-
-    @property
-    def waits(self) -> bool:
-        """Whether the end of the answer has to wait for the disk."""
-        return self._underway.waits
-
-    @property
-    def reads(self) -> int:
-        """How much of one message has to be read, in bytes: a list of tools may be long."""
-        if self.attempt is not None:  # one call, and no list
-            return KEPT if self.attempt.is_guarded else 0
-        for asked in self._messages:
-            if asked.method == LISTS:
-                return LIST_LIMIT
-        return LIST_LIMIT if self.listens else 0
-
-    def went_by(self, duration: int) -> None:
-        """Log an exchange of which nothing is recorded; `duration` in ns since its head was there."""
-        if not self._underway.begun:
-            self._reading.relayed(self._messages[0] if self._messages else None, duration)
 
     # -- before the request leaves ---------------------------------------------------------
 
@@ -292,20 +229,15 @@ class McpExchange:
             return self._made(self._untold(found.sentence, found.sentence, ending))
         return made if self.is_answered_here else as_status(made)
 
-    @property
-    def is_answered_here(self) -> bool:
-        """Whether its client looks for answers in those to its posts: in 2024-11-05 it does not."""
-        return self._request.channel is None
-
     kept_as_sent = False
     """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for whoever asks the same again."""
-        answer = self._reading.answer
-        if self.attempt is None or not self.attempt.message or answer is None:
+        answer, attempt = self._answer, self.attempt
+        if attempt is None or not attempt.message or answer is None:
             return None
-        return OwnAnswer(answer.status, answer.reason, JSON, self.attempt.message)
+        return OwnAnswer(answer.status, answer.reason, JSON, attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: a cancel names the attempt that is under way.
@@ -330,7 +262,7 @@ class McpExchange:
         message, before = self._messages[0], self.attempt
         wire_id = self._context.recorder.new_request_id()
         self._lost = None
-        self._reading.anew()
+        self._on_attempt()
         with self._underway.resting(before):
             self.attempt = await self._underway.again(message, following(before), wire_id)
             self.attempt.past = before.so_far
@@ -351,7 +283,7 @@ class McpExchange:
         attempt = self.attempt
         if attempt is None or not attempt.cancelled:
             return None
-        tickets = self._reading.end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
+        tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
         assert attempt.overall is not None  # just now, or it was waited for the next one
         return self._made(self._untold(CANCELLED, CANCELLED, attempt.overall)), tickets
 
@@ -369,13 +301,7 @@ class McpExchange:
         # One of its own, which does not refer back to what is under way here.
         aside = OpenAttempts(self._context, self._request.scope, self._request.kin, {})
         reading = ResponseObserver(
-            self._context,
-            self._request,
-            aside,
-            self._asking,
-            None,
-            self.revision,
-            self.stateless,
+            self._context, self._request, (), aside, self._asking, revision=self.revision
         )
         return partial(reading.take_late, begun)
 
@@ -388,8 +314,6 @@ class McpExchange:
         given_up = attempt.driver is not None and attempt.driver.is_given_up
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
-    # -- when turnlog has to answer itself -------------------------------------------------
-
     @property
     def is_once(self) -> bool:
         """Whether it holds a call with a named effect or a key."""
@@ -397,220 +321,3 @@ class McpExchange:
             if attempt.ask.may_be_guarded:
                 return True
         return False
-
-    def refused(self) -> OwnAnswer:
-        """Return the answer to calls that could not be recorded and so were not forwarded."""
-        ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
-        return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
-
-    def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
-        """Record that there is no answer; return what to say instead."""
-        if failure.phase in UNSENT and self._resumed is not None:
-            lost = Failure(ErrorKind.CONNECTION_LOST, Phase.BODY, failure.detail)
-            tickets = self._lose(lost, told=True)
-            if events := self.last_events():
-                return OwnAnswer(200, b"OK", EVENTS, events), tickets
-        self.progress.phase = failure.phase
-        unanswered = self._unanswered(failure)
-        tickets = self._reading.end_all(
-            failure.kind, failure.detail, unanswered.said, failure.retry_after
-        )
-        return self._made(unanswered), tickets
-
-    def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
-        """Record that the caller's time is over while the call runs on; return what to say to it."""
-        assert self.attempt is not None  # only a call runs on
-        with self._underway.reopened(self.attempt):
-            return self.failed(failure)
-
-    def instead(self) -> OwnAnswer | None:
-        """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
-        return self._made(self._lost) if self._lost is not None else None
-
-    def last_events(self) -> bytes:
-        """Return the events that end a stream whose responses never came; empty for none."""
-        listening = self._listening.lost if self._listening is not None else []
-        lost = listening if self._lost is None else [self._lost]
-        return b"".join(as_event(message) for each in lost for message in each.as_messages())
-
-    @property
-    def _past(self) -> EarlierAttempts | None:
-        return self.attempt.past if self.attempt is not None else None
-
-    @property
-    def amends(self) -> bool:
-        """Whether an answer to come may get a word of turnlog's."""
-        if self._listening is not None:
-            return not self._listening.spoken
-        return self.attempt is not None and self.attempt.ending is None
-
-    def amended(self, message: bytes) -> bytes | None:
-        """Return the message that was just read with that word; `None` where it stays as it is."""
-        if self._listening is not None:
-            return self._listening.renamed()
-        return amended(self.attempt, message) if self.attempt is not None else None
-
-    def left(self, kind: ErrorKind) -> None:
-        """Record that nobody waits for the answers any more, for the reason `kind`.
-
-        What may still be answered on another stream stays open.
-        """
-        if not (self._underway.attempts or self._underway.awaited or self.listens):
-            return  # all that was asked is answered
-        self._reading.unanswered()
-        if self._listening is not None:
-            self._listening.hang_up(Failure(kind, Phase.BODY, ""))
-        given_up = self.driver is not None and self.driver.is_given_up
-        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
-            self._underway.detach()
-        else:
-            self._reading.end_all(kind, "")
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether an answer may come on another stream.
-
-        In the handshake revisions a stream with event ids may be resumed; in 2024-11-05 all answers
-        come on the one stream.
-        """
-        channel = self._request.channel
-        if channel is not None:
-            return channel.is_open and self.progress.phase in _SENT
-        return self.is_resumable
-
-    def _unanswered(self, failure: Failure) -> Unanswered:
-        """Return what is to be told of all requests because of a failure."""
-        server = self._request.server
-        return self._untold(
-            failure.sentence(server, self._past),
-            failure.sentence_without_call(server),
-            self._ending(failure.kind),
-            failure.retry_after,
-        )
-
-    def _untold(
-        self, said: str, said_without_call: str, ending: Ending, retry_after: float | None = None
-    ) -> Unanswered:
-        return Unanswered(
-            requests=[message for message in self._messages if message.kind is _REQUEST],
-            asks=self._underway.asks,
-            ending=ending,
-            said=said,
-            said_without_call=said_without_call,
-            stateless=self.stateless,
-            retry_after=retry_after,
-        )
-
-    def _made(self, unanswered: Unanswered) -> OwnAnswer:
-        """Return turnlog's own answer to the request as a whole."""
-        piped, as_batch = self._request.is_piped, self._as_batch
-        make = unanswered.as_message if piped else unanswered.as_answer
-        made = make(as_batch=as_batch)
-        # Requests that were not read have ids that no answer can name.
-        all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
-        return made if self.is_answered_here and all_read else as_status(made)
-
-    def _ending(self, kind: ErrorKind) -> Ending:
-        effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
-        return ending_of_call(failed(kind, self.progress.phase, effect), self._past)
-
-    # -- reading along ---------------------------------------------------------------------
-
-    def head(self, answer: Answer) -> None:
-        """Read the answer's head."""
-        self._reading.head(answer)
-
-    def event(self, event: Event) -> Sequence[Ticket]:
-        """Read one event of a stream."""
-        if event.id is not None:
-            self._number(event.id)
-        return self._reading.event(event)
-
-    def _number(self, event_id: str) -> None:
-        for attempt, key in self._underway.attempts.items():
-            if attempt.event_ids is None and not self.stateless:
-                self._note_resumable(attempt, key)
-            attempt.numbered(event_id)
-        if self._resumed is not None:
-            self._resumed.numbered(event_id)
-
-    def _note_resumable(self, attempt: Attempt, key: str) -> None:
-        """Write a note by which another process finds the call of an answer, should this one die."""
-        if link := self._request.stream_link(key):
-            kind, session = NoteKind.RESUMABLE, attempt.ask.session
-            self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
-
-    def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
-        """Read an answer that is no stream, once it is complete."""
-        return self._reading.whole(body, media, size)
-
-    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
-        """Return whether what has come is a response to each request, be its transfer cut or not."""
-        return self._reading.is_answered_by(body)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether the caller of a call that may outlive it is surely there for the response."""
-        return self.driver is not None and self.driver.is_guarded and self.driver.is_heard
-
-    def handed_over(self) -> None:
-        """Note that the response has been written to the agent."""
-        if self.driver is not None and not self._underway.attempts:
-            self.driver.on_delivered()
-
-    def ended(self) -> Sequence[Ticket]:
-        """Learn that a stream ended as it should; calls without a response may be resumed."""
-        self._reading.unanswered()
-        listening, lost = self._listening, ErrorKind.CONNECTION_LOST
-        failure = Failure(lost, self.progress.phase, "no response before its end")
-        tickets = [*listening.hang_up(failure)] if listening is not None else []
-        tickets += self._reading.acknowledged()
-        if self._goes_on:
-            self._underway.detach()
-            return tickets
-        tickets += self._reading.misfits()
-        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
-        return [*tickets, *self._lose(failure, told=self._manages(failure))]
-
-    @property
-    def is_resumable(self) -> bool:
-        """Whether another stream may bring what this one did not, if the server lives."""
-        numbered = self._reading.resumable or self._resumed is not None
-        return numbered and not self.stateless
-
-    def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
-        """Record that the answer will never be complete."""
-        if self._listening is not None and self._listening.is_channel:
-            return self._listening.hang_up(failure, told=broken.between_events)
-        if self._request.channel is not None and self._goes_on:
-            self._underway.detach()  # it is answered on another stream
-            return ()
-        then = after_break(broken, managed=self._manages(failure), events_are_messages=True)
-        if then is AfterBreak.RESUMPTION:
-            self._reading.unanswered()
-            self._underway.detach()
-            return ()
-        self.progress.phase = failure.phase
-        return self._lose(failure, told=then is AfterBreak.ANSWER)
-
-    def _manages(self, failure: Failure) -> bool:
-        """Return whether a rule made turnlog answerable for a failure of the one call."""
-        attempt = self.attempt
-        is_open = attempt is not None and attempt in self._underway.attempts
-        return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)
-
-    def _lose(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
-        """Record that nothing more is answered; the agent is `told`, but of what it took back."""
-        if self._resumed is not None and self._listening is not None:
-            if self._context.calls.take(self._request.scope, self._resumed):
-                return self._listening.lose(self._resumed, failure, told=told)
-            return ()
-        underway = self._underway
-        taken_back = {key for attempt, key in underway.attempts.items() if attempt.cancelled}
-        lost = [asked for key, asked in underway.awaited.items() if key not in taken_back]
-        if not told or not lost:
-            return self._reading.end_all(failure.kind, failure.detail)
-        unanswered = structs.replace(self._unanswered(failure), requests=lost)
-        tickets = self._reading.end_all(failure.kind, failure.detail, unanswered.said)
-        self._lost = unanswered
-        return tickets

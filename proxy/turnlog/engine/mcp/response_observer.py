@@ -1,17 +1,31 @@
-"""What comes back for one MCP exchange: which attempts its messages end, and what else they tell."""
+"""The answers to one MCP exchange: which attempts they end, what else they tell, and what turnlog says
+where none came."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from turnlog.core.classify import Ending, is_method_preserving_redirect, refused
-from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Phase
+from turnlog.core.classify import (
+    UNSENT,
+    EarlierAttempts,
+    Ending,
+    ending_of_call,
+    failed,
+    is_method_preserving_redirect,
+    refused,
+)
+from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.agent_request import Request
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
+from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
+from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
+from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
-from turnlog.record.judging import judged, waiting
+from turnlog.record.errors import Failure, Progress
+from turnlog.record.judging import SAYS_WHEN, judged, waiting
 from turnlog.record.outcome import (
     JSON,
     AnswerText,
@@ -23,113 +37,193 @@ from turnlog.record.outcome import (
     is_unfit,
     mislabelled,
     nameless_error,
-    raw_id,
     unanswered,
+)
+from turnlog.record.own_answers import (
+    EVENTS,
+    NOT_RECORDED,
+    NOT_RECORDED_BESIDE,
+    OwnAnswer,
+    Unanswered,
+    amended,
+    as_status,
 )
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
-from turnlog.wire.jsonrpc import Batch, Malformed, Message, id_key, meant_key, other_type
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, meant_key, other_type
 from turnlog.wire.message import MessageReader
+from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
 from .call_factory import CallFactory
 from .continuations import Continuations
-from .handshake_observer import HandshakeObserver
+from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
 from .legacy_sse import LegacyStream
 from .listening import Listening
 from .open_attempts import OpenAttempts
 
+_REQUEST: Final = Kind.REQUEST
 _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
+_SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
-class ResponseObserver(Struct, eq=False):
-    """Reads along for one exchange, and ends the attempts that are answered."""
+class ResponseObserver:
+    """Reads the answers to the requests of one exchange, and ends the attempts that they answer.
 
-    _context: Context
-    _request: Request
-    _underway: OpenAttempts
-    _asking: CallFactory
-    _listening: Listening | None
-    _revision: str
-    _stateless: bool
-    answer: Answer | None = None
-    status: int = 0
-    """The HTTP status; 0 while there is none."""
-    resumable: bool = False
-    """Whether the stream may be resumed: an event had an id."""
-    _unfit: AnswerText | None = None
-    """What came last in the place of a response and answers nothing."""
-    _events: int = 0
+    `messages` is what was asked, `underway` the calls among it, and `asking` what else it says.
+    """
 
-    def anew(self) -> None:
-        """Begin with the answer to another attempt."""
-        self.answer, self.status, self.resumable = None, 0, False
-        self._unfit, self._events = None, 0
+    def __init__(
+        self,
+        context: Context,
+        request: Request,
+        messages: Sequence[Message],
+        underway: OpenAttempts,
+        asking: CallFactory,
+        *,
+        revision: str,
+        as_batch: bool = False,
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._messages = messages
+        self._underway = underway
+        self._asking = asking
+        self._as_batch = as_batch
+        self.revision = revision
+        self.stateless = mcp.is_stateless(revision)
+        first = messages[0] if messages else None
+        self._listening = Listening(context, request, underway) if first is None else None
+        self.listens = first is None or first.method == "subscriptions/listen"
+        """Whether this exchange waits for nothing: a listening stream."""
+        self.attempt: Attempt | None = None
+        """The latest attempt, where there is exactly one call."""
+        self.driver: CallDriver | None = None
+        """What drives the call, where there is exactly one."""
+        self.judges = False
+        """Whether a rule has a say in how the one call has ended."""
+        self._resumed: Attempt | None = None
+        """The call whose stream this one goes on with."""
+        self._lost: Unanswered | None = None
+        """What is said in place of an answer that never came."""
+        self._on_attempt()
+
+    def _on_attempt(self) -> None:
+        """Forget what came of the attempt before."""
+        self._answer: Answer | None = None
+        self._status = 0
+        """The HTTP status; 0 while there is none."""
+        self._is_numbered = False
+        """Whether the stream may be resumed: an event had an id."""
+        self._unfit: AnswerText | None = None
+        """What came last in the place of a response and answers nothing."""
+        self._events = 0
 
     @property
-    def _besides(self) -> HandshakeObserver:
-        return HandshakeObserver(self._context, self._request, self._asking)
+    def progress(self) -> Progress:
+        """How far the latest attempt has come."""
+        return self._underway.progress
 
-    def relayed(self, first: Message | None, duration: int) -> None:
-        """Log an exchange that held no call; `duration` in ns since its head was there."""
-        self._besides.relayed(
-            first,
-            revision=self._revision,
-            status=self.status,
-            duration=duration,
-            events=self._events,
-        )
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._underway.progress = progress
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of the answer has to wait for the disk."""
+        return self._underway.waits
+
+    @property
+    def reads(self) -> int:
+        """How much of one message has to be read, in bytes, where that is more than is kept."""
+        if self.attempt is not None:  # one call, and no list
+            return KEPT if self.driver is not None and self.driver.is_guarded else 0
+        for asked in self._messages:
+            if asked.method == LISTS:
+                return LIST_LIMIT
+        return LIST_LIMIT if self.listens else 0
+
+    @property
+    def is_answered_here(self) -> bool:
+        """Whether its client looks for answers in those to its posts: in 2024-11-05 it does not."""
+        return self._request.channel is None
+
+    # -- an answer as it comes -------------------------------------------------------------
 
     def head(self, answer: Answer) -> None:
         """Read the answer's head."""
-        self.answer, self.status = answer, answer.status
+        self._answer, self._status = answer, answer.status
         self._underway.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
         """Read one event of a stream."""
         self._underway.progress.phase = _BODY
         self._events += 1
-        self.resumable = self.resumable or event.id is not None
-        if event.body is None or not event.has_data:
+        if event.id is not None:
+            self._is_numbered = True
+            self._number(event.id)
+        body = event.body
+        if body is None or not body.size:
             return ()
         if self._listening is not None and self._listening.begins(event):
             return ()
-        return self._read(AnswerText(event.body, JSON, event.body.size, event.type))
+        return self._read(AnswerText(body, JSON, body.size, event.type))
+
+    def _number(self, event_id: str) -> None:
+        for attempt, key in self._underway.attempts.items():
+            if attempt.event_ids is None and not self.stateless:
+                self._note_resumable(attempt, key)
+            attempt.numbered(event_id)
+        if self._resumed is not None:
+            self._resumed.numbered(event_id)
+
+    def _note_resumable(self, attempt: Attempt, key: str) -> None:
+        """Write a note by which another process finds the call of an answer, should this one die."""
+        if link := self._request.stream_link(key):
+            kind, session = NoteKind.RESUMABLE, attempt.ask.session
+            self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
-        """Read an answer that is no stream, once it is complete."""
+        """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
         text = AnswerText(body, media, size)
-        tickets = list(self._read(text))
-        underway, channel = self._underway, self._request.channel
-        if not underway.awaited and not underway.attempts and channel is None:
+        tickets = self._read(text)
+        open_ = self._underway.attempts or self._underway.awaited
+        if not open_ and self._request.channel is None:
             return tickets
-        if underway.awaited:
-            tickets += [t for one in mislabelled(body, self._context.keep) for t in self._read(one)]
-        if channel is not None and 200 <= self.status < 300:
+        return [*tickets, *self._rest_of(text)]
+
+    def _rest_of(self, text: AnswerText) -> Sequence[Ticket]:
+        """End what a whole answer has left open."""
+        tickets: list[Ticket] = []
+        if self._underway.awaited:
+            for event in mislabelled(text.body, self._context.keep):
+                tickets += self._read(event)
+        channel = self._request.channel
+        if channel is not None and 200 <= self._status < 300:
             return [*tickets, *self._accepted(channel)]
-        for attempt in list(underway.attempts):
-            around = self.around(attempt.ask)
+        for attempt in list(self._underway.attempts):
+            around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
-            if attempt in underway.notified:
+            if attempt in self._underway.notified:
                 # An array beside it answers others: no id in it can be this one's.
                 flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
                 ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
             elif attempt.ask.is_call:
                 ending, reply = judged(attempt.ask, ending, reply)
-            tickets += self.end(attempt, ending, reply)
+            tickets += self._end(attempt, ending, reply)
             self._redirected(attempt)
-        self.unanswered()
+        self._on_all_read()
         return tickets
 
     def _redirected(self, attempt: Attempt) -> None:
         """Remember a call that is asked for again at another place of its server, if it is."""
-        if self.answer is None or not is_method_preserving_redirect(self.status):
+        if self._answer is None or not is_method_preserving_redirect(self._status):
             return
-        leads = self._leads(self.answer)
+        leads = self._leads(self._answer)
         if leads.resource is None:
             return
         self._context.redirected.note(
@@ -140,7 +234,7 @@ class ResponseObserver(Struct, eq=False):
         if self._request.channel is not None:
             self._context.channels.move(self._request.channel, leads.resource)
 
-    def is_answered_by(self, body: MessageReader) -> bool:
+    def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
         """Return whether what has come of a body is a response to each request that is open."""
         awaited = self._underway.awaited
         if not (self._underway.attempts and awaited) or self._request.channel is not None:
@@ -154,41 +248,61 @@ class ResponseObserver(Struct, eq=False):
         }
         return awaited.keys() <= answered
 
-    def misfits(self) -> Sequence[Ticket]:
-        """End what is open by what came in the place of its response, where something did."""
-        tickets: list[Ticket] = []
-        for attempt in list(self._underway.attempts):
-            verdict = instead(self._unfit, self.around(attempt.ask))
-            if verdict is not None and not attempt.cancelled:
-                tickets += self.end(attempt, *verdict)
-        return tickets
+    @property
+    def is_heard(self) -> bool:
+        """Whether the caller of a call that may outlive it is surely there for the response."""
+        return self.driver is not None and self.driver.is_guarded and self.driver.is_heard
 
-    def unanswered(self) -> None:
-        """Learn that all that could be read of the answer was read, as far as it has come."""
+    def handed_over(self) -> None:
+        """Note that the response has been written to the agent."""
+        if self.driver is not None and not self._underway.attempts:
+            self.driver.on_delivered()
+
+    def _on_all_read(self) -> None:
+        """Note that all that could be read of the answer was read, as far as it has come."""
         # In 2024-11-05 they are answered elsewhere.
-        if self.answer is not None and self.status < 400 and self._request.channel is None:
+        if self._answer is not None and self._status < 400 and self._request.channel is None:
             self._besides.unanswered(self._underway.awaited.values())
+
+    def went_by(self, duration: int) -> None:
+        """Log an exchange of which nothing is recorded; `duration` in ns since its head was there."""
+        log, request, clean = self._context.log, self._request, self._context.clean
+        if self._underway.begun or not log.wants(RequestRelayed):
+            return
+        first = self._messages[0] if self._messages else None
+        log.emit(
+            RequestRelayed(
+                server=request.server,
+                http_method=clean(request.method),
+                method=clean(first.method) if first is not None else "",
+                request_id=rpc_id(clean(first.id.decode("utf-8", "replace"))) if first else "",
+                protocol=clean(self.revision),
+                http_status=self._status,
+                duration_ns=duration,
+                events=self._events,
+            )
+        )
+
+    # -- messages --------------------------------------------------------------------------
 
     def _read(self, text: AnswerText) -> Sequence[Ticket]:
         content = text.body.content
-        if isinstance(content, Message):
+        if isinstance(content, Malformed):
+            return self._answers_nothing(content, text)
+        if not isinstance(content, Batch):
             return self.message(content, text)
-        if isinstance(content, Batch):
-            return [
-                ticket
-                for item in content.items
-                if isinstance(item, Message)
-                for ticket in self.message(item, text)
-            ]
-        if not isinstance(content, Malformed):
-            return self.message(content, text)
-        return self._answers_nothing(content, text)
+        return [
+            ticket
+            for item in content.items
+            if isinstance(item, Message)
+            for ticket in self.message(item, text)
+        ]
 
     def _answers_nothing(
         self, content: Message | Outline | Malformed, text: AnswerText
     ) -> Sequence[Ticket]:
         if not isinstance(content, Malformed) and mcp.is_request(content):
-            self._server_asks(id_key(raw_id(content)))
+            self._server_asks(id_key(content.id))
         elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
             self._context.calls.told(self._request.scope, back)
         elif self._underway.attempts and is_unfit(text, content):
@@ -205,7 +319,7 @@ class ResponseObserver(Struct, eq=False):
             return self._notice_answer(asked, message, text)
         own = self._underway.own(key)
         if own is not None:
-            return self.close(own, message, text)
+            return self._close(own, message, text)
         if key in self._underway.awaited:
             return self._notice_answer(self._underway.awaited.pop(key), message, text)
         attempt = self._elsewhere(key)
@@ -213,6 +327,26 @@ class ResponseObserver(Struct, eq=False):
             self._besides.stray(message)
             return self._answers_nothing(message, text)
         return self._close_elsewhere(attempt, message, text)
+
+    def _key_of(self, message: Message | Outline) -> str:
+        """Return the key of the request that a message answers.
+
+        An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
+        whatever comes answers a request whose id could not be read.
+        """
+        awaited = self._underway.awaited
+        key = "" if "" in awaited else id_key(message.id)
+        if key in awaited:
+            return key
+        if len(awaited) == 1 and nameless_error(message):
+            return next(iter(awaited))
+        return meant_key(key, self._is_open)
+
+    def _is_open(self, key: str) -> bool:
+        if key in self._underway.awaited or self._underway.own(key) is not None:
+            return True
+        listening = self._listening is not None and self._listening.is_asked(key)
+        return listening or self._context.calls.has(self._request.scope, key)
 
     @property
     def _resumes(self) -> bool:
@@ -231,7 +365,7 @@ class ResponseObserver(Struct, eq=False):
     ) -> Sequence[Ticket]:
         if self._resumes:
             attempt.marks.add(Flag.RESUMED)
-        tickets = self.close(attempt, message, text)
+        tickets = self._close(attempt, message, text)
         attempt.message = b""  # its own exchange is over, nobody takes it from there
         if attempt.is_guarded and attempt.driver is not None:
             attempt.driver.on_delivered()
@@ -250,86 +384,74 @@ class ResponseObserver(Struct, eq=False):
                 attempt.driver.on_server_asks()
         self._context.calls.asked(self._request.scope, key, attempts)
 
-    def _key_of(self, message: Message | Outline) -> str:
-        """An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
-        whatever comes answers a request whose id could not be read."""
-        awaited = self._underway.awaited
-        if "" in awaited:
-            return ""
-        if len(awaited) == 1 and nameless_error(message):
-            return next(iter(awaited))
-        key = id_key(raw_id(message))
-        return key if key in awaited else meant_key(key, self._is_open)
+    def _notice_answer(
+        self, asked: Message, message: Message | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
+        """Read the answer to a request that is no call."""
+        self._besides.read(asked, message, self._answer.headers if self._answer is not None else ())
+        return self._legs.polled(asked, message, text, self.revision, self._around)
 
-    def _is_open(self, key: str) -> bool:
-        if key in self._underway.awaited or self._underway.own(key) is not None:
-            return True
-        listening = self._listening is not None and self._listening.is_asked(key)
-        return listening or self._context.calls.has(self._request.scope, key)
+    @property
+    def _besides(self) -> HandshakeObserver:
+        return HandshakeObserver(self._context, self._request, self._asking)
 
     @property
     def _legs(self) -> Continuations:
         return Continuations(self._context, self._request.target)
 
-    # -- closing attempts ------------------------------------------------------------------
+    # -- the ends of attempts --------------------------------------------------------------
 
-    def acknowledged(self) -> Sequence[Ticket]:
-        """End the calls that were sent as notifications: they get no answer."""
-        tickets: list[Ticket] = []
-        for attempt in self._underway.notified & self._underway.attempts.keys():
-            tickets += self.end(attempt, acknowledged(self.around(attempt.ask)), AnswerFacts())
-        return tickets
-
-    def _accepted(self, channel: LegacyStream) -> Sequence[Ticket]:
-        """Leave what was asked to the stream on which it is answered."""
-        tickets = list(self.acknowledged())
-        if not channel.is_open:
-            return [*tickets, *self.end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
-        self._underway.detach()
-        return tickets
-
-    def close(
+    def _close(
         self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """End an attempt by its answer."""
-        sent, came = attempt.wire_id or attempt.caller_id, raw_id(message)
+        ask, sent, came = attempt.ask, attempt.wire_id or attempt.caller_id, message.id
         if came != sent and other_type(id_key(came)) == id_key(sent):
             attempt.marks.add(Flag.ID_MISMATCH)
-        if not attempt.ask.is_call:
+        if not ask.is_call:
             return self._close_lookup(attempt, message, text)
-        said = read_answer(message, revision=self._revision)
-        ending, reply = answered(said, message, text, self.around(attempt.ask))
+        said = read_answer(message, revision=self.revision)
+        ending, reply = answered(said, message, text, self._around(ask))
         fails = said.code is not None
-        if fails and self._is_unlisted(said, ending, attempt.ask):
-            ending = refused(ErrorKind.TOOL_NOT_FOUND, attempt.ask.effect)
-        ending, reply = judged(attempt.ask, ending, reply, harmless=said.harmless)
-        if fails and _has_dropped(attempt, ending):
-            ending = refused(ErrorKind.CANCELLED_BY_CALLER, attempt.ask.effect)
-        if attempt.is_guarded and isinstance(message, Message):
+        if fails and self._is_unlisted(said, ending, ask):
+            ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
+        ending, reply = judged(ask, ending, reply, harmless=said.harmless)
+        # A server that was told to drop a guarded call says so, many by a code of their own.
+        dropped = fails and attempt.cancelled and attempt.is_guarded
+        if dropped and ending.kind == ErrorKind.UPSTREAM_INTERNAL:
+            ending = refused(ErrorKind.CANCELLED_BY_CALLER, ask.effect)
+        if (
+            attempt.driver is not None
+            and attempt.driver.is_guarded
+            and isinstance(message, Message)
+        ):
             attempt.message = text.body.finish()
-        succeeds = reply.is_result and self.status < 400 and not said.is_error
+        succeeds = reply.is_result and self._status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
-        if ending.status.parked and (links := self._legs.links(attempt.ask, said)):
-            self._context.calls.park(links, attempt)
-            reply = structs.replace(reply, links=links)
-        tickets = self.end(attempt, ending, reply)
+        tickets = self._end(attempt, ending, self._parked(attempt, said, ending, reply))
         if said.code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
-            self._context.redirected.note(call_key(attempt.ask, ""), attempt, until)
+            self._context.redirected.note(call_key(ask, ""), attempt, until)
         return tickets
 
     def _close_lookup(
         self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
-        said, ask = read_lookup_answer(message, revision=self._revision), attempt.ask
-        ending, reply = answered(said, message, text, self.around(ask))
+        said, ask = read_lookup_answer(message, revision=self.revision), attempt.ask
+        ending, reply = answered(said, message, text, self._around(ask))
         if said.code == mcp.RESOURCE_NOT_FOUND:
             ending = refused(ErrorKind.NOT_FOUND, ask.effect)
-        if ending.status.parked and (links := self._legs.links(ask, said)):
-            self._context.calls.park(links, attempt)
-            reply = structs.replace(reply, links=links)
-        return self.end(attempt, ending, reply)
+        return self._end(attempt, ending, self._parked(attempt, said, ending, reply))
+
+    def _parked(
+        self, attempt: Attempt, said: CallAnswer, ending: Ending, reply: AnswerFacts
+    ) -> AnswerFacts:
+        """Remember a call that waits for another leg, if one can be told to belong to it."""
+        if not (ending.status.parked and (links := self._legs.links(attempt.ask, said))):
+            return reply
+        self._context.calls.park(links, attempt)
+        return structs.replace(reply, links=links)
 
     def take_late(
         self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes
@@ -347,54 +469,229 @@ class ResponseObserver(Struct, eq=False):
         if attempt.ended:
             self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
-        return self.close(attempt, message, text)
+        return self._close(attempt, message, text)
 
     def _is_unlisted(self, said: CallAnswer, ending: Ending, ask: Ask) -> bool:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
         wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
         return wrong and self._asking.is_unlisted(ask.tool)
 
-    def around(self, ask: Ask) -> Circumstances:
+    def _around(self, ask: Ask) -> Circumstances:
         """Return what counts beside an answer."""
-        in_session = bool(self._request.mcp_session) and not self._stateless
+        in_session = bool(self._request.mcp_session) and not self.stateless
         elsewhere = False
-        if self.answer is not None and 300 <= self.status < 400:
-            elsewhere = self._leads(self.answer).elsewhere
-        return Circumstances(self.status, ask.effect, in_session, elsewhere)
+        if self._answer is not None and 300 <= self._status < 400:
+            elsewhere = self._leads(self._answer).elsewhere
+        return Circumstances(self._status, ask.effect, in_session, elsewhere)
 
     def _leads(self, answer: Answer) -> RedirectTarget:
         request = self._request
         return lead(request.route, answer.headers, request.field(b"host"))
 
-    def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
+    def _end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
         """Record how an attempt ended."""
-        if self.answer is not None:
-            reply = waiting(reply, self.answer.headers, self._context.clock.wall)
+        if self._answer is not None and reply.http_status in SAYS_WHEN:
+            reply = waiting(reply, self._answer.headers, self._context.clock.wall)
         return self._underway.end(attempt, ending, reply)
 
-    def end_all(
+    def _end_all(
         self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
     ) -> Sequence[Ticket]:
         """Record that all that is open failed so; `said` is what its caller is told."""
         reply = AnswerFacts(
-            http_status=self.status, detail=detail, said=said, retry_after=retry_after
+            http_status=self._status, detail=detail, said=said, retry_after=retry_after
         )
         return self._underway.end_all(kind, reply)
 
-    # -- answers to what is no call --------------------------------------------------------
+    def acknowledged(self) -> Sequence[Ticket]:
+        """End the calls that were sent as notifications: they get no answer."""
+        tickets: list[Ticket] = []
+        for attempt in self._underway.notified & self._underway.attempts.keys():
+            tickets += self._end(attempt, acknowledged(self._around(attempt.ask)), AnswerFacts())
+        return tickets
 
-    def _notice_answer(
-        self, asked: Message, message: Message | Outline, text: AnswerText
-    ) -> Sequence[Ticket]:
-        headers = self.answer.headers if self.answer is not None else ()
-        self._besides.read(asked, message, headers)
-        return self._legs.polled(asked, message, text, self._revision, self.around)
+    def _accepted(self, channel: LegacyStream) -> Sequence[Ticket]:
+        """Leave what was asked to the stream on which it is answered."""
+        tickets = list(self.acknowledged())
+        if not channel.is_open:
+            return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
+        self._underway.detach()
+        return tickets
 
+    # -- what never comes to its end -------------------------------------------------------
 
-def _has_dropped(attempt: Attempt, ending: Ending) -> bool:
-    """Tell whether a server says by an error that it has dropped a guarded call, as it was told to.
+    def ended(self) -> Sequence[Ticket]:
+        """End a stream that came to its end; calls without a response may be resumed."""
+        self._on_all_read()
+        listening, lost = self._listening, ErrorKind.CONNECTION_LOST
+        failure = Failure(lost, self.progress.phase, "no response before its end")
+        tickets = [*listening.hang_up(failure)] if listening is not None else []
+        tickets += self.acknowledged()
+        if self._goes_on:
+            self._underway.detach()
+            return tickets
+        for attempt in list(self._underway.attempts):
+            verdict = instead(self._unfit, self._around(attempt.ask))
+            if verdict is not None and not attempt.cancelled:
+                tickets += self._end(attempt, *verdict)
+        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
+        return [*tickets, *self._lose(failure, told=self._manages(failure))]
 
-    Many have a code of their own for that.
-    """
-    told = attempt.cancelled and attempt.is_guarded
-    return told and ending.kind == ErrorKind.UPSTREAM_INTERNAL
+    @property
+    def is_resumable(self) -> bool:
+        """Whether another stream may bring what this one did not, if the server lives."""
+        numbered = self._is_numbered or self._resumed is not None
+        return numbered and not self.stateless
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether an answer may come on another stream.
+
+        In the handshake revisions a stream with event ids may be resumed; in 2024-11-05 all answers
+        come on the one stream.
+        """
+        channel = self._request.channel
+        if channel is not None:
+            return channel.is_open and self.progress.phase in _SENT
+        return self.is_resumable
+
+    def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
+        """Record that the answer will never be complete."""
+        if self._listening is not None and self._listening.is_channel:
+            return self._listening.hang_up(failure, told=broken.between_events)
+        if self._request.channel is not None and self._goes_on:
+            self._underway.detach()  # it is answered on another stream
+            return ()
+        then = after_break(broken, managed=self._manages(failure), events_are_messages=True)
+        if then is AfterBreak.RESUMPTION:
+            self._on_all_read()
+            self._underway.detach()
+            return ()
+        self.progress.phase = failure.phase
+        return self._lose(failure, told=then is AfterBreak.ANSWER)
+
+    def left(self, kind: ErrorKind) -> None:
+        """Record that nobody waits for the answers any more, for the reason `kind`.
+
+        What may still be answered on another stream stays open.
+        """
+        if not (self._underway.attempts or self._underway.awaited or self.listens):
+            return  # all that was asked is answered
+        self._on_all_read()
+        if self._listening is not None:
+            self._listening.hang_up(Failure(kind, Phase.BODY, ""))
+        given_up = self.driver is not None and self.driver.is_given_up
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
+            self._underway.detach()
+        else:
+            self._end_all(kind, "")
+
+    def _manages(self, failure: Failure) -> bool:
+        """Return whether a rule made turnlog answerable for a failure of the one call."""
+        attempt = self.attempt
+        is_open = attempt is not None and attempt in self._underway.attempts
+        return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)
+
+    def _lose(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
+        """Record that nothing more is answered; the agent is `told`, but of what it took back."""
+        if self._resumed is not None and self._listening is not None:
+            if self._context.calls.take(self._request.scope, self._resumed):
+                return self._listening.lose(self._resumed, failure, told=told)
+            return ()
+        underway = self._underway
+        taken_back = {key for attempt, key in underway.attempts.items() if attempt.cancelled}
+        lost = [asked for key, asked in underway.awaited.items() if key not in taken_back]
+        if not told or not lost:
+            return self._end_all(failure.kind, failure.detail)
+        unanswered = structs.replace(self._unanswered(failure), requests=lost)
+        tickets = self._end_all(failure.kind, failure.detail, unanswered.said)
+        self._lost = unanswered
+        return tickets
+
+    # -- when turnlog has to answer itself -------------------------------------------------
+
+    def refused(self) -> OwnAnswer:
+        """Return the answer to calls that could not be recorded and so were not forwarded."""
+        ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
+        return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
+
+    def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
+        """Record that there is no answer; return what to say instead."""
+        if failure.phase in UNSENT and self._resumed is not None:
+            lost = Failure(ErrorKind.CONNECTION_LOST, Phase.BODY, failure.detail)
+            tickets = self._lose(lost, told=True)
+            if events := self.last_events():
+                return OwnAnswer(200, b"OK", EVENTS, events), tickets
+        self.progress.phase = failure.phase
+        unanswered = self._unanswered(failure)
+        tickets = self._end_all(failure.kind, failure.detail, unanswered.said, failure.retry_after)
+        return self._made(unanswered), tickets
+
+    def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
+        """Record that the caller's time is over while the call runs on; return what to say to it."""
+        assert self.attempt is not None  # only a call runs on
+        with self._underway.reopened(self.attempt):
+            return self.failed(failure)
+
+    def instead(self) -> OwnAnswer | None:
+        """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
+        return self._made(self._lost) if self._lost is not None else None
+
+    def last_events(self) -> bytes:
+        """Return the events that end a stream whose responses never came; empty for none."""
+        listening = self._listening.lost if self._listening is not None else []
+        lost = listening if self._lost is None else [self._lost]
+        return b"".join(as_event(message) for each in lost for message in each.as_messages())
+
+    @property
+    def amends(self) -> bool:
+        """Whether an answer to come may get a word of turnlog's."""
+        if self._listening is not None:
+            return not self._listening.spoken
+        return self.attempt is not None and self.attempt.ending is None
+
+    def amended(self, message: bytes) -> bytes | None:
+        """Return the message that was just read with that word; `None` where it stays as it is."""
+        if self._listening is not None:
+            return self._listening.renamed()
+        attempt = self.attempt
+        return amended(attempt, message) if attempt is not None and attempt.amends else None
+
+    @property
+    def _past(self) -> EarlierAttempts | None:
+        return self.attempt.past if self.attempt is not None else None
+
+    def _unanswered(self, failure: Failure) -> Unanswered:
+        """Return what is to be told of all requests because of a failure."""
+        server = self._request.server
+        return self._untold(
+            failure.sentence(server, self._past),
+            failure.sentence_without_call(server),
+            self._ending(failure.kind),
+            failure.retry_after,
+        )
+
+    def _untold(
+        self, said: str, said_without_call: str, ending: Ending, retry_after: float | None = None
+    ) -> Unanswered:
+        return Unanswered(
+            requests=[message for message in self._messages if message.kind is _REQUEST],
+            asks=self._underway.asks,
+            ending=ending,
+            said=said,
+            said_without_call=said_without_call,
+            stateless=self.stateless,
+            retry_after=retry_after,
+        )
+
+    def _made(self, unanswered: Unanswered) -> OwnAnswer:
+        """Return turnlog's own answer to the request as a whole."""
+        make = unanswered.as_message if self._request.is_piped else unanswered.as_answer
+        made = make(as_batch=self._as_batch)
+        # Requests that were not read have ids that no answer can name.
+        all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
+        return made if self.is_answered_here and all_read else as_status(made)
+
+    def _ending(self, kind: ErrorKind) -> Ending:
+        effect = next((ask.effect for ask in self._underway.asks.values()), Effect.UNKNOWN)
+        return ending_of_call(failed(kind, self.progress.phase, effect), self._past)

@@ -8,7 +8,7 @@ from turnlog.engine.command.startup import FRAMED, Startup
 from turnlog.engine.context import Context
 from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
-from turnlog.record.outcome import AnswerText, is_answer, nameless_error, raw_id
+from turnlog.record.outcome import AnswerText, is_answer, nameless_error
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
@@ -91,7 +91,7 @@ class AnswerMatcher:
         id that nobody gave the one whose id could not be read."""
         if nameless_error(message) and len(self.awaited) == 1:
             return self.awaited.first_key
-        key = meant_key(id_key(raw_id(message)), self._is_open)
+        key = meant_key(id_key(message.id), self._is_open)
         return "" if "" in self.awaited and not self._is_open(key) else key
 
     def _is_open(self, key: str) -> bool:

@@ -82,20 +82,20 @@ class PipedExchange(McpExchange):
     def said(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         """Read one message of the server that came by itself."""
         self.progress.phase = Phase.BODY
-        return self._reading.message(message, text)
+        return self.message(message, text)
 
     def late(
         self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
-        tickets = self._reading.late(attempt, message, text)
+        tickets = super().late(attempt, message, text)
         if attempt is self.attempt:
             self.over()
         return tickets
 
     def acknowledge(self) -> None:
         """Close the calls that nobody will be answered, now that they have been sent."""
-        self._reading.acknowledged()
+        self.acknowledged()
 
     def broken_off(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
@@ -104,7 +104,7 @@ class PipedExchange(McpExchange):
         unanswered = self._unanswered(failure)
         calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]
         unanswered = structs.replace(unanswered, requests=calls)
-        tickets = self._reading.end_all(failure.kind, failure.detail, unanswered.said)
+        tickets = self._end_all(failure.kind, failure.detail, unanswered.said)
         return self._made(unanswered), tickets
 
     def taken_back(self, key: str) -> dict[str, Attempt | None]:
@@ -120,7 +120,7 @@ class PipedExchange(McpExchange):
                     self.driver.on_left()
                     continue
                 kind = ErrorKind.CANCELLED_BY_CALLER
-                self._reading.end(
+                self._end(
                     attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
                 )
         if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:

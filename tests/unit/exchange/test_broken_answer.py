@@ -1,7 +1,7 @@
 import pytest
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.exchange.broken import AfterBreak, BrokenAnswer, after_break
+from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 
 
 def broken(**said: object) -> BrokenAnswer:
