@@ -139,11 +139,11 @@ async def behind(before: bytes, data: bytes) -> Seen | None:
 
 async def read(connection: Connection) -> Seen:
     async with asyncio.timeout(10):
-        await connection.head()
+        head = await connection.head()
         body = b""
         while piece := await connection.read():
             body += piece
-    return Seen(connection.status, list(connection.headers), body)
+    return Seen(head.status, head.headers, body)
 
 
 @settings(max_examples=150)

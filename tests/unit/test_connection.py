@@ -12,7 +12,7 @@ from turnlog.core.kinds import ErrorKind
 from turnlog.record.errors import Failure, Progress
 from turnlog.transport.http1 import HEAD_LIMIT, READ_AHEAD
 from turnlog.transport.http_client import Connection
-from turnlog.wire.http.head import Headers
+from turnlog.transport.message_heads import Raw
 
 FOLDED = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n"
 HINT = b"HTTP/1.1 103 Hints\r\nX: " + b"x" * 1000 + b"\r\n\r\n"
@@ -43,8 +43,7 @@ async def status(pieces: Iterable[bytes]) -> int:
         for piece in pieces:
             connection.data_received(piece)
         async with asyncio.timeout(BOUND):
-            await connection.head()
-        return connection.status
+            return (await connection.head()).status
 
 
 async def failure(raw: bytes, *, ends: bool) -> ErrorKind:
@@ -138,8 +137,7 @@ async def answered(connection: Connection, raw: bytes, method: str = "GET") -> t
     connection.sent()
     connection.data_received(raw)
     async with asyncio.timeout(BOUND):
-        await connection.head()
-        return connection.status, await connection.read()
+        return (await connection.head()).status, await connection.read()
 
 
 BARE = b"HTTP/1.1 200 OK\nContent-Length: 4\n\nbare"
@@ -162,7 +160,7 @@ async def test_a_head_that_came_before_tells_of_each_answer_anew() -> None:
             200,
             b"better",
         )
-        assert connection.headers == [(b"Content-Length", b"6")]
+        assert (await connection.head()).headers == [(b"Content-Length", b"6")]
         assert await answered(connection, GOOD.replace(b"200", b"500")) == (500, b"good")
         assert await answered(connection, GOOD[: -len(b"good")], "HEAD") == (200, b"")
 
@@ -178,7 +176,7 @@ async def test_what_comes_behind_an_answer_whose_head_came_before_ends_the_conne
 async def test_an_interim_answer_is_handed_on_each_time_that_it_comes() -> None:
     seen: list[int] = []
 
-    def interim(status: int, reason: bytes, headers: Headers) -> None:
+    def interim(status: int, reason: bytes, raw: Raw) -> None:
         seen.append(status)
 
     async with asked() as (connection, _):

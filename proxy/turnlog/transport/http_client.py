@@ -21,7 +21,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, Progress
 from turnlog.wire.http.head import Body, Framing, Headers
-from turnlog.wire.http.mend import head_end, head_start
+from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
 
 from .http1 import (
     HEAD_LIMIT,
@@ -35,7 +35,7 @@ from .http1 import (
     joined,
     read_response,
 )
-from .message_heads import Raw, without_lengths
+from .message_heads import Raw
 from .routes import Target
 from .tunnel import tunnelled
 from .wakeup import Wakeup
@@ -58,62 +58,51 @@ _SENDING: Final = Phase.SENDING
 # To look a member up costs more than to compare it.
 _CHUNKED: Final = Body.CHUNKED
 _BY_CLOSE: Final = Body.UNTIL_CLOSE
-_UNTIL_CLOSE: Final = Framing(_BY_CLOSE)
 _TOO_LONG: Final = f"the answer's head is longer than {HEAD_LIMIT} bytes"
 
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
-Interim = Callable[[int, bytes, Headers], None]
-"""Takes status, reason and fields of an interim answer (1xx)."""
+Interim = Callable[[int, bytes, Raw], None]
+"""Takes status, reason and fields of an interim answer (1xx), without Content-Length."""
 
 
 class Connection(asyncio.Protocol):
     """One HTTP/1.1 connection to a tool server, carrying one exchange at a time (RFC 9112)."""
 
-    # With more than 29 attributes Python keeps all of them in a dict, and takes longer to set them.
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._wakeup = Wakeup(asyncio.get_running_loop())
         """Wakes who waits for something to come, or for the connection's end."""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._poll = select.poll()
         self._error: Failure | None = None
         self._closed = False
-        self._busy = False
-        self._poll = select.poll()
-        self._progress = Progress()
-        self._interim: Interim | None = None
         self._paused = False
-        self._reset("GET")
-
-    def _reset(self, method: str) -> None:
-        """Get ready for an answer. Of the one before nothing lies here any more: see `finish`."""
-        self._method = method
         self._came: bytes | bytearray = b""
-        """The start of a head that is not whole."""
+        """The start of a head that is not whole; nothing between two exchanges."""
         self._searched = 0
         """How much of that was looked through for its end."""
-        self._body: BodyReader | None = None
-        """Of the answer whose head has come."""
-        self._keep_alive = False
+        self._busy = False
+        """Whether an exchange is under way; what follows is about that."""
+        self._method = ""
+        self._progress = Progress()
+        self._interim: Interim | None = None
         self._uploaded = False
-        self.complete = False
-        """Whether the whole answer has arrived."""
-        self.status = 0
-        self.reason = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.raw: Raw = ()
-        """The fields without Content-Length."""
-        self.framing = _UNTIL_CLOSE
+        self._head: ResponseHead | None = None
+        """Of the final answer, once it has come; the body with it."""
+        self._body: BodyReader | None = None
+        self._may_persist = False
+        """Whether nothing has come behind the answer."""
 
     # -- one exchange ----------------------------------------------------------------------
 
     def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
         """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
-        self._reset(method)
-        self._interim = interim
-        self._progress = progress
-        self._busy = True
+        self._busy = self._may_persist = True
+        self._method, self._progress, self._interim = method, progress, interim
+        self._uploaded = False
+        self._head = self._body = None
         progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
@@ -137,19 +126,20 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
 
-    async def head(self) -> None:
-        """Wait for the answer's head. Raises `Failure`."""
-        while self._body is None:
+    async def head(self) -> ResponseHead:
+        """Return the answer's head once it has come. Raises `Failure`."""
+        while self._head is None:
             if self._error is not None:
                 raise self._error
             await self._wakeup
+        return self._head
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
         body = self._body
         assert body is not None  # there is a head
         while not body.pieces:
-            if self.complete:
+            if not body.missing:
                 return b""
             if self._error is not None:
                 raise self._error
@@ -163,14 +153,19 @@ class Connection(asyncio.Protocol):
     @property
     def at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
-        return self.complete and not (self._body and self._body.pieces)
+        body = self._body
+        return body is not None and not (body.missing or body.pieces)
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another."""
         self._busy = False
         self._interim = None
-        done = self.at_end and self._uploaded and not self._paused
-        if done and self._keep_alive and not self._closed:
+        head, body = self._head, self._body
+        if head is None or body is None or body.missing or body.pieces or self._paused:
+            is_over = False
+        else:
+            is_over = self._uploaded and self._may_persist and head.persists
+        if is_over and not self._closed:
             return True
         self.close()
         return False
@@ -199,12 +194,17 @@ class Connection(asyncio.Protocol):
         """
         return not (self._closed or self._error is not None or self._poll.poll(0))
 
+    @property
+    def _has_come(self) -> bool:
+        """Whether the whole answer has arrived."""
+        return self._body is not None and not self._body.missing
+
     def _wake(self) -> None:
         self._wakeup.set_result(None)
 
     def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
         """Give the exchange up: it cannot be completed."""
-        if self._error is None and not self.complete:
+        if self._error is None and not self._has_come:
             phase = Phase.SENT if self._body is None else Phase.BODY
             self._error = Failure(kind, phase, detail)
         self.close()
@@ -229,15 +229,15 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         """Read what came."""
-        if not self._busy or self.complete:
+        body = self._body
+        if not self._busy or (body is not None and not body.missing):
             # Bytes that nobody asked for make all that may follow useless.
-            self._keep_alive = False
             self._closed = True
             self.close()
             return
-        if self._body is None:
+        if body is None:
             data = self._behind_heads(data)
-        body = self._body
+            body = self._body
         if body is None or not data:
             return
         try:
@@ -245,30 +245,26 @@ class Connection(asyncio.Protocol):
         except BadChunksError as error:
             self._refuse(f"the answer's chunks are not sound: {error}")
             return
-        self.complete = body.is_complete
         if rest and rest.strip(b"\r\n"):
-            self._keep_alive = False  # nobody asked for what stands behind the answer
+            self._may_persist = False  # nobody asked for what stands behind the answer
         if body.size > READ_AHEAD and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
     def _behind_heads(self, data: bytes) -> bytes:
         """Read heads up to that of the final answer; return what stands behind it."""
-        came: bytes | bytearray = data
-        if self._came:
-            came = joined(self._came, data)
-        start = 0
-        while self._body is None and self._error is None:
-            start = head_start(came, start)
-            end = head_end(came, max(self._searched - 3, start))
-            if not end:
+        came: bytes | bytearray = joined(self._came, data) if self._came else data
+        end = 0
+        while self._head is None and self._error is None:
+            start = LINE_ENDS.match(came, end).end()  # type: ignore[union-attr]  # it matches nothing as well
+            found = HEAD_END.search(came, max(self._searched - 3, start))
+            if found is None:
                 self._wait_for_head(came[start:] if start else came)
                 return b""
-            self._searched = 0
+            self._searched, end = 0, found.end()
             self._read_head(bytes(came[start:end]))
-            start = end
         self._came = b""
-        return bytes(came[start:])
+        return bytes(came[end:]) if end < len(came) else b""
 
     def _wait_for_head(self, start: bytes | bytearray) -> None:
         """Keep the start of a head, if it can become one."""
@@ -286,28 +282,22 @@ class Connection(asyncio.Protocol):
         elif len(head) > HEAD_LIMIT:
             self._refuse(_TOO_LONG)
         elif found.status >= 200:
-            self._begin_answer(found)
+            body, length = found.framing.body, found.framing.length
+            if body is _CHUNKED:
+                self._body = BodyReader(-1, Chunks(is_response=True))
+            else:
+                self._body = BodyReader(-1 if body is _BY_CLOSE else length)
+            self._head = found
         elif found.status < 100 or found.status == 101:
             # Nobody asked for another protocol: Upgrade is not passed on (RFC 9110, 15.2.2).
             self._refuse(f"the answer's status is {found.status:03d}")
         elif self._interim is not None:
-            self._interim(found.status, found.reason, found.headers)
-
-    def _begin_answer(self, head: ResponseHead) -> None:
-        self.status, self.reason, self.headers = head.status, head.reason, head.headers
-        self.raw = without_lengths(head.headers)
-        self.framing = framing = head.framing
-        self._keep_alive = head.persists
-        chunks = Chunks(is_response=True) if framing.body is _CHUNKED else None
-        is_open = chunks is not None or framing.body is _BY_CLOSE
-        self._body = BodyReader(-1 if is_open else framing.length, chunks)
-        self.complete = self._body.is_complete
+            self._interim(found.status, found.reason, found.raw)
 
     def eof_received(self) -> bool:
         """End a body that has no other end, and fail at a head that could never become one."""
         if self._body is not None:
-            if not self.complete and self._body.end():
-                self.complete = True
+            if self._body.missing and self._body.end():
                 self._wake()
         elif self._came and is_beyond_mending(bytes(self._came)):
             self._refuse("the answer is not HTTP/1.1: its head breaks off, and was none before")
@@ -318,9 +308,9 @@ class Connection(asyncio.Protocol):
         self._closed = True
         self._interim = None
         self.resume_writing()
-        if exc is not None and self._busy and not self.complete:
+        if exc is not None and self._busy and not self._has_come:
             self._read_what_is_left()
-        if self._busy and not self.complete:
+        if self._busy and not self._has_come:
             self.fail(str(exc) if exc else "the server closed the connection")
         self._wake()
 
@@ -482,10 +472,7 @@ class HttpAnswer(Struct, eq=False):
     headers: Headers
     raw: Raw
     framing: Framing
-
-    def read(self) -> Coroutine[None, None, bytes]:
-        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
-        return self._connection.read()
+    read: Callable[[], Coroutine[None, None, bytes]]
 
     @property
     def at_end(self) -> bool:
@@ -572,11 +559,11 @@ class Upstreams:
         connection.begin(method, progress, interim)
         if origin.before_path:
             resource = origin.before_path + (resource if resource != "*" else "")
-        head = _line(method, resource) + lines + origin.lines
+        line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
         upload: asyncio.Task[None] | None = None
         try:
-            upload = self._start(connection, head, body, length)
-            await connection.head()
+            upload = self._start(connection, line + lines + origin.lines, body, length)
+            head = await connection.head()
         except BaseException:
             await _given_up(connection, upload, progress.patience)
             raise
@@ -585,11 +572,12 @@ class Upstreams:
             origin,
             upload,
             progress.patience,
-            connection.status,
-            connection.reason,
-            connection.headers,
-            connection.raw,
-            connection.framing,
+            head.status,
+            head.reason,
+            head.headers,
+            head.raw,
+            head.framing,
+            connection.read,
         )
 
     def _met(self, target: Target) -> Origin:
@@ -701,7 +689,3 @@ async def _stopped(upload: asyncio.Task[None]) -> None:
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), _PIECE):
         yield body[start : start + _PIECE]
-
-
-def _line(method: str, resource: str) -> bytes:
-    return f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")

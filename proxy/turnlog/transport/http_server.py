@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from turnlog.wire.http.head import Headers
+from turnlog.wire.http.mend import HEAD_END
 
 from .async_pipes import is_ended
 from .http1 import (
@@ -26,7 +27,6 @@ from .http1 import (
     Unreadable,
     begins_like_request,
     joined,
-    request_head_end,
 )
 from .message_heads import ReadHead, RequestHeads, RequestStart
 from .wakeup import Wakeup
@@ -77,12 +77,12 @@ class RequestBody:
     @property
     def at_end(self) -> bool:
         """Whether all of it has come and been read."""
-        return self._reader.is_complete and not self._reader.pieces
+        return not (self._reader.missing or self._reader.pieces)
 
     @property
     def is_whole(self) -> bool:
         """Whether all of it has come."""
-        return self._reader.is_complete
+        return not self._reader.missing
 
     @property
     def size(self) -> int:
@@ -103,7 +103,7 @@ class RequestBody:
     async def read(self) -> bytes:
         """Return what has come; nothing at its end. Raises `Gone`."""
         while not self._reader.pieces:
-            if self._reader.is_complete:
+            if not self._reader.missing:
                 return b""
             if self._why_not:
                 raise Gone(self._why_not)
@@ -233,7 +233,10 @@ class AgentConnection(asyncio.Protocol):
         came = self._came
         if not came:
             return None
-        end = request_head_end(came, max(self._searched - 3, 0))
+        found = HEAD_END.search(came, max(self._searched - 3, 0))
+        # Lines that end in another way than by CRLF end a head as well, which is refused then: to look
+        # for its end elsewhere would be to read it otherwise than others do.
+        end = 0 if found is None else found.end()
         if not end and len(came) <= HEAD_LIMIT:
             self._searched = len(came)
             if self._begun_at is None:
@@ -268,7 +271,7 @@ class AgentConnection(asyncio.Protocol):
             self._came = reader.feed(came)
         except BadChunksError:
             return UNSOUND
-        if reader.is_complete:
+        if not reader.missing:
             return AgentRequest(head.start, head.headers, reader.take())
         self._body = body = RequestBody(reader, self._resume_reading)
         return AgentRequest(head.start, head.headers, body)

@@ -1,6 +1,6 @@
 import pytest
 
-from turnlog.wire.http.mend import head_end, head_start, mended
+from turnlog.wire.http.mend import HEAD_END, LINE_ENDS, mended
 
 START = b"HTTP/1.1 200 OK\r\n"
 
@@ -74,7 +74,8 @@ def test_what_cannot_stays_as_it_is(fields: bytes) -> None:
     ],
 )
 def test_a_head_ends_at_a_blank_line(raw: bytes, start: int, end: int) -> None:
-    assert head_end(raw, start) == end
+    found = HEAD_END.search(raw, start)
+    assert (found.end() if found is not None else 0) == end
 
 
 @pytest.mark.parametrize("cut", [b"", b"HTTP/1.1 OK", b"HTTP/1.1 200 OK\r\n", START + b"A: 1\r\n"])
@@ -86,7 +87,10 @@ def test_what_has_come_of_a_head_can_be_mended() -> None:
     assert mended(START + b"A: 1\r\n 2") == START + b"A: 1 2"
 
 
-def test_a_head_begins_behind_line_ends() -> None:
-    assert head_start(b"\r\n\nHTTP") == 3
-    assert head_start(b"HTTP\r\n", 4) == 6
-    assert head_start(b"", 0) == 0
+@pytest.mark.parametrize(
+    ("raw", "start", "begins"), [(b"\r\n\nHTTP", 0, 3), (b"HTTP\r\n", 4, 6), (b"", 0, 0)]
+)
+def test_a_head_begins_behind_line_ends(raw: bytes, start: int, begins: int) -> None:
+    found = LINE_ENDS.match(raw, start)
+    assert found is not None
+    assert found.end() == begins

@@ -37,9 +37,9 @@ from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content
-from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines, without_lengths
+from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines
 from turnlog.transport.routes import Route
-from turnlog.wire.http.head import Headers, changed_body, content_length, fields, notice_headers
+from turnlog.wire.http.head import changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .audience import Audience
@@ -403,8 +403,8 @@ class HttpCarrier(Struct, eq=False):
             interim=self._interim,
         )
 
-    def _interim(self, status: int, reason: bytes, headers: Headers) -> None:
-        self._down.interim(status, reason, self._head_of(without_lengths(headers)).lines)
+    def _interim(self, status: int, reason: bytes, raw: Raw) -> None:
+        self._down.interim(status, reason, self._head_of(raw).lines)
 
     async def _failed(self, failure: Failure) -> None:
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:

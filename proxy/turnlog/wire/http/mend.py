@@ -7,30 +7,20 @@ the head is changed, and it goes on in a valid form. Whatever else is wrong is r
 import re
 from typing import Final
 
-__all__ = ["head_end", "head_start", "mended"]
+__all__ = ["HEAD_END", "LINE_ENDS", "mended"]
 
-_END: Final = re.compile(rb"\n\r{0,2}\n")
+HEAD_END: Final = re.compile(rb"\n\r{0,2}\n")
+"""Behind its first match a head ends."""
+LINE_ENDS: Final = re.compile(rb"[\r\n]*")
+"""What may stand before a head."""
 _FOLD: Final = re.compile(rb"\r{0,2}\n[ \t]+")
 _SKIPPED: Final = re.compile(rb"\A(?:[ \t][^\n]*\n)+")
 _LINE: Final = re.compile(rb"\r{0,2}\n")
-_LINE_ENDS: Final = re.compile(rb"[\r\n]*")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([0-9])[ \t]+([0-9]{3})(?:[ \t]+|$)")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:")
 _LENGTH: Final = b"content-length"
 _CODING: Final = b"transfer-encoding"
 _BLANKS: Final = bytes.maketrans(b"\0\r", b"  ")
-
-
-def head_end(raw: bytes | bytearray, start: int = 0) -> int:
-    """Return where the head ends that is under way at `start`; 0 where it is not all there."""
-    found = _END.search(raw, start)
-    return 0 if found is None else found.end()
-
-
-def head_start(raw: bytes | bytearray, start: int = 0) -> int:
-    """Return where a head begins, behind the line ends that may stand before it."""
-    found = _LINE_ENDS.match(raw, start)
-    return start if found is None else found.end()
 
 
 def mended(head: bytes) -> bytes:
