@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnlog.redaction.redact import Redactor
-from turnlog.redaction.values import QuickScan, decode_layers
+from turnlog.redaction.values import VALUE_KEY, QuickScan, decode_layers
 
 REDACTOR = Redactor()
 
@@ -262,6 +262,12 @@ def test_the_one_pass_before_the_patterns_passes_over_nothing_that_they_find(
     low = b" \n" + found.replace(b"\0", b"") + b"\n "
     hit = any(pattern.search(low) for pattern in LOOK.patterns)
     assert LOOK.has_candidates(low.upper() if upper else low) or not hit
+
+
+@given(data=st.from_regex(VALUE_KEY))
+def test_in_a_cut_text_a_value_whose_name_may_follow_is_a_candidate(data: bytes) -> None:
+    assert LOOK.has_candidates(data, complete=False)
+    assert not LOOK.has_candidates(b'{"value":1}')
 
 
 @pytest.mark.parametrize(

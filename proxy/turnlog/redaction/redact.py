@@ -37,7 +37,6 @@ _TAIL_RUN: Final = 1024
 _OPEN_JWT: Final = re.compile(rb"(?<![A-Za-z0-9])eyJ[\w\-]{16,}+(?:\.[\w\-]*+)*+\Z")
 # Three quotes begin a string of Python's.
 _JSON_START: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*+(?!\[redacted\])(?:[{\[]|"(?!""))')
-_UNNAMED: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
 _RUN: Final = re.compile(r"\S++")
 _QUOTE: Final = re.compile(rb'"')
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
@@ -80,11 +79,8 @@ class Redactor:
         """
         # A secret that is cut at the end cannot be recognized; neither can a value whose name comes
         # in a sibling after it.
-        if not self._own and not self._look.has_candidates(data):
-            if complete:
-                return Redacted(data, False)
-            if not _UNNAMED.search(data):
-                return Redacted(_without_tail(data), False)
+        if not self._own and not self._look.has_candidates(data, complete=complete):
+            return Redacted(data if complete else _without_tail(data), False)
         if data.find(b"\0") >= 0:
             return self._wide_encoding(data)
         cut = self._redact_document(

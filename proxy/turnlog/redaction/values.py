@@ -69,6 +69,9 @@ _NEEDLES: Final = (
 )
 # What may hide any word: escapes, percent-encoding, and the other bytes of UTF-16 and UTF-32.
 _COVERS: Final = r"\\u00|\\/|%|\x00"
+_VALUE_NEEDLE: Final = r'"val(?:ue)?"[\s\v]*:'
+VALUE_KEY: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
+"""The key of a value whose name may stand beside it, in a sibling."""
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
@@ -106,11 +109,15 @@ class QuickScan:
         self._searches = tuple(pattern.search for pattern in self.patterns)
         self._needles = _any_of((*_NEEDLES, *own))
         self._anything = _any_of((*_NEEDLES, *own, _COVERS))
+        self._anything_in_cut = _any_of((*_NEEDLES, *own, _COVERS, _VALUE_NEEDLE))
 
-    def has_candidates(self, data: bytes) -> bool:
-        """Return whether `data` may contain a secret."""
-        if not self._anything(data):
+    def has_candidates(self, data: bytes, *, complete: bool = True) -> bool:
+        """Return whether `data` may contain a secret; with `complete=False` it is the start of a longer
+        text, and so may a value whose name would follow in a sibling."""
+        if not (self._anything if complete else self._anything_in_cut)(data):
             return False
+        if not complete and VALUE_KEY.search(data):
+            return True
         low = data.lower().replace(b"\0", b"")
         return self._hit(low) or self._uncovers(low)
 

@@ -23,6 +23,10 @@ class Pattern(Struct, frozen=True):
         """Return whether the expression matches anywhere, also the empty text."""
         return self._compiled.search(to_bytes(text)) is not None
 
+    def is_in_bytes(self, data: bytes) -> bool:
+        """Return whether the expression matches anywhere in bytes, which need not be UTF-8."""
+        return self._compiled.search(data) is not None
+
     def has_match(self, text: str) -> bool:
         """Return whether the expression matches at least one character anywhere."""
         return any(match[0] for match in self._compiled.finditer(to_bytes(text)))

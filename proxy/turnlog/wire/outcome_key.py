@@ -10,13 +10,21 @@ import re
 from collections.abc import Iterable
 from typing import Final, cast
 
+from turnlog.rules.pattern import compile_pattern
+
 from .json_text import past_space, value_end
 
 NAME: Final = "turnlog/outcome"
 MASK: Final = b'"turnlog/forged"'
 """What stands in a text where the name was overwritten."""
-_HINTS: Final = (b"turnlog", rb"\u00")
-"""One of these stands in every spelling of the name: it is written out, or some letter is escaped."""
+_WORD: Final = "turnlog"
+_WORD_BYTES: Final = _WORD.encode()
+_WORD_SEARCH: Final = compile_pattern(_WORD)
+_BACKSLASH: Final = b"\\"
+_ESCAPE: Final = rb"\u00"
+"""Every spelling of the name has the word in it, or escapes some letter so."""
+_LARGE: Final = 8192
+"""Bytes from which RE2 finds a word before `in` does: 1 MiB in 10 to 250 us instead of 490 to 560."""
 _WIDE: Final = (b"\0", b"\xff\xfe", b"\xfe\xff")
 """What the first four bytes of a text hold or begin with that is UTF-16 or UTF-32."""
 _ORDERS: Final = {"utf-16": ("utf-16-le", "utf-16-be"), "utf-32": ("utf-32-le", "utf-32-be")}
@@ -69,7 +77,9 @@ _CUT_ESCAPE: Final = re.compile(rb"\\(?:u0?0?[0-9A-Fa-f]?)?\Z")
 
 def has_hint(text: bytes) -> bool:
     """Return whether the name may stand in a text; false for almost every text, and cheap."""
-    return _HINTS[0] in text or _HINTS[1] in text
+    is_written = _WORD_SEARCH.is_in_bytes(text) if len(text) > _LARGE else _WORD_BYTES in text
+    # Most large texts without one backslash are passed over at the speed of memory.
+    return is_written or (_BACKSLASH in text and _ESCAPE in text)
 
 
 def is_wide(text: bytes) -> bool:

@@ -88,6 +88,10 @@ def test_a_cut_result_shows_the_text_it_has() -> None:
     assert mcp(whole[:-6], size=900).startswith('say "hi" \\ ok now')
 
 
+def test_a_result_with_blanks_behind_it_is_read_whole() -> None:
+    assert mcp(json.dumps({"content": [text("ok"), IMAGE]}).encode() + b" \r\n\t").endswith("KiB]")
+
+
 def test_a_cut_image_is_summarized_by_kind_and_full_size() -> None:
     whole = json.dumps({"content": [IMAGE]}).encode()
     assert mcp(whole[:1000], size=6 << 20) == "image/png 6 MiB"

@@ -8,6 +8,7 @@ from turnlog.wire.outcome_key import (
     MASK,
     OtherReadings,
     OutcomeMask,
+    has_hint,
     holds_json,
     is_wide,
     mask_for,
@@ -16,6 +17,16 @@ from turnlog.wire.outcome_key import (
 )
 
 MEMBER = '{"turnlog/outcome": 1}'
+
+
+@pytest.mark.parametrize(
+    "name", [b'"turnlog/outcome"', rb'"turnlog\/outcome"', rb'"turn\u006cog/outcome"']
+)
+@pytest.mark.parametrize("size", [10, 9_000, 2_000_000])
+def test_each_spelling_of_the_name_is_found_in_a_text_of_any_size(name: bytes, size: int) -> None:
+    before = b"\xff\xc3(" + b"x" * size
+    assert has_hint(before + name + before)
+    assert not has_hint(before + b'"turn/outcome"' + before + b'"turn\\nlog"')
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ SUMMARY_BYTES = 512
 PREVIEW_BYTES = 200
 EMPTY = "empty"
 _MEDIA = 256  # characters of a media type that are looked at
+_BLANKS = b" \t\r\n"
 _SNIFFED = 1024  # bytes that are tested for text without a media type
 
 _CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
@@ -94,6 +95,9 @@ def contains_text(content: bytes, text: str) -> bool:
 
 
 def _mcp_summary(answer: bytes, size: int, limit: int) -> str:
+    # Nothing else is an object: a cut text is not read to its end in vain.
+    if not answer.rstrip(_BLANKS).endswith(b"}"):
+        return _broken_summary(answer, size, limit)
     try:
         result = _decode_result(answer)
         if result.result:
