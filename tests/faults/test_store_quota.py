@@ -20,12 +20,12 @@ def test_no_intent_slips_in_while_the_other_thread_measures(tmp_path: Path) -> N
     for _ in range(200):
         room = Quota(tmp_path, LIMIT)
         log.write_bytes(b"")
-        assert room.has_room()
+        assert room.look()
         log.write_bytes(bytes(2 * LIMIT))
         room.doubt()
         writer = threading.Thread(target=room.make, args=(_unlink,))
         writer.start()
-        said = [room.has_room() for _ in range(20)]
+        said = [room.look() for _ in range(20)]
         writer.join()
         assert not any(said)
 

@@ -51,7 +51,7 @@ from turnlog.store.write.prepare import Backlog, DraftPreparer
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
-from .base import Draft, StoreClosed, StoreDamaged, StoreError, StoreFull
+from .base import Draft, StoreDamaged, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, flaws
 from .quota import Quota
 
@@ -93,7 +93,6 @@ class LmdbStore:
         self.rekeyed = ""
         """The warning for a secret that is not the one used last; else empty."""
         self._tails = TailCache(engine.tail)
-        self._process = os.getpid()
         self._gone: StoreError | None = None
         """Why the store's file is not at its place, as last looked at by `down`."""
         self._recovered = recovered
@@ -188,49 +187,31 @@ class LmdbStore:
 
     @property
     def down(self) -> str:
-        return (
-            self._writer.down
-            or self._misplaced()
-            or self._failing()
-            or self._shortage()
-            or self._writer.hangs()
-        )
-
-    def _misplaced(self) -> str:
-        """Return why the store's file is not where it was opened."""
-        self._gone = None
+        writer, self._gone = self._writer, None
+        if writer.down:
+            return writer.down
         try:
             with translated("look at", self._data):
                 check_place(self._env)
         except StoreError as error:
             self._gone = error
-        return str(self._gone or "")
-
-    def _failing(self) -> str:
-        return str(self._writer.failing or "")
-
-    def _shortage(self) -> str:
+        if trouble := self._gone or writer.failing:
+            return str(trouble)
         try:
-            return self._preparer.shortage()
+            return self._preparer.shortage() or writer.hangs()
         except StoreError as error:
             return str(error)
 
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
     ) -> PendingAppend:
-        if os.getpid() != self._process:
-            raise StoreClosed("the store was opened before a fork; open it in the child")
         writer = self._writer
         if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
             # Reads wait for no write: they would be sent and never recorded.
-            raise (
-                StoreFull(str(trouble))
-                if isinstance(trouble, StoreFull)
-                else StoreError(str(trouble))
-            )
+            kind = StoreFull if isinstance(trouble, StoreFull) else StoreError
+            raise kind(str(trouble))
         pending = self._preparer.prepare(draft, wait, writer.submitted - writer.finished)
-        if told is not None:
-            pending.told = told
+        pending.told = told
         writer.submit(pending, wait)
         return pending
 

@@ -50,7 +50,7 @@ def disk_free(data: Path) -> int:
 
 
 class Quota:
-    """Measures how much may still be written. `has_room` is cheap enough for every intent.
+    """Measures how much may still be written. `spare` is cheap enough for every intent.
 
     The writer measures as it writes; the loop only where none was left at the last look.
     """
@@ -74,12 +74,6 @@ class Quota:
         """Bytes that only outcomes may use. Raises `OSError`."""
         disk = os.statvfs(self._data)
         return reserve_of(self._limit, disk.f_blocks * disk.f_frsize)
-
-    def has_room(self) -> bool:
-        """Return whether an intent may be written. Raises `OSError`."""
-        if self.spare <= 0:
-            self._measure()
-        return self.spare > 0
 
     def look(self) -> int:
         """Measure; return how many bytes may be written before intents are refused, 0 where they are.

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.store.base import StoreError, StoreFull, StoreGone
 
-from .pending_append import PendingAppend, chained
+from .pending_append import PendingAppend, chained, fail, land
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
@@ -43,33 +43,28 @@ class Engine(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Gets the result of each batch, and the errors that no caller would see."""
-
-    def on_written(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
-        """`batch`, and `along` with it, is on disk, maybe after it had failed before."""
-        ...
-
-    def on_failed(self, batch: list[PendingAppend], error: StoreError) -> None:
-        """`batch` is not on disk; some of it may be tried again later."""
-        ...
-
-    def on_error(self, error: StoreError) -> None:
-        """An error that no caller would see."""
-        ...
-
-    def on_failing(self, error: StoreError | None) -> None:
-        """Nothing can be written, and why; `None`: it can be again."""
-        ...
-
-
 class BatchWriter:
     """Writes batches with an engine, and remembers what found no room."""
 
-    def __init__(self, engine: Engine, listener: Listener, *, keep: int) -> None:
-        """`keep` is how many bytes of outcomes that find no room are kept until there is some."""
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        post: Callable[..., None],
+        report: Callable[[StoreError], None],
+        on_failing: Callable[[StoreError | None], None],
+        keep: int,
+    ) -> None:
+        """`post` calls a function on the loop: there all drafts are resolved.
+
+        `report` gets the errors that no caller would see, `on_failing` why nothing can be written,
+        and `None` once it can be again. `keep` is how many bytes of outcomes that find no room are
+        kept until there is some.
+        """
         self._engine = engine
-        self._listener = listener
+        self._post = post
+        self._report = report
+        self._on_failing = on_failing
         self._overflow = OverflowBuffer(keep)
         self._failing = False
         """Whether the last write failed, for a reason that is not one batch's own."""
@@ -89,7 +84,7 @@ class BatchWriter:
         if error:
             self._lost(batch, error)
         elif self._told:
-            self.tell_rest()
+            self.report_rest()
             self._told = False
 
     def again(self) -> StoreError | None:
@@ -99,15 +94,9 @@ class BatchWriter:
             if isinstance(error, _PASSING):
                 return error
             if error:
-                self._listener.on_failed(piece, error)
+                self._post(fail, piece, error)
                 self._missed(len(piece), error)
         return None
-
-    def probe(self) -> None:
-        """Make a small write if the last one failed: it shows whether writing works again."""
-        if self._failing:
-            error = self.run(self._engine.probe)
-            self._on_written(error if isinstance(error, StoreError) else None)
 
     def run(self, job: Callable[[], T]) -> T | StoreError:
         """Run a job; return its result, or why it failed."""
@@ -115,32 +104,40 @@ class BatchWriter:
             return job()
         except StoreError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - it goes to the caller, who expects errors of one kind
+        except Exception as error:  # noqa: BLE001 - the thread must survive a bug
             return StoreError(f"the store's work failed: {error!r}")
 
     def tend(self) -> None:
-        """Do what is due after a batch."""
-        self._guarded("tend the store", self._engine.tend)
+        """Do what is due after a batch. If the last write failed, see whether writing works again."""
+        self._run_reported(self._engine.tend)
+        if self._failing:
+            error = self.run(self._engine.probe)
+            self._on_written(error if isinstance(error, StoreError) else None)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._run_reported(self._engine.close)
 
     def last(self) -> None:
         """Try the kept outcomes once more: the last jobs may have made room."""
         if error := self.again():
             self._missed(len(self._overflow), error)
 
-    def close(self) -> None:
-        """Close the engine."""
-        self._guarded("close the store", self._engine.close)
-
-    def tell_rest(self) -> None:
+    def report_rest(self) -> None:
         """Report how many drafts were lost since the failure was reported."""
         if self._unsaid:
-            self.say(StoreError(f"{self._unsaid} more drafts were not written since then"))
+            self.report(StoreError(f"{self._unsaid} more drafts were not written since then"))
         self._unsaid = 0
 
-    def say(self, error: StoreError) -> None:
+    def report(self, error: StoreError) -> None:
         """Report an error that no caller would see."""
         with suppress(Exception):
-            self._listener.on_error(error)
+            self._report(error)
+
+    def _run_reported(self, job: Callable[[], None]) -> None:
+        error = self.run(job)
+        if isinstance(error, StoreError):
+            self.report(error)
 
     def _put(self, batch: list[PendingAppend]) -> StoreError | None:
         """Write a batch; return why that failed."""
@@ -152,38 +149,28 @@ class BatchWriter:
         except Exception as error:  # noqa: BLE001 - the thread must survive a bug; the tickets fail
             return StoreError(f"cannot write {len(batch)} drafts: {error!r}")
         self._on_written(None)
-        self._listener.on_written(batch, along)
+        self._post(land, batch, along)
         return None
 
     def _on_written(self, error: StoreError | None) -> None:
         if error or self._failing:
             self._failing = error is not None
-            self._listener.on_failing(error)
+            self._on_failing(error)
 
     def _lost(self, batch: list[PendingAppend], error: StoreError) -> None:
         """Fail a batch. Outcomes are kept, to be tried again, where the reason may pass."""
         passes = isinstance(error, _PASSING)
-        kept = [pending for pending in batch if passes and self._overflow.take(pending)]
-        self._listener.on_failed(batch, error)
-        held = set(map(id, kept))
-        gone = [pending for pending in batch if id(pending) not in held]
+        gone = [pending for pending in batch if not (passes and self._overflow.take(pending))]
+        self._post(fail, batch, error)
         self._missed(sum(pending.lazy for pending in chained(gone)), error)
 
     def _missed(self, unseen: int, error: StoreError) -> None:
         """Report the first failure in a row of drafts without a waiter, and count the others."""
         if unseen and not self._told:
             self._told = True
-            self.say(StoreError(f"{error} ({unseen} drafts were not written)"))
+            self.report(StoreError(f"{error} ({unseen} drafts were not written)"))
         else:
             self._unsaid += unseen
-
-    def _guarded(self, doing: str, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except StoreError as error:
-            self.say(error)
-        except Exception as error:  # noqa: BLE001 - the thread must survive a bug
-            self.say(StoreError(f"cannot {doing}: {error!r}; restart turnlog if this comes again"))
 
 
 class OverflowBuffer:

@@ -157,6 +157,26 @@ def chained(batch: Iterable[PendingAppend]) -> list[PendingAppend]:
     return found
 
 
+def land(batch: list[PendingAppend], along: list[PendingAppend]) -> None:
+    """Resolve the tickets of a batch that is on disk, and of what went along. Called on the loop."""
+    _resolve((*chained(batch), *along), PendingAppend.land)
+
+
+def fail(batch: list[PendingAppend], error: StoreError) -> None:
+    """Reject the tickets of a batch that was not written. Called on the loop."""
+    _resolve(chained(batch), lambda pending: pending.fail(error))
+
+
+def _resolve(drafts: Iterable[PendingAppend], how: Callable[[PendingAppend], None]) -> None:
+    for pending in drafts:
+        try:
+            how(pending)
+        except Exception as failure:  # noqa: BLE001 - the others must be told as well
+            message = "a callback failed that was told what became of a draft"
+            context = {"message": message, "exception": failure}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
 def without_content(draft: Draft) -> Draft:
     """Return a draft without its blobs. Its body still has their hashes: they read as lost."""
     if not (draft.input_blob or draft.output_blob):

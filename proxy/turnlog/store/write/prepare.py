@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Draft, StoreFull
-from turnlog.store.log.translate_errors import explained, translated
+from turnlog.store.log.translate_errors import translated
 from turnlog.store.quota import Quota
 
 from .batch_writer import KEPT
@@ -47,6 +47,7 @@ class DraftPreparer:
         self._quota = quota
         self._commit_limit = commit_limit
         self._backlog = backlog
+        self._ample = min(backlog.content, backlog.intents)
         self._entropy = Entropy(entropy)
 
     def prepare(self, draft: Draft, wait: bool, queued: int) -> PendingAppend:
@@ -56,49 +57,46 @@ class DraftPreparer:
         """
         more = None if draft.more is None else self.prepare(draft.more, wait, queued)
         facts, kind = draft.facts, draft.facts.kind
-        begins = kind is _INTENT
-        if len(facts.call) != 16 and (begins or kind is _OUTCOME):
+        if len(facts.call) != 16 and (kind is _INTENT or kind is _OUTCOME):
             raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
-        is_refusable = begins or (draft.body is not None and draft.body.note)
-        if is_refusable and (queued > self._backlog.intents or self._quota.spare <= 0):
-            self._check_room("an intent" if begins else "a note", queued)
-        if queued > self._backlog.content and not wait:
-            draft = without_content(draft)
+        if queued > self._ample or self._quota.spare <= 0:
+            self._check_room(draft, queued)
+            if queued > self._backlog.content and not wait:
+                draft = without_content(draft)
         pending = new_pending(draft, self._entropy.take, more, not wait)
         # The whole is no smaller than its parts.
         if pending.size > self._commit_limit:
             self._check_size(pending)
         return pending
 
+    def shortage(self, what: str = "calls") -> str:
+        """Measure; return why `what` is refused for want of room, empty where it is not.
+
+        Raises `StoreError`.
+        """
+        with translated("measure", self._data):
+            if self._quota.look():
+                return ""
+            return (
+                f"no room for {what} in {str(self._data)!r}: less than {self._quota.reserve} bytes are left, "
+                "of limits.store or on the disk, and those are kept for outcomes; raise limits.store, or free "
+                "space on the disk"
+            )
+
     def _check_size(self, pending: PendingAppend) -> None:
         size, limit = max(len(pending.facts), len(pending.body)), self._commit_limit
         if size > limit:
             raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
 
-    def _check_room(self, what: str, queued: int) -> None:
+    def _check_room(self, draft: Draft, queued: int) -> None:
+        begins = draft.facts.kind is _INTENT
+        if not (begins or (draft.body is not None and draft.body.note)):
+            return
+        what = "an intent" if begins else "a note"
         if queued > self._backlog.intents:
             raise StoreFull(
                 f"no room for {what} in memory: {queued} bytes wait to be written to "
                 f"{str(self._data)!r}; wait, or use a faster disk"
             )
-        try:
-            has_room = self._quota.has_room()
-        except OSError as error:
-            raise explained("measure", self._data, error) from error
-        if not has_room:
-            raise StoreFull(self._shortage(what))
-
-    def shortage(self) -> str:
-        """Measure; return why intents are refused for want of room, empty where they are not.
-
-        Raises `StoreError`.
-        """
-        with translated("measure", self._data):
-            return "" if self._quota.look() else self._shortage("calls")
-
-    def _shortage(self, what: str) -> str:
-        return (
-            f"no room for {what} in {str(self._data)!r}: less than {self._quota.reserve} bytes are left, of "
-            "limits.store or on the disk, and those are kept for outcomes; raise limits.store, or free space "
-            "on the disk"
-        )
+        if self._quota.spare <= 0 and (shortage := self.shortage(what)):
+            raise StoreFull(shortage)

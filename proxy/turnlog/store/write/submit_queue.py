@@ -6,15 +6,17 @@ queue up.
 """
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from turnlog.store.base import StoreClosed, StoreError
 
 from .batch_writer import AGAIN, KEPT, MOST, BatchWriter, Engine
-from .pending_append import PendingAppend, chained
+from .pending_append import PendingAppend, fail
 
 LAZY = 0.05
 """Seconds after which a draft submitted without `wait` is written."""
@@ -28,6 +30,7 @@ _HANGS = (
 )
 _CLOSED = "the store is closed; open it again to write"
 _ENDED = "the store's writer has ended; open the store again"
+_FORKED = "the store was opened before a fork; open it in the child"
 _Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 T = TypeVar("T")
 
@@ -73,8 +76,9 @@ class SubmitQueue:
         self.failing: StoreError | None = None
         """Why the last write failed, where that holds for every write; `None` once one works."""
         self._stall = Stall()
-        self._on_loop = _OnLoop(loop, report, self._set_failing)
-        self._batches = BatchWriter(engine, self._on_loop, keep=keep)
+        self._batches = BatchWriter(
+            engine, post=self._post, report=report, on_failing=self._on_failing, keep=keep
+        )
         # The loop's own: what it has not handed to the thread yet.
         self._gathered: list[PendingAppend] = []
         self._called = False
@@ -87,32 +91,36 @@ class SubmitQueue:
         self._writing: list[PendingAppend] = []
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
-        self._closing = False
+        self._closed = ""
+        """Why nothing can be submitted any more; empty while it can."""
         self._awake = False
         # Held while the thread has nothing to do: cheaper than a Condition by a lock for each wait.
         self._sleep = threading.Lock()
         self._sleep.acquire()
         self._thread = threading.Thread(target=self._live, name="turnlog-store", daemon=True)
         self._thread.start()
+        _queues.add(self)
 
     def submit(self, pending: PendingAppend, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
-        self._check_open()
+        if self._closed:
+            raise StoreClosed(self._closed)
         self._gathered.append(pending)
         self.submitted += pending.size
-        if not wait and self._timer is None:
-            self._timer = self._loop.call_later(LAZY, self._on_timer)
         if wait and not self._called:
             # Once the loop has done all that is ready, so that its calls share one transaction.
             self._called = True
-            self._loop.call_soon(self._on_turn_end)
+            self._loop.call_soon(self._hand_over)
+        elif not wait and self._timer is None:
+            self._timer = self._loop.call_later(LAZY, self._on_timer)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` in the writer's thread, after what is queued. Raises `StoreError`."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._hand_over()
         with self._lock:
-            self._check_open()
+            if self._closed:
+                raise StoreClosed(self._closed)
             self._jobs.append((job, future))
             self._wake()
         return await future
@@ -121,7 +129,7 @@ class SubmitQueue:
         """Write what is queued, then end the thread. May be called again."""
         self._hand_over()
         with self._lock:
-            self._closing = True
+            self._closed = self._closed or _CLOSED
             self._wake()
         if self._timer is not None:
             self._timer.cancel()
@@ -132,13 +140,9 @@ class SubmitQueue:
         waited = self._stall.seconds(self.submitted, self.finished, self._loop.time())
         return _HANGS if waited >= STALLED else ""
 
-    def _check_open(self) -> None:
-        if self._closing:
-            raise StoreClosed(_CLOSED)
-
-    def _on_turn_end(self) -> None:
-        self._called = False
-        self._hand_over()
+    def refuse(self, why: str) -> None:
+        """Accept no draft any more."""
+        self._closed = why
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -146,14 +150,17 @@ class SubmitQueue:
 
     def _hand_over(self) -> None:
         """Pass what was gathered to the thread, unless it has ended meanwhile."""
+        self._called = False
         gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
         with self._lock:
-            has_ended = self._closing
+            has_ended = self._closed
             if not has_ended:
                 self._queue += gathered
                 self._wake()
         if has_ended:
-            self._on_loop.fail(gathered, StoreClosed(_ENDED))
+            fail(gathered, StoreClosed(_ENDED))
 
     def _wake(self) -> None:
         if not self._awake:
@@ -169,24 +176,24 @@ class SubmitQueue:
             self._batches.last()
         except BaseException as error:  # noqa: BLE001 - the thread has no caller
             self.down = f"the store's writer has ended: {error!r}; restart turnlog"
-            self._batches.say(StoreError(self.down))
+            self._batches.report(StoreError(self.down))
         finally:
             self._abandon()
             self._batches.close()
-            self._on_loop.call(self._end)
+            self._post(_settle, self._ended, None)
 
     def _abandon(self) -> None:
         """Reject what is still queued, and all later drafts: the thread has ended."""
         with self._lock:
-            self._closing = True
+            self._closed = _CLOSED
             batch, self._queue = [*self._writing, *self._queue], []
             jobs, self._jobs = [*self._running, *self._jobs], []
         closed = StoreClosed(_ENDED)
         if batch:
-            self._on_loop.call(self._on_loop.fail, batch, closed)
+            self._post(fail, batch, closed)
         for _, future in jobs:
-            self._on_loop.call(_settle, future, closed)
-        self._batches.tell_rest()
+            self._post(_settle, future, closed)
+        self._batches.report_rest()
 
     def _turn(self) -> bool:
         rested = self._sleep.acquire(timeout=AGAIN if self._batches.retries else -1)
@@ -198,15 +205,15 @@ class SubmitQueue:
             jobs = self._running = self._jobs
             self._jobs = []
             self._awake = False
-            closing = self._closing
+            closing = self._closed
         before = self._batches.again()
         while self._writing:
             self._write(self._writing[:MOST], before)
         while jobs:
-            self._do(*jobs[0])
+            job, future = jobs[0]
+            self._post(_settle, future, self._batches.run(job))
             jobs.pop(0)
         self._batches.tend()
-        self._batches.probe()
         return not closing
 
     def _write(self, batch: list[PendingAppend], before: StoreError | None) -> None:
@@ -215,79 +222,34 @@ class SubmitQueue:
         with self._lock:
             self._writing = self._writing[len(batch) :]
 
-    def _do(self, job: Callable[[], object], future: "asyncio.Future[Any]") -> None:
-        result = self._batches.run(job)
-        if isinstance(result, StoreError):
-            self._on_loop.call(_settle, future, result)
-        else:
-            self._on_loop.call(_settle, future, None, result)
-
-    # -- on the loop again -------------------------------------------------------------------
-
-    def _set_failing(self, error: StoreError | None) -> None:
+    def _on_failing(self, error: StoreError | None) -> None:
         self.failing = error
 
-    def _end(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-
-class _OnLoop:
-    """Resolves the tickets on the loop, and passes errors on."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        report: Callable[[StoreError], None],
-        set_failing: Callable[[StoreError | None], None],
-    ) -> None:
-        self._loop = loop
-        self._report = report
-        self._set_failing = set_failing
-
-    def call(self, callback: Callable[..., None], *args: object) -> None:
-        """Call something on the loop; may be called from any thread."""
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        """Call something on the loop."""
         # A closed loop has no waiters left.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def on_written(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
-        self.call(self._land, batch, along)
 
-    def on_failed(self, batch: list[PendingAppend], error: StoreError) -> None:
-        self.call(self.fail, batch, error)
-
-    def on_error(self, error: StoreError) -> None:
-        self._report(error)
-
-    def on_failing(self, error: StoreError | None) -> None:
-        self.call(self._set_failing, error)
-
-    def fail(self, batch: Iterable[PendingAppend], error: StoreError) -> None:
-        """Reject drafts, and their chains: they were not written. Called on the loop."""
-        for pending in chained(batch):
-            try:
-                pending.fail(error)
-            except Exception as failure:  # noqa: BLE001 - the others must be told as well
-                self._on_failure(failure)
-
-    def _land(self, batch: list[PendingAppend], along: list[PendingAppend]) -> None:
-        for pending in (*chained(batch), *along):
-            try:
-                pending.land()
-            except Exception as failure:  # noqa: BLE001 - the others must be told as well
-                self._on_failure(failure)
-
-    def _on_failure(self, failure: Exception) -> None:
-        message = "a callback failed that was told what became of a draft"
-        self._loop.call_exception_handler({"message": message, "exception": failure})
+_queues: WeakSet[SubmitQueue] = WeakSet()
 
 
-def _settle(future: "asyncio.Future[Any]", error: Exception | None, result: object = None) -> None:
-    """Set the result of a future, unless it was cancelled."""
+def _refuse_after_fork() -> None:
+    # The thread is the parent's, and so is the environment of LMDB. To ask for the process id at each
+    # draft would be a system call.
+    for queue in _queues:
+        queue.refuse(_FORKED)
+
+
+os.register_at_fork(after_in_child=_refuse_after_fork)
+
+
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
+    """Set the result of a future, which may be an error, unless it was cancelled."""
     if future.done():
         return
-    if error:
-        future.set_exception(error)
+    if isinstance(result, StoreError):
+        future.set_exception(result)
     else:
         future.set_result(result)
