@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, cast
 
-from msgspec import Raw, Struct, structs
+from msgspec import Struct, structs
 
 from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
@@ -15,7 +15,6 @@ from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
 from turnlog.engine.http.redirects import call_key
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
-from turnlog.observe.events import DefinitionsFailed, ToolsListed
 from turnlog.record.attempt import BLANK, Ask, GuessedCaller
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.rules.expression import UNREADABLE
@@ -26,7 +25,6 @@ from turnlog.wire.http.head import trace_id
 from turnlog.wire.json_text import read_value, text_of
 from turnlog.wire.jsonrpc import SCAN_LIMIT, Message, id_key
 from turnlog.wire.mcp import dated
-from turnlog.wire.tools_list import read_tools_list
 
 from .continuations import Continuations
 
@@ -215,37 +213,6 @@ class CallFactory(Struct, frozen=True):
         if _CLIENT_INFO in meta:
             return read_client(meta[_CLIENT_INFO])
         return self.request.client
-
-    def is_unlisted(self, tool: str) -> bool:
-        """Tell whether the last complete `tools/list` of this caller lacks the tool."""
-        return self.context.catalog.lacks(self.request.target, self.request.credential, tool)
-
-    def listed(self, result: Raw, *, after: Raw | None) -> None:
-        """Take in a page of `tools/list`; `after` is the cursor that was asked for, if any."""
-        page = read_tools_list(result)
-        server, credential = self.request.server, self.request.credential
-        target = self.request.target
-        learned = self.context.catalog.learn(target, credential, page, first=after is None)
-        name = self.context.pins.name_of(server, self.request.place)
-        self.context.keeper.note(name, credential, page, learned.whole)
-        self.context.log.emit(
-            ToolsListed(
-                server=server,
-                tools=len(page.definitions),
-                added=learned.added,
-                changed=learned.changed,
-                complete=not page.next_cursor,
-                stuck=page.next_cursor != "" and page.next_cursor == text_of(bytes(after or b"")),
-            )
-        )
-
-    def unread(self) -> None:
-        """Learn that the caller got a list that nobody here could read: what its tools are now is
-        not known."""
-        server, target = self.request.server, self.request.target
-        if self.context.catalog.forget(target, self.request.credential):
-            reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
-            self.context.log.emit(DefinitionsFailed(reason=reason))
 
 
 def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Rung
 from turnlog.engine.agent_request import Request
@@ -11,16 +11,15 @@ from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.exchange.replacement import SessionStart
-from turnlog.observe.events import SessionUncovered
+from turnlog.observe.events import DefinitionsFailed, SessionUncovered, ToolsListed
 from turnlog.store.base import alias
 from turnlog.wire import mcp
 from turnlog.wire.http.head import Headers, fields
 from turnlog.wire.json_stream import Outline
-from turnlog.wire.json_text import members
+from turnlog.wire.json_text import members, text_of
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind
 from turnlog.wire.mcp import is_request
-
-from .call_factory import CallFactory
+from turnlog.wire.tools_list import read_tools_list
 
 LISTS: Final = "tools/list"
 LIST_LIMIT: Final = 4 << 20
@@ -32,7 +31,6 @@ class HandshakeObserver(Struct, frozen=True):
 
     context: Context
     request: Request
-    asking: CallFactory
 
     def read(self, asked: Message, answer: Message | Outline, headers: Headers) -> None:
         """Read the answer to a request that is no call; `headers` came with it."""
@@ -40,9 +38,9 @@ class HandshakeObserver(Struct, frozen=True):
             case "initialize", Message():
                 self._handshake(asked, answer, headers)
             case "tools/list", Message() if answer.result:
-                self.asking.listed(answer.result, after=members(asked.params).get("cursor"))
+                self._on_tools(answer.result, after=members(asked.params).get("cursor"))
             case "tools/list", Outline():
-                self.asking.unread()
+                self._on_unread_tools()
             case _:
                 pass
 
@@ -51,14 +49,40 @@ class HandshakeObserver(Struct, frozen=True):
         if isinstance(message, Outline):
             if is_request(message) or outline_kind(message) is Kind.NOTIFICATION:
                 return
-            self.asking.unread()
+            self._on_unread_tools()
         elif message.kind is Kind.RESPONSE and "tools" in members(message.result):
-            self.asking.listed(message.result, after=None)
+            self._on_tools(message.result, after=None)
 
     def unanswered(self, awaited: Iterable[Message]) -> None:
         """Note that these got no answer that could be read, though the caller got one."""
         if any(asked.method == LISTS for asked in awaited):
-            self.asking.unread()
+            self._on_unread_tools()
+
+    def _on_tools(self, result: Raw, *, after: Raw | None) -> None:
+        """Remember a page of `tools/list`; `after` is the cursor that was asked for, if any."""
+        page = read_tools_list(result)
+        context, server, credential = self.context, self.request.server, self.request.credential
+        target = self.request.target
+        learned = context.catalog.learn(target, credential, page, first=after is None)
+        name = context.pins.name_of(server, self.request.place)
+        context.keeper.note(name, credential, page, learned.whole)
+        context.log.emit(
+            ToolsListed(
+                server=server,
+                tools=len(page.definitions),
+                added=learned.added,
+                changed=learned.changed,
+                complete=not page.next_cursor,
+                stuck=page.next_cursor != "" and page.next_cursor == text_of(bytes(after or b"")),
+            )
+        )
+
+    def _on_unread_tools(self) -> None:
+        """Forget the caller's tools: it got a list that could not be read here."""
+        server, target = self.request.server, self.request.target
+        if self.context.catalog.forget(target, self.request.credential):
+            reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
+            self.context.log.emit(DefinitionsFailed(reason=reason))
 
     def _handshake(self, asked: Message, answer: Message, headers: Headers) -> None:
         given = fields(headers, b"mcp-session-id")

@@ -66,14 +66,12 @@ class McpExchange(ResponseObserver):
     ) -> None:
         first = messages[0] if messages else None
         underway = OpenAttempts(context, request.scope, request.kin, awaited(messages))
-        asking = CallFactory(context, request, start, size, not cut)
+        self._asking = asking = CallFactory(context, request, start, size, not cut)
         is_call = len(messages) == 1 and messages[0].method == _CALL
         self._said = mcp.read_call(messages[0].params) if is_call else None
         """What its one message asks, where that is a call."""
         revision = asking.revision(first, self._said)
-        super().__init__(
-            context, request, messages, underway, asking, revision=revision, as_batch=as_batch
-        )
+        super().__init__(context, request, messages, underway, revision=revision, as_batch=as_batch)
         self.blocked: Ask | None = None
         """The first call that a rule keeps from being sent, if there is one."""
         self.is_due = False
@@ -300,9 +298,7 @@ class McpExchange(ResponseObserver):
             return None
         # One of its own, which does not refer back to what is under way here.
         aside = OpenAttempts(self._context, self._request.scope, self._request.kin, {})
-        reading = ResponseObserver(
-            self._context, self._request, (), aside, self._asking, revision=self.revision
-        )
+        reading = ResponseObserver(self._context, self._request, (), aside, revision=self.revision)
         return partial(reading.take_late, begun)
 
     def cancelling(self) -> bytes:

@@ -58,7 +58,6 @@ from turnlog.wire.splice import as_event
 from turnlog.wire.sse import Event
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
-from .call_factory import CallFactory
 from .continuations import Continuations
 from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
 from .legacy_sse import LegacyStream
@@ -74,7 +73,7 @@ _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 class ResponseObserver:
     """Reads the answers to the requests of one exchange, and ends the attempts that they answer.
 
-    `messages` is what was asked, `underway` the calls among it, and `asking` what else it says.
+    `messages` is what was asked, and `underway` the calls among it.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class ResponseObserver:
         request: Request,
         messages: Sequence[Message],
         underway: OpenAttempts,
-        asking: CallFactory,
         *,
         revision: str,
         as_batch: bool = False,
@@ -92,7 +90,6 @@ class ResponseObserver:
         self._request = request
         self._messages = messages
         self._underway = underway
-        self._asking = asking
         self._as_batch = as_batch
         self.revision = revision
         self.stateless = mcp.is_stateless(revision)
@@ -393,7 +390,7 @@ class ResponseObserver:
 
     @property
     def _besides(self) -> HandshakeObserver:
-        return HandshakeObserver(self._context, self._request, self._asking)
+        return HandshakeObserver(self._context, self._request)
 
     @property
     def _legs(self) -> Continuations:
@@ -474,7 +471,8 @@ class ResponseObserver:
     def _is_unlisted(self, said: CallAnswer, ending: Ending, ask: Ask) -> bool:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
         wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
-        return wrong and self._asking.is_unlisted(ask.tool)
+        whose = self._request.target, self._request.credential
+        return wrong and self._context.catalog.lacks(*whose, ask.tool)
 
     def _around(self, ask: Ask) -> Circumstances:
         """Return what counts beside an answer."""
