@@ -1,6 +1,8 @@
 """What every request of an agent tells before its body is looked at."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
+from functools import cached_property
 from typing import Final
 
 from turnlog.core.identity import CallerEvidence, SessionIdentity
@@ -15,8 +17,10 @@ from turnlog.wire.http.head import Headers, content_length, decoder_for, is_seal
 from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
-from .request_identity import Client, Clients, SessionHint, Sessions
+from .request_identity import UNKNOWN_CLIENT, Client, Clients, SessionHint, Sessions
 
+KEY: Final = b"idempotency-key"
+"""The header by which a caller gives an idempotency key."""
 _FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
 """In 0.1 the first of these headers that is there was the principal."""
 PRINCIPAL_NAMES: Final = PrincipalNames()
@@ -62,15 +66,18 @@ class Request:
         self._digest = digest
         self._clients = clients
         self._principals = principals
-        self._target = self._upstream = ""
         self._session = self.field(b"turnlog-session")
         self._turn = self.field(b"turnlog-turn")
         self._agent = self.field(b"user-agent")
+        self.coding = self.field(b"content-encoding")
+        self.key = self.field(KEY)
+        """The idempotency key that a header gives."""
+        self.revision = self.field(b"mcp-protocol-version")
+        """The protocol revision that a header names."""
         self.credential = self._credential()
         """Keyed digest of what authenticates the caller: the principal; empty where nothing does."""
         # The stateless revisions have no sessions: an id that comes along says nothing.
-        stateless = is_stateless(self.field(b"mcp-protocol-version"))
-        given = "" if stateless else self.field(b"mcp-session-id")
+        given = "" if is_stateless(self.revision) else self.field(b"mcp-session-id")
         self.mcp_session = self.session_digest(given)
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
@@ -106,9 +113,9 @@ class Request:
         # A protocol session is that of its URL, and a query may hold a credential.
         if self.mcp_session or self._query_credentials(route) != self._query_credentials(before):
             return None
-        other = Request.__new__(Request)
-        kin = self._kin(route)
-        vars(other).update(vars(self), asked=asked, route=route, _target="", kin=kin)
+        other = copy(self)
+        other.asked, other.route, other.kin = asked, route, self._kin(route)
+        vars(other).pop("target", None)
         return other
 
     def _query_credentials(self, route: Route) -> Pairs:
@@ -117,7 +124,7 @@ class Request:
     def joins(self, channel: LegacyStream) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
         self.channel, self._meant = channel, None
-        self._target = channel.target
+        self.target = channel.target
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
@@ -133,13 +140,11 @@ class Request:
             return ""
         return "\0".join((self.server, route.resource, *told))
 
-    @property
+    @cached_property
     def target(self) -> str:
         """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
         of another target are never the same."""
-        if not self._target:
-            self._target = self._digest(_joined("target", *self.place)).hex()[:32]
-        return self._target
+        return self._digest(_joined("target", *self.place)).hex()[:32]
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -151,17 +156,15 @@ class Request:
         # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
         return (*route.target.place, route.path.rstrip("/"), route.target.query, given)
 
-    @property
+    @cached_property
     def upstream(self) -> str:
         """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
-        if not self._upstream:
-            target = self.route.target
-            place, mask = target.place, target.mask
-            if mask is not None:
-                # Neither the name of its tool nor what a rule makes of it has the values.
-                place = (*place, mask.path, mask.query)
-            self._upstream = self._digest(_joined("target", *place)).hex()[:32]
-        return self._upstream
+        target = self.route.target
+        place, mask = target.place, target.mask
+        if mask is not None:
+            # Neither the name of its tool nor what a rule makes of it has the values.
+            place = (*place, mask.path, mask.query)
+        return self._digest(_joined("target", *place)).hex()[:32]
 
     @property
     def http_version(self) -> str:
@@ -219,7 +222,12 @@ class Request:
     @property
     def client(self) -> Client:
         """What the client said at `initialize`, if that went through here."""
-        return self._clients.find(self.scope)
+        return self._clients.known.get(self.scope, UNKNOWN_CLIENT)
+
+    @property
+    def client_name(self) -> str:
+        """What the client is called whose message does not say."""
+        return self.client.name or self._agent
 
     @property
     def is_sealed(self) -> bool:
@@ -229,15 +237,13 @@ class Request:
     @property
     def is_undecodable(self) -> bool:
         """Whether the body has a content coding that is not known here."""
-        coding = self.field(b"content-encoding")
-        return bool(coding) and decoder_for(coding, MCP_LIMIT) is None
+        return bool(self.coding) and decoder_for(self.coding, MCP_LIMIT) is None
 
     def decoded(self, body: bytes) -> bytes:
         """Return the body without its content coding; nothing where that is not known."""
-        coding = self.field(b"content-encoding")
-        if not coding:
+        if not self.coding:
             return body
-        decoder = decoder_for(coding, MCP_LIMIT)
+        decoder = decoder_for(self.coding, MCP_LIMIT)
         return decoder.feed(body) if decoder is not None else b""
 
     def vendor_headers(self, names: frozenset[bytes]) -> Mapping[str, str]:
@@ -262,7 +268,7 @@ class Request:
         What all of them mean whose messages name none is worked out once, as long as the client is
         called the same.
         """
-        name, target = self._called(client.name), target or self.target
+        name, target = client.name or self.client_name, target or self.target
         tells, known = bool(meta) and sessions.tells(meta), self._meant
         if known is not None and known[:2] == (name, target) and not tells:
             return known[2]
@@ -270,10 +276,6 @@ class Request:
         if not tells:
             self._meant = name, target, meant
         return meant
-
-    def _called(self, name: str) -> str:
-        """Return what the client is called, which gave itself this name, if any."""
-        return name or self.client.name or self._agent
 
     def evidence(
         self,
@@ -294,7 +296,7 @@ class Request:
             upstream=self.server,
             target=target or self.target,
             credential=self.credential,
-            client_name=self._called(client_name),
+            client_name=client_name or self.client_name,
             connection=self.connection,
         )
 

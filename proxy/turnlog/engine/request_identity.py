@@ -33,6 +33,9 @@ class Client(Struct, frozen=True):
     revision: str = ""
 
 
+UNKNOWN_CLIENT: Final = Client()
+
+
 class _Info(Struct):
     name: str = ""
     version: str = ""
@@ -103,7 +106,8 @@ class Sessions:
             self._kin[key] = meant.kin
         else:
             ref = known[0]
-            self.replacements.on_used(key)
+            if self.replacements.lost:
+                self.replacements.on_used(key)
         self._refs[key] = (ref, now)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
@@ -212,18 +216,11 @@ class Clients:
     """What clients said at `initialize`, by protocol session or connection."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Scope, Client] = OrderedDict()
+        self.known: OrderedDict[Scope, Client] = OrderedDict()
 
     def learn(self, scope: Scope, client: Client) -> None:
         """Remember a client."""
-        self._known[scope] = client
-        self._known.move_to_end(scope)
-        if len(self._known) > _CLIENTS:
-            self._known.popitem(last=False)
-
-    def find(self, scope: Scope) -> Client:
-        """Return what is known of the client; an empty one where nothing is."""
-        return self._known.get(scope, _UNKNOWN)
-
-
-_UNKNOWN: Final = Client()
+        self.known[scope] = client
+        self.known.move_to_end(scope)
+        if len(self.known) > _CLIENTS:
+            self.known.popitem(last=False)

@@ -49,7 +49,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._callers: OrderedDict[Hashable, _CallerSessions] = OrderedDict()
-        self._lost: OrderedDict[str, Hashable] = OrderedDict()
+        self.lost: OrderedDict[str, Hashable] = OrderedDict()
         """The caller of each session that may be lost."""
         self._before: OrderedDict[str, str] = OrderedDict()
         """The session that each new one replaces."""
@@ -66,15 +66,15 @@ class Replacements:
             known.newcomers.pop(session, None)
         _forget(known, now)
         known.lost[session] = now
-        self._lost[session] = caller
-        if len(self._lost) > _SESSIONS:
-            self._lost.popitem(last=False)
+        self.lost[session] = caller
+        if len(self.lost) > _SESSIONS:
+            self.lost.popitem(last=False)
 
     def on_used(self, session: str) -> None:
         """Record that a session is used: it is not lost, and nothing replaces it."""
-        if session not in self._lost:
+        if session not in self.lost:
             return
-        known = self._callers.get(self._lost.pop(session))
+        known = self._callers.get(self.lost.pop(session))
         if known is not None and known.lost.pop(session, None) is not None:
             self._unlink(session)
 

@@ -9,6 +9,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice
@@ -185,8 +186,11 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
         return _parse_other(data, most)
     if not envelope.method:
         return _message(envelope, (), unchecked=data)
-    # What is asked is written in canonical form, as far as it is plain.
-    value = _value(decode_plain, data) if len(data) <= DUPLICATES_LIMIT else None
+    try:
+        # What is asked is written in canonical form, as far as it is plain.
+        value = decode_plain(data) if len(data) <= DUPLICATES_LIMIT else None
+    except (ValueError, RecursionError):
+        value = None
     if value is None or repeats_key(data, value):
         return _message(envelope, _flags(data))
     return _message(envelope, (), value if len(data) <= _HELD else None)
@@ -286,14 +290,6 @@ def outline_kind(outline: Outline) -> Kind | None:
     )
 
 
-def _value(decode: Callable[[bytes], dict[str, Any]], data: bytes) -> dict[str, Any] | None:
-    """Return what a text says, which is an object; `None` where it cannot be decoded so."""
-    try:
-        return decode(data)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _message(
     envelope: _Envelope,
     flags: tuple[Flag, ...],
@@ -304,7 +300,11 @@ def _message(
     method, error = envelope.method, envelope.error
     # The same as `bytes`, at half the price.
     identifier = b"" + envelope.id
-    kind = _kind(method, identifier, envelope.result, error)
+    is_call = method == _CALL
+    if is_call:
+        kind: Kind | None = _REQUEST if identifier else _NOTIFICATION
+    else:
+        kind = _kind(method, identifier, envelope.result, error)
     if kind is None:
         return Malformed(Defect.NOT_JSONRPC, _flags(unchecked) if unchecked else flags)
     jsonrpc = envelope.jsonrpc == _VERSION
@@ -323,7 +323,7 @@ def _message(
     return Message(
         kind=kind,
         id=identifier,
-        method="tools/call" if method == _CALL else text_of(method) if method else "",
+        method="tools/call" if is_call else text_of(method) if method else "",
         params=envelope.params,
         result=envelope.result,
         flags=flags,
@@ -335,7 +335,7 @@ def _message(
 
 def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Kind | None:
     if method:
-        if method != _CALL and not is_string(method):
+        if not is_string(method):
             return None
         return _REQUEST if identified else _NOTIFICATION
     # JSON-RPC 1.0 habits: `error: null` beside a result, `result: null` beside an error.
@@ -346,9 +346,9 @@ def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Ki
 
 def _flags(data: bytes) -> tuple[Flag, ...]:
     """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys."""
-    value = _value(_decode_any, data) if len(data) <= DUPLICATES_LIMIT else None
-    if value is not None:
-        return (Flag.DUPLICATE_KEYS,) if repeats_key(data, value) else ()
+    if len(data) <= DUPLICATES_LIMIT:
+        with suppress(ValueError, RecursionError):
+            return (Flag.DUPLICATE_KEYS,) if repeats_key(data, _decode_any(data)) else ()
     flags: tuple[Flag, ...] = () if _is_utf8(data) else (Flag.INVALID_UTF8,)
     return (*flags, Flag.DUPLICATE_KEYS) if _repeats(data) else flags
 

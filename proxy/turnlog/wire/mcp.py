@@ -76,20 +76,16 @@ class _Agreed(Struct, rename="camel"):
     protocol_version: Raw = Raw()
 
 
+@lru_cache(maxsize=64)
 def is_stateless(revision: str) -> bool:
     """Return whether a revision is 2026-07-28 or later."""
-    # Compared first: most are older, and need no search.
-    return revision >= STATELESS_SINCE and _DATE.fullmatch(revision) is not None
-
-
-def dated(revision: str) -> str:
-    """Return a revision as it is recorded: a date, as all are; empty for any other text."""
-    return revision if _is_date(revision) else ""
+    return revision >= STATELESS_SINCE and bool(dated(revision))
 
 
 @lru_cache(maxsize=64)
-def _is_date(text: str) -> bool:
-    return _DATE.fullmatch(text) is not None
+def dated(revision: str) -> str:
+    """Return a revision as it is recorded: a date, as all are; empty for any other text."""
+    return revision if _DATE.fullmatch(revision) else ""
 
 
 def requested_revision(message: Message, header: str = "") -> str:

@@ -11,12 +11,11 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.agent_request import Digest, Request
+from turnlog.engine.agent_request import KEY, Digest, Request
 from turnlog.record.attempt import Ask
 from turnlog.rules.effects import effect_key
 from turnlog.rules.policy import Policy
 
-HEADER: Final = b"idempotency-key"
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
 """What a string of a structured field may hold (RFC 9651, section 3.3.3), of moderate size."""
 
@@ -31,8 +30,8 @@ def key_for(
     target = request.route.target
     if policy.idempotency is None or request.is_piped or target.is_command:
         return ""
-    if HEADER in request.fields:
-        return request.field(HEADER)
+    if KEY in request.fields:
+        return request.key
     if effect is Effect.READ:
         return ""
     return _quoted(given) if given else f'"{_own(call, leg)}"'

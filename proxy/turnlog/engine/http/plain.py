@@ -16,7 +16,7 @@ from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
 from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
+from turnlog.engine.duplicates.call_keys import effect_link, key_for
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
@@ -397,7 +397,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         size=size,
         flags=() if whole else _CUT,
         trace=request.trace,
-        key=request.field(HEADER),
+        key=request.key,
         why=request.why,
         client=identity.client,
     )

@@ -13,10 +13,10 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.engine.agent_request import KEY
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.call_keys import HEADER
 from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import (
@@ -369,7 +369,7 @@ class HttpCarrier(Struct, eq=False):
 
     def _key(self, sent: str) -> bytes:
         """Return the line of an idempotency key that the caller did not send in this way itself."""
-        if fields(self._down.headers, HEADER):
+        if fields(self._down.headers, KEY):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
 

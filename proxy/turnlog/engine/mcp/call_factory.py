@@ -1,25 +1,24 @@
 """From a request that is recorded to what the recorder writes of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
-from turnlog.core.kinds import Effect, Flag, Rung
+from turnlog.core.kinds import LOOKUPS, Effect, Flag, Rung
 from turnlog.engine.agent_request import Request, former
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.call_keys import HEADER, effect_link, key_for
+from turnlog.engine.duplicates.call_keys import effect_link, key_for
 from turnlog.engine.http.redirects import call_key
-from turnlog.engine.request_identity import Client, read_client
+from turnlog.engine.request_identity import read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.record.attempt import BLANK, Ask, GuessedCaller
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
-from turnlog.store.base import SessionRef
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
 from turnlog.wire.json_text import read_value, text_of
@@ -38,6 +37,7 @@ _WHY: Final = "turnlog/why"
 _TRACE: Final = "traceparent"
 _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 _ID_REUSED: Final = Flag.ID_REUSED
+_IMPLICIT: Final = Rung.IMPLICIT
 _NO_META: Final[dict[str, bytes]] = {}
 _NOTHING_TOLD: Final = ("", "", "")
 
@@ -58,7 +58,7 @@ class CallFactory(Struct, frozen=True):
 
         `said` is what its message asks, where that is a call.
         """
-        named = self.request.field(b"mcp-protocol-version")
+        named = self.request.revision
         # A call says it in `_meta`, and most have none.
         if message is not None and (said is None or said.meta):
             named = mcp.requested_revision(message, named)
@@ -66,19 +66,17 @@ class CallFactory(Struct, frozen=True):
 
     def call(self, message: Message, said: mcp.ToolCall, revision: str, *, reused: bool) -> Ask:
         """Return what to record of a `tools/call`, which asks what is `said`."""
-        request = self.request
+        context, request = self.context, self.request
         arguments = self.start or bytes(said.arguments)
-        model = self._model(message, said.name, arguments)
-        canonical = None if self.start else _canonical(message, arguments)
-        ask, identity = self._asked(message, said, model, canonical, revision, reused=reused)
-        given = ask.key
-        if not given and (key := request.field(HEADER)):
-            ask = structs.replace(ask, key=key)
-        if ask.session.rung is Rung.IMPLICIT and not request.is_piped:
+        read = partial(self._said, message, arguments)
+        whose = request.server, request.target, request.credential, said.name
+        model = context.tools.find(*whose) or context.tools.look(*whose, request.place, read)
+        ask, identity = self._asked(message, said, model, arguments, revision, reused=reused)
+        if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._guessed(ask, said)
-        if self.context.redirected:
+        if context.redirected:
             keys = call_key(ask, id_key(message.id), request.asker), call_key(ask, "")
-            ask = self.context.redirected.followed(ask, self.context.clock.monotonic(), *keys)
+            ask = context.redirected.followed(ask, context.clock.monotonic(), *keys)
         if self.is_unsure(message) or ask.tool == UNKNOWN_TOOL:
             ask = self._closed(ask)
         if ask.may_be_guarded:
@@ -86,7 +84,11 @@ class CallFactory(Struct, frozen=True):
         policy = model.policy
         if policy.idempotency is None and not policy.effect_key:
             return ask
-        return self._keyed(ask, given, partial(self._said, message, arguments))
+        key_sent = key_for(
+            request, ask.policy, ask.effect, given=ask.key, call=ask.call, leg=ask.leg
+        )
+        effect = effect_link(ask, read, context.store.keyed)
+        return structs.replace(ask, key_sent=key_sent, effect_link=effect)
 
     def lookup(self, message: Message, revision: str, *, reused: bool) -> Ask:
         """Return what to record of a request that only looks something up: no rule speaks of it."""
@@ -101,7 +103,8 @@ class CallFactory(Struct, frozen=True):
             target=request.target,
         )
         said = mcp.read_lookup(message.method, message.params)
-        ask, _ = self._asked(message, said, model, None, revision, reused=reused)
+        arguments = self.start or bytes(said.arguments)
+        ask, _ = self._asked(message, said, model, arguments, revision, reused=reused)
         return structs.replace(ask, key="")
 
     def _asked(
@@ -109,34 +112,39 @@ class CallFactory(Struct, frozen=True):
         message: Message,
         said: mcp.ToolCall,
         model: Ask,
-        canonical: tuple[str, bytes] | None,
+        arguments: bytes,
         revision: str,
         *,
         reused: bool,
     ) -> tuple[Ask, SessionIdentity]:
-        """Return what a request asks that is recorded, with the key in its message, and whose it is."""
+        """Return what a request asks that is recorded, and whose it is."""
+        context, request = self.context, self.request
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
-        found, identity = self._session(meta)
-        session, call, leg = self._place(said, found)
         key, why, trace = _told(meta) if meta else _NOTHING_TOLD
+        client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else request.client
+        hint = request.meant(context.sessions, context.vendor_headers, client, meta)
+        session, identity = context.sessions.find(hint, client), hint.identity
+        before: Ask | None = None
+        if said.request_state or said.has_input_responses:
+            before = Continuations(context, request.target).continued(said, session)
         flags = (*message.flags, _ID_REUSED) if reused else message.flags
         # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
         ask = structs.replace(
             model,
-            session=session,
+            session=session if before is None else before.session,
             turn_label=identity.turn_label,
             turn_source=identity.turn_source,
-            call=call,
-            leg=leg,
-            arguments=self.start or bytes(said.arguments),
-            canonical=canonical,
+            call=context.recorder.new_call() if before is None else before.call,
+            leg=0 if before is None else before.leg + 1,
+            arguments=arguments,
+            canonical=None if self.start else _canonical(message, arguments),
             complete=self.whole,
             size=self.size,
             flags=flags + model.flags,
-            trace=trace or self.request.trace,
+            trace=trace or request.trace,
             protocol=dated(revision),
-            key=key,
-            why=why or self.request.why,
+            key=key or request.key,
+            why=why or request.why,
             client=identity.client,
         )
         return ask, identity
@@ -156,16 +164,6 @@ class CallFactory(Struct, frozen=True):
             ask if rule is None else structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
         )
 
-    def _keyed(self, ask: Ask, given: str, arguments: Callable[[], object]) -> Ask:
-        """Return a call with the keys that its rules speak of; `given` is its caller's, in the message."""
-        return structs.replace(
-            ask,
-            key_sent=key_for(
-                self.request, ask.policy, ask.effect, given=given, call=ask.call, leg=ask.leg
-            ),
-            effect_link=effect_link(ask, arguments, self.context.store.keyed),
-        )
-
     def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
         """Return a call with who its caller may be: nothing else tells that."""
         request, info = self.request, said.meta.get(_CLIENT_INFO)
@@ -179,50 +177,22 @@ class CallFactory(Struct, frozen=True):
         self.context.repeats.on_guessed_call(guess)
         return structs.replace(ask, guess=guess) if ask.is_named else ask
 
-    def _session(self, meta: dict[str, bytes]) -> tuple[SessionRef, SessionIdentity]:
-        sessions, client = self.context.sessions, self._client(meta)
-        meant = self.request.meant(sessions, self.context.vendor_headers, client, meta)
-        return sessions.find(meant, client), meant.identity
-
-    def _place(self, said: mcp.ToolCall, session: SessionRef) -> tuple[SessionRef, bytes, int]:
-        """Return the session, the call and the leg: those of the call that goes on, if one does."""
-        if said.request_state or said.has_input_responses:
-            legs = Continuations(self.context, self.request.target)
-            before = legs.continued(said, session)
-            if before is not None:
-                return before.session, before.call, before.leg + 1
-        return session, self.context.recorder.new_call(), 0
-
-    def _model(self, message: Message, name: str, arguments: bytes) -> Ask:
-        """Return what a call of the tool with this name asks as others do."""
-        tools, request = self.context.tools, self.request
-        whose = request.server, request.target, request.credential
-        known = tools.find(*whose, name)
-        if known is not None:
-            return known
-        said = partial(self._said, message, arguments)
-        return tools.look(*whose, name, request.place, said)
-
     def _said(self, message: Message, arguments: bytes) -> object:
         """Return the arguments for rules to look at: a body that nobody could read has none."""
         if self.start or not _UNREAD.isdisjoint(message.flags):
             return UNREADABLE
         return read_value(arguments, UNREADABLE)
 
-    def _client(self, meta: Mapping[str, bytes]) -> Client:
-        if _CLIENT_INFO in meta:
-            return read_client(meta[_CLIENT_INFO])
-        return self.request.client
-
 
 def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
     """Return a call's arguments in canonical form, where they are decoded already and not large."""
-    if message.plain is None or len(arguments) > OFF_LOOP:
+    if message.plain is None or len(arguments) > OFF_LOOP or message.method in LOOKUPS:
         return None
-    params = message.plain.get("params")
-    if not isinstance(params, dict) or "arguments" not in params:
+    params: Any = message.plain.get("params")
+    try:
+        return canonical_of_decoded(params["arguments"], arguments)
+    except (KeyError, TypeError):  # it has no arguments, or is no object
         return None
-    return canonical_of_decoded(cast("dict[str, object]", params)["arguments"], arguments)
 
 
 def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:

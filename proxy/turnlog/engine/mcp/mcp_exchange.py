@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from turnlog.core.kinds import LOOKUPS, ErrorKind, Phase
+from turnlog.core.kinds import LOOKUPS, ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.call_registry import Joiner
@@ -35,7 +35,7 @@ from turnlog.wire.jsonrpc import Kind, Message, id_key
 from turnlog.wire.splice import with_cancelled_ids, with_id
 
 from .call_factory import CallFactory
-from .open_attempts import OpenAttempts, awaited
+from .open_attempts import OpenAttempts
 from .response_observer import ResponseObserver
 
 _CALL: Final = "tools/call"
@@ -43,7 +43,6 @@ _REQUEST: Final = Kind.REQUEST
 _NOTIFICATION: Final = Kind.NOTIFICATION
 _SLICE: Final = 32
 """Calls of a batch that are begun before other requests get their turn."""
-_SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
 class McpExchange(ResponseObserver):
@@ -65,7 +64,14 @@ class McpExchange(ResponseObserver):
         cut: bool = False,
     ) -> None:
         first = messages[0] if messages else None
-        underway = OpenAttempts(context, request.scope, request.kin, awaited(messages))
+        self._keys: list[str] = []
+        """Of the ids of its messages."""
+        awaited: dict[str, Message] = {}
+        for message in messages:
+            self._keys.append(key := id_key(message.id))
+            if message.kind is _REQUEST:
+                awaited[key] = message
+        underway = OpenAttempts(context, request.scope, request.kin, awaited)
         self._asking = asking = CallFactory(context, request, start, size, not cut)
         is_call = len(messages) == 1 and messages[0].method == _CALL
         self._said = mcp.read_call(messages[0].params) if is_call else None
@@ -87,15 +93,17 @@ class McpExchange(ResponseObserver):
             event_id = self._request.field(b"last-event-id")
             self._resumed = await self._context.calls.resume(self._request.scope, event_id)
         try:
-            for number, message in enumerate(self._messages, 1):
+            for number, (message, key) in enumerate(
+                zip(self._messages, self._keys, strict=True), 1
+            ):
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)  # other agents' requests go on meanwhile
                 if message.method == _CALL or self._may_be_denied(message):
-                    await self._open(message)
+                    await self._open(message, key)
                 elif (cancelled := mcp.cancelled_id(message)) is not None:
                     await self._on_cancel(cancelled)
                 elif message.method in LOOKUPS and message.kind is _REQUEST:
-                    await self._look_up(message)
+                    await self._look_up(message, key)
                 else:
                     self._notice(message)
         except StoreError:
@@ -145,29 +153,32 @@ class McpExchange(ResponseObserver):
         elif self._request.channel is not None:
             self._request.channel.expect(message)
 
-    async def _open(self, message: Message) -> None:
-        key = id_key(message.id)
+    async def _open(self, message: Message, key: str) -> None:
+        """Queue the intent of a call; `key` is that of its id."""
         reused = self._context.calls.has(self._request.scope, key)
         said = self._said or mcp.read_call(message.params)
         ask = self._asking.call(message, said, self.revision, reused=reused)
-        if ask.may_be_guarded and self._is_alone(message) and not ask.is_blocked:
+        is_alone = len(self._messages) == 1 and message.kind is _REQUEST
+        is_blocked = ask.is_blocked
+        # Another call may get the answer where it is all that the caller waits for.
+        if is_alone and not self._as_batch and not is_blocked and ask.may_be_guarded:
             attempt = await self._guarded(message, ask, key)
         else:
+            self._underway.asks[key] = ask
             attempt = await self._underway.begin(message, ask, key)
-            if len(self._messages) == 1 and message.kind is _REQUEST:
+            if is_alone:
                 self._drive(attempt)
         self.is_due = self.is_due or attempt.is_due
-        if attempt.ask.is_blocked:
-            self.blocked = self.blocked or attempt.ask
+        if is_blocked and self.blocked is None:
+            self.blocked = ask
         if message.kind is _NOTIFICATION:
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
             self.judges = judges_answers(ask.policy)
 
-    async def _look_up(self, message: Message) -> None:
+    async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
-        key = id_key(message.id)
         reused = self._context.calls.has(self._request.scope, key)
         ask = self._asking.lookup(message, self.revision, reused=reused)
         attempt = await self._underway.begin(message, ask, key)
@@ -177,6 +188,7 @@ class McpExchange(ResponseObserver):
         """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
         while True:
             admitted, self.driver = await self._admitted(ask, key)
+            self._underway.asks[key] = admitted
             attempt = await self._underway.begin(message, admitted, key)
             if self.driver is None:
                 self._drive(attempt)
@@ -211,19 +223,14 @@ class McpExchange(ResponseObserver):
             # Nobody answers what was cancelled (MCP, cancellation): the request ends.
             raise Gone("the call was taken back") from error
 
-    def _is_alone(self, message: Message) -> bool:
-        """Tell whether one answer is all that the caller waits for: then another call may get it."""
-        alone = len(self._messages) == 1 and not self._as_batch
-        return alone and message.kind is _REQUEST
-
     def repeated(self, found: Repeated) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
         message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
         assert ending is not None
-        found.caller = RequestKey(self._request.scope, self._request.kin, id_key(message.id))
+        found.caller = RequestKey(self._request.scope, self._request.kin, self._keys[0])
         made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
         if made is None:
-            self._underway.asks[id_key(message.id)] = ask
+            self._underway.asks[self._keys[0]] = ask
             return self._made(self._untold(found.sentence, found.sentence, ending))
         return made if self.is_answered_here else as_status(made)
 

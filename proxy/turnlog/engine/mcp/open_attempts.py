@@ -1,7 +1,7 @@
 """The calls of one MCP exchange that have no outcome yet, and the requests that wait for answers."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,15 +17,6 @@ from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
 _REQUEST: Final = Kind.REQUEST
-
-
-def awaited(messages: Iterable[Message]) -> dict[str, Message]:
-    """Return those that are to be answered, by the keys of their ids."""
-    found: dict[str, Message] = {}
-    for message in messages:
-        if message.kind is _REQUEST:
-            found[id_key(message.id)] = message
-    return found
 
 
 class OpenAttempts(Struct, eq=False):
@@ -57,25 +48,21 @@ class OpenAttempts(Struct, eq=False):
 
     async def begin(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Queue the intent of a call's first attempt; `key` is that of its id. Raises `StoreError`."""
-        if ask.is_call:
-            self.asks[key] = ask
-        return self._begun(await self.context.recorder.begin(ask), message, key)
+        attempt = await self.context.recorder.begin(ask)
+        attempt.caller_id = message.id
+        attempt.scope, attempt.kin = self.scope, self.kin
+        self.attempts[attempt] = key
+        self.begun[key] = attempt
+        self.context.calls.add(self.scope, key, attempt)
+        return attempt
 
     async def again(self, message: Message, ask: Ask, wire_id: bytes) -> Attempt:
         """Queue the intent of another attempt, which the server knows under another id."""
         key = id_key(wire_id)
         self.awaited[key] = message
         self.asks[id_key(message.id)] = ask
-        attempt = self._begun(await self.context.recorder.begin(ask), message, key)
+        attempt = await self.begin(message, ask, key)
         attempt.wire_id = wire_id
-        return attempt
-
-    def _begun(self, attempt: Attempt, message: Message, key: str) -> Attempt:
-        attempt.caller_id = message.id
-        attempt.scope, attempt.kin = self.scope, self.kin
-        self.attempts[attempt] = key
-        self.begun[key] = attempt
-        self.context.calls.add(self.scope, key, attempt)
         return attempt
 
     def drop(self, attempt: Attempt) -> None:
