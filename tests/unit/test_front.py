@@ -32,7 +32,7 @@ async def fronting(
 ) -> AsyncGenerator[CommandEndpoint]:
     async with bench(folder) as one, asyncio.TaskGroup() as tasks:
 
-        def lane(renames: bool) -> Supervisor:
+        def supervisor(renames: bool) -> Supervisor:
             return Supervisor(
                 "cmd",
                 partial(start, command),
@@ -44,9 +44,9 @@ async def fronting(
                 renames=renames,
             )
 
-        front = CommandEndpoint(lane, share, PrincipalNames())
+        front = CommandEndpoint(supervisor, share, PrincipalNames())
         yield front
-        for left in front.lanes:
+        for left in front.supervisors:
             left.end()
 
 
@@ -118,7 +118,7 @@ async def test_who_leaves_before_the_command_has_answered_keeps_no_other_from_op
         await until(lambda: mark.exists() or None, "the first process")
         leaves.cancel()
         assert await pid(front, await stays)
-        assert len(front.lanes) == 1
+        assert len(front.supervisors) == 1
 
 
 async def test_a_session_that_listens_keeps_the_process_of_all(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_credentials_share_a_process_as_configured(tmp_path: Path) -> None
     for share, count in ((Share.SESSION, 2), (Share.ALL, 1)):
         async with fronting(tmp_path / share, share) as front:
             before = {await stateless_pid(front, name) for name in (b"one", b"two")}
-            assert len(before) == len(front.lanes) == count
+            assert len(before) == len(front.supervisors) == count
             front.rest(later())
-            assert not front.lanes
+            assert not front.supervisors
             assert await stateless_pid(front, b"one") not in before

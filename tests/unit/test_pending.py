@@ -1,7 +1,6 @@
-"""`engine.command.pending`: what a command has not answered, and nobody waits for."""
+"""`engine.command.clients`: open requests of a command without a client that waits."""
 
-from turnlog.engine.command.client import CommandClient
-from turnlog.engine.command.pending import OpenRequest, PendingRequests
+from turnlog.engine.command.clients import CommandClient, OpenRequest, PendingRequests
 from turnlog.engine.command.reply import CommandReply
 from turnlog.record.errors import Progress
 from turnlog.wire.jsonrpc import id_key
@@ -13,7 +12,7 @@ def ask(pending: PendingRequests, number: int) -> CommandReply:
     """Ask something; return where its answer goes."""
     reply, raw_id = CommandReply(Progress(), streams=False), b"%d" % number
     pending.add(
-        OpenRequest(seat=CommandClient(), reply=reply, process=None, raw_id=raw_id, own_id=raw_id)
+        OpenRequest(client=CommandClient(), reply=reply, process=None, raw_id=raw_id, own_id=raw_id)
     )
     return reply
 
@@ -22,12 +21,12 @@ async def test_of_requests_that_nobody_waits_for_the_oldest_are_taken_back() -> 
     pending = PendingRequests()
     awaited = ask(pending, 0)
     for number in range(1, MOST + 1):
-        assert pending.left(ask(pending, number)) == []
+        assert pending.on_left(ask(pending, number)) == []
     # One that is answered makes room for another.
     assert pending.take(id_key(b"2")) is not None
-    assert pending.left(ask(pending, MOST + 1)) == []
-    taken = pending.left(ask(pending, MOST + 2))
+    assert pending.on_left(ask(pending, MOST + 1)) == []
+    taken = pending.on_left(ask(pending, MOST + 2))
     assert [one.raw_id for one in taken] == [b"1"]
     assert pending.find(id_key(b"1")) is None
     assert len(list(pending)) == MOST + 1
-    assert pending.replies == {awaited}
+    assert pending.replies() == [awaited]

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.command.startup import Startup, startup_limit
+from turnlog.engine.command.process import Startup, startup_limit
 from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.rules.model import Match, Rule, Timeouts
 from turnlog.rules.policy import Rulebook
@@ -41,7 +41,7 @@ async def test_what_was_read_and_the_limit_decide_what_calls_come_to(
 ) -> None:
     reached = asyncio.Event()
     startup = Startup(0.001 if over else inf, reached.set)
-    startup.ask()
+    startup.on_request()
     if over:
         await reached.wait()
     assert startup.loss(untouched=untouched) is kind
@@ -51,9 +51,9 @@ async def test_what_was_said_before_anything_was_asked_is_a_start() -> None:
     reached = asyncio.Event()
     startup, other = Startup(0.001, reached.clear), Startup(0.001, reached.set)
     assert not startup.is_awaited
-    startup.hear()
-    startup.ask()
-    other.ask()
+    startup.on_message()
+    startup.on_request()
+    other.on_request()
     await reached.wait()
     assert (startup.is_awaited, startup.over) == (False, False)
     assert (other.is_awaited, other.over) == (True, True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from turnlog.api import application
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.command.commands import Commands
+from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.context import Context
 from turnlog.engine.http.handler import Handler
 from turnlog.engine.http.own_pages import APPLICATION, OwnPages

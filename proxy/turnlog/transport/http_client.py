@@ -46,7 +46,7 @@ IDLE_LIMIT: Final = 2.0
 """s: an idle connection older than this is closed, not reused. Servers close theirs after 5 s,
 and a reset of a reused connection would look like a lost call."""
 _CONNECTING: Final = Phase.CONNECTING
-_C = TypeVar("_C", covariant=True)
+_C = TypeVar("_C")
 _PIECE: Final = 256 * 1024
 _IDLE_CONNECTIONS: Final = 256
 _REACHED: Final = 2.0
@@ -555,7 +555,7 @@ class Upstreams:
         connection = origin.reuse(monotonic())
         if connection is None:
             now = asyncio.get_running_loop().time()
-            connection = await connected(origin, progress.patience, now)
+            connection = await connected(origin.connect(), progress.patience, now)
         connection.begin(method, progress, interim)
         if origin.before_path:
             resource = origin.before_path + (resource if resource != "*" else "")
@@ -623,23 +623,17 @@ class Upstreams:
         return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
 
 
-class Connects(Protocol[_C]):
-    """Something that can be connected to."""
-
-    async def connect(self) -> _C:
-        """Connect. Raises `Failure`."""
-        ...
-
-
-async def connected(origin: Connects[_C], patience: Deadlines | None, now: float) -> _C:
+async def connected(
+    connect: Coroutine[None, None, _C], patience: Deadlines | None, now: float
+) -> _C:
     """Connect within the time there is. Raises `Failure`."""
     if patience is None:
-        return await origin.connect()
+        return await connect
     at, kind = patience.connect_by(now)
     limit = asyncio.timeout_at(at)
     try:
         async with limit:
-            return await origin.connect()
+            return await connect
     except TimeoutError:
         if not limit.expired():
             raise

@@ -1,47 +1,62 @@
-"""The HTTP endpoint of one command: sessions, streams, and who talks to which process (MCP, transports).
+"""Command upstreams as Streamable HTTP endpoints: sessions, streams, and which process serves whom (MCP,
+transports).
 
 Handshake revisions get a session each, and with `share: session` a process of its own; requests of
-the stateless ones share a process, apart by what authenticates their callers. With `share: all`
-all sessions share one process, and all stateless requests another: one speaks one of the two.
+the stateless ones share a process, apart by the credentials of their callers. With `share: all`
+all sessions share one process, and all stateless requests another: a process speaks one of the two.
+To the rest of the proxy it is a server that is reached over HTTP: every failure is a value.
 """
 
 import asyncio
 import secrets
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
-from typing import Final, assert_never
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
+from turnlog.core.pins import COMMAND
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.exchange.principal import PrincipalNames
+from turnlog.observe.events import Log
 from turnlog.record.errors import Failure, Progress
-from turnlog.settings.model import Share
-from turnlog.transport.http_client import Answer, connected
+from turnlog.record.recorder import Recorder
+from turnlog.settings.model import Share, UpstreamSettings
+from turnlog.transport.http_client import Content, Interim, connected
+from turnlog.transport.routes import Target
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, is_stateless_request, refusal, status_of
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of, parse, texts_of
 from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 
-from .client import CommandClient
-from .reply import CommandMessage, CommandReply, Replied
-from .supervisor import Declined, Met, Supervisor, unopened
+from .child import start
+from .clients import CommandClient
+from .process import startup_limit
+from .reply import CommandReply
+from .supervisor import Declined, Handshake, Supervisor, unopened
 
 IDLE: Final = 30 * 60.0
-"""s: a process that nobody has asked anything for so long is ended; it is started again on demand."""
+"""s: a process without requests for so long is ended; the next request starts it again."""
+_SWEEP: Final = 30.0
+_NOTICE: Final = 5.0
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _SESSIONS: Final = 10_000
-"""Most sessions that are known; the oldest is not, when another one begins."""
+"""Most known sessions; a new one replaces the oldest."""
 _SESSION: Final = b"mcp-session-id"
 _SESSION_NOT_FOUND: Final = -32001
-"""What servers of the official SDKs say."""
+"""The code that servers of the official SDKs use."""
 _ALLOWED: Final = (b"Allow", b"GET, POST, DELETE")
+_NOT_JSON: Final = RpcRefusal(PARSE_ERROR, "the body is no JSON-RPC message")
 _NOT_ONE: Final = RpcRefusal(INVALID_REQUEST, "the body has to be one message with one id")
 
 
 class EndpointRequest(Struct, frozen=True):
-    """One HTTP request, as far as it counts here."""
+    """One HTTP request to a command."""
 
     method: str
     fields: Mapping[bytes, bytes]
@@ -50,56 +65,55 @@ class EndpointRequest(Struct, frozen=True):
 
     @property
     def streams(self) -> bool:
-        """Whether the agent takes events."""
+        """Whether the client accepts events."""
         return b"text/event-stream" in self.fields.get(b"accept", b"").lower()
 
+    async def connect(self, supervisor: Supervisor, handshake: bytes = b"") -> None:
+        """Start the process where it does not run, within the time limit. Raises `Failure`."""
+        now = asyncio.get_running_loop().time()
+        await connected(supervisor.connect(handshake), self.progress.patience, now)
 
-class EndpointPath(Struct, frozen=True):
-    """Where one agent talks to a command."""
+    def on_sent(self) -> None:
+        """Mark the whole request as sent."""
+        self.progress.phase = Phase.SENDING
+        self.progress.sent()
 
-    lane: Supervisor
-    seat: CommandClient
 
+class ClientPath(Struct, frozen=True):
+    """A client, and the process that serves it."""
 
-class _Opening(Struct, frozen=True):
-    """Connects, and opens the conversation where nobody has."""
-
-    lane: Supervisor
-    handshake: bytes
-
-    async def connect(self) -> Supervisor:
-        """Connect. Raises `Failure`."""
-        return await self.lane.connect(self.handshake)
+    supervisor: Supervisor
+    client: CommandClient
 
 
 class CommandEndpoint:
-    """One command upstream and its sessions. `lane` makes a way to it, with or without own ids."""
+    """One command upstream and its sessions."""
 
     def __init__(
-        self, lane: Callable[[bool], Supervisor], share: Share, principals: PrincipalNames
+        self, new: Callable[[bool], Supervisor], share: Share, principals: PrincipalNames
     ) -> None:
-        self._lane = lane
-        self._share = share
+        """`new` makes a supervisor, for several clients or for one."""
+        self._new = new
+        self._is_shared = share is Share.ALL
         self._principals = principals
-        self.lanes: set[Supervisor] = set()
-        """All that may have a process."""
+        self.supervisors: set[Supervisor] = set()
         self._common: Supervisor | None = None
-        """What all sessions share, once there is one."""
-        self._sessions: dict[bytes, EndpointPath] = {}
-        self._stateless: dict[bytes, EndpointPath] = {}
-        """By what authenticates who asks."""
+        """Shared by all sessions, once there is one."""
+        self._sessions: dict[bytes, ClientPath] = {}
+        self._stateless: dict[bytes, ClientPath] = {}
+        """By the digests of the callers' credentials."""
 
-    def _new_lane(self, renames: bool) -> Supervisor:
-        lane = self._lane(renames)
-        self.lanes.add(lane)
-        return lane
+    def _supervisor(self, *, renames: bool) -> Supervisor:
+        supervisor = self._new(renames)
+        self.supervisors.add(supervisor)
+        return supervisor
 
-    async def answer(self, asked: EndpointRequest) -> Answer:
+    async def answer(self, asked: EndpointRequest) -> CommandReply:
         """Carry out one request. Raises `Failure`."""
         revision = asked.fields.get(b"mcp-protocol-version", b"").decode("latin-1")
         match asked.method:
             case "GET" | "DELETE" if mcp.is_stateless(revision):
-                return CommandMessage(405, headers=((b"Allow", b"POST"),))
+                return CommandReply.whole(405, headers=((b"Allow", b"POST"),))
             case "POST":
                 return await self._post(asked)
             case "GET":
@@ -107,27 +121,30 @@ class CommandEndpoint:
             case "DELETE":
                 return self._delete(asked)
             case _:
-                return CommandMessage(405, headers=(_ALLOWED,))
+                return CommandReply.whole(405, headers=(_ALLOWED,))
 
-    async def _post(self, asked: EndpointRequest) -> Answer:
+    async def _post(self, asked: EndpointRequest) -> CommandReply:
         content = parse(asked.body, most=BATCH_LIMIT)
         if isinstance(content, Batch) and content.is_partial:
-            return refusing(b"", TOO_MANY)
+            return _refusing(b"", TOO_MANY)
         messages = messages_of(content)
         if not messages:
-            return refusing(b"", RpcRefusal(PARSE_ERROR, "the body is no JSON-RPC message"))
+            return _refusing(b"", _NOT_JSON)
         if is_stateless_request(messages[0], asked.fields):
-            return await self._one(asked, messages)
+            return await self._stateless_request(asked, messages)
         if messages[0].method == "initialize" and _SESSION not in asked.fields:
-            return await self._open(asked, messages)
-        place = self._sessions.get(asked.fields.get(_SESSION, b""))
-        if place is None:
+            return await (self._join if self._is_shared else self._begin)(asked, messages)
+        path = self._sessions.get(asked.fields.get(_SESSION, b""))
+        if path is None:
             return _no_session(asked, messages[0].id)
-        if place.lane.renames and (refused := _unfit(asked.body, messages)) is not None:
-            return refusing(messages[0].id, refused)
-        return await self._exchange(asked, messages, place, cancel=False)
+        is_shared = path.supervisor.board.renames
+        if is_shared and (refused := _unfit(asked.body, messages)) is not None:
+            return _refusing(messages[0].id, refused)
+        return await self._exchange(asked, messages, path, cancel=False)
 
-    async def _one(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
+    async def _stateless_request(
+        self, asked: EndpointRequest, messages: Sequence[Message]
+    ) -> CommandReply:
         """Carry out one request of the stateless revisions."""
         message = messages[0]
         refused = refusal(message, asked.fields)
@@ -135,93 +152,74 @@ class CommandEndpoint:
             refused = _NOT_ONE
         if refused is not None:
             # The first message decides what a command speaks: it must not be one like this.
-            return refusing(message.id, refused)
-        return await self._exchange(asked, messages, self._place_of(asked), cancel=True)
+            return _refusing(message.id, refused)
+        return await self._exchange(asked, messages, self._path_of(asked), cancel=True)
 
-    def _place_of(self, asked: EndpointRequest) -> EndpointPath:
-        told = self._principals.credentials(asked.fields.items())
-        credential = sha256(repr(told).encode()).digest()
-        if credential not in self._stateless:
-            lane = self._stateless_lane()
-            self._stateless[credential] = EndpointPath(lane, lane.seat())
-        return self._stateless[credential]
+    def _path_of(self, asked: EndpointRequest) -> ClientPath:
+        """Return the client with the request's credentials."""
+        credentials = self._principals.credentials(asked.fields.items())
+        digest = sha256(repr(credentials).encode()).digest()
+        if digest not in self._stateless:
+            shared = next((path.supervisor for path in self._stateless.values()), None)
+            supervisor = (shared if self._is_shared else None) or self._supervisor(renames=True)
+            self._stateless[digest] = ClientPath(supervisor, supervisor.new_client())
+        return self._stateless[digest]
 
-    def _stateless_lane(self) -> Supervisor:
-        match self._share:
-            case Share.SESSION:
-                return self._new_lane(True)
-            case Share.ALL:
-                shared = next((place.lane for place in self._stateless.values()), None)
-                return shared or self._new_lane(True)
-            case _:
-                assert_never(self._share)
-
-    async def _open(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
-        match self._share:
-            case Share.SESSION:
-                return await self._begin(asked, messages)
-            case Share.ALL:
-                return await self._join(asked, messages[0])
-            case _:
-                assert_never(self._share)
-
-    async def _begin(self, asked: EndpointRequest, messages: Sequence[Message]) -> Answer:
-        """Begin a session, with a process of its own."""
-        lane = self._new_lane(False)
-        place = EndpointPath(lane, lane.seat())
+    async def _begin(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
+        """Begin a session with a process of its own."""
+        supervisor = self._supervisor(renames=False)
+        path = ClientPath(supervisor, supervisor.new_client())
+        left = supervisor.board.on_left
         try:
-            reply = await self._ask(asked, messages, place, cancel=False)
+            reply = await self._ask(asked, messages, path, left)
         except Failure as failure:
-            self._end(place)
+            self._end(path)
             raise unopened(failure) from failure
         except BaseException:
-            self._end(place)
+            self._end(path)
             raise
         if reply.is_single and reply.result is None:
-            self._end(place)
-            return Replied(reply, asked.progress.patience, (), lane.left)
+            self._end(path)
+            return reply.begin(left)
         if reply.result is not None:
-            lane.met = Met(asked.body)
-        return Replied(reply, asked.progress.patience, (self._admit(place),), lane.left)
+            supervisor.met = Handshake(asked.body)
+        return reply.begin(left, (self._admit(path),))
 
-    async def _join(self, asked: EndpointRequest, message: Message) -> Answer:
+    async def _join(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
         """Begin a session in the conversation of all; the first one opens that."""
         if with_id(asked.body, b"0") is None:
-            return refusing(message.id, _NOT_ONE)
-        lane = self._common = self._common or self._new_lane(True)
-        place = EndpointPath(lane, lane.seat())
+            return _refusing(messages[0].id, _NOT_ONE)
+        supervisor = self._common = self._common or self._supervisor(renames=True)
+        path = ClientPath(supervisor, supervisor.new_client())
         try:
-            return await self._joined(asked, message, place)
+            return await self._joined(asked, messages[0], path)
         except BaseException:
-            self._end(place)
+            self._end(path)
             raise
 
     async def _joined(
-        self, asked: EndpointRequest, message: Message, place: EndpointPath
-    ) -> Answer:
-        opening = _Opening(place.lane, asked.body)
+        self, asked: EndpointRequest, message: Message, path: ClientPath
+    ) -> CommandReply:
         try:
-            await connected(opening, asked.progress.patience, asyncio.get_running_loop().time())
+            await asked.connect(path.supervisor, asked.body)
         except Declined as declined:
-            if place.lane.met is not None:
+            if path.supervisor.met is not None:
                 raise
-            self._end(place)
-            return CommandMessage(200, with_id(declined.answer, message.id) or declined.answer)
-        met = place.lane.met
+            self._end(path)
+            return CommandReply.whole(200, with_id(declined.answer, message.id) or declined.answer)
+        met = path.supervisor.met
         assert met is not None  # or there is no connection
         if (refused := _too_old(message, met)) is not None:
-            self._end(place)
-            return refusing(message.id, refused, status=200)
-        asked.progress.phase = Phase.SENDING
-        asked.progress.sent()
-        return CommandMessage(
-            200, with_id(met.answer, message.id) or met.answer, (self._admit(place),)
-        )
+            self._end(path)
+            return _refusing(message.id, refused, status=200)
+        asked.on_sent()
+        answer = with_id(met.answer, message.id) or met.answer
+        return CommandReply.whole(200, answer, (self._admit(path),))
 
-    def _admit(self, place: EndpointPath) -> tuple[bytes, bytes]:
-        """Add a session; return the field that names it."""
+    def _admit(self, path: ClientPath) -> tuple[bytes, bytes]:
+        """Add a session; return the header field that names it."""
         session = secrets.token_hex(16).encode()
-        self._sessions[session] = place
+        self._sessions[session] = path
         while len(self._sessions) > _SESSIONS:
             self._end(self._sessions.pop(next(iter(self._sessions))))
         return (b"Mcp-Session-Id", session)
@@ -230,84 +228,192 @@ class CommandEndpoint:
         self,
         asked: EndpointRequest,
         messages: Sequence[Message],
-        place: EndpointPath,
+        path: ClientPath,
         *,
         cancel: bool,
-    ) -> Answer:
-        lane = place.lane
+    ) -> CommandReply:
+        """Send messages, and return their response; `cancel` tells what its client's leaving does."""
+        board = path.supervisor.board
         if not any(message.kind is Kind.REQUEST for message in messages):
-            await connected(lane, asked.progress.patience, asyncio.get_running_loop().time())
-            lane.tell(place.seat, messages, asked.body)
-            asked.progress.phase = Phase.SENDING
-            asked.progress.sent()
-            return CommandMessage(202)
-        reply = await self._ask(asked, messages, place, cancel=cancel)
-        left = lane.cancel if cancel else lane.left
-        status = status_of(reply.error_code) if cancel else 200
-        return Replied(reply, asked.progress.patience, (), left, status=status)
+            await asked.connect(path.supervisor)
+            board.send(path.client, None, messages, asked.body)
+            asked.on_sent()
+            return CommandReply.whole(202)
+        left = board.cancel if cancel else board.on_left
+        reply = await self._ask(asked, messages, path, left)
+        return reply.begin(left, status=status_of(reply.error_code) if cancel else 200)
 
     async def _ask(
         self,
         asked: EndpointRequest,
         messages: Sequence[Message],
-        place: EndpointPath,
-        *,
-        cancel: bool,
+        path: ClientPath,
+        left: Callable[[CommandReply], None],
     ) -> CommandReply:
-        """Send requests, and wait until something comes back. Raises `Failure`."""
-        lane, progress = place.lane, asked.progress
-        await connected(lane, progress.patience, asyncio.get_running_loop().time())
+        """Send requests, and wait for the first message of their response. Raises `Failure`."""
+        progress = asked.progress
+        await asked.connect(path.supervisor)
         progress.phase = Phase.SENDING
         reply = CommandReply(progress, streams=asked.streams)
         if progress.patience is not None and not progress.patience.connected(reply.expire):
             progress.patience = None
-        lane.ask(place.seat, reply, messages, asked.body)
+        path.supervisor.board.send(path.client, reply, messages, asked.body)
         progress.sent()
         try:
             await reply.first()
         except BaseException:
-            (lane.cancel if cancel else lane.left)(reply)
+            left(reply)
             raise
         return reply
 
-    def _listen(self, asked: EndpointRequest) -> Answer:
-        place = self._sessions.get(asked.fields.get(_SESSION, b""))
-        if place is None:
+    def _listen(self, asked: EndpointRequest) -> CommandReply:
+        path = self._sessions.get(asked.fields.get(_SESSION, b""))
+        if path is None:
             return _no_session(asked)
-        seat = place.seat
-        if not asked.streams or seat.listener is not None:
-            return CommandMessage(409 if asked.streams else 405, headers=(_ALLOWED,))
+        client = path.client
+        if not asked.streams or client.listener is not None:
+            return CommandReply.whole(409 if asked.streams else 405, headers=(_ALLOWED,))
         reply = CommandReply(asked.progress, streams=True)
-        seat.listen(reply)
-        return Replied(reply, None, (), seat.left)
+        client.listen(reply)
+        return reply.begin(client.on_listener_closed)
 
-    def _delete(self, asked: EndpointRequest) -> Answer:
-        place = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
-        if place is None:
+    def _delete(self, asked: EndpointRequest) -> CommandReply:
+        path = self._sessions.pop(asked.fields.get(_SESSION, b""), None)
+        if path is None:
             return _no_session(asked)
-        self._end(place)
-        return CommandMessage(200)
+        self._end(path)
+        return CommandReply.whole(200)
 
-    def _end(self, place: EndpointPath) -> None:
+    def _end(self, path: ClientPath) -> None:
         """Remove a client, and with the last one the process."""
-        place.lane.leave(place.seat)
-        if place.lane.closed:
-            self.lanes.discard(place.lane)
-            self._common = None if self._common is place.lane else self._common
+        supervisor = path.supervisor
+        supervisor.remove(path.client)
+        if supervisor.closed:
+            self.supervisors.discard(supervisor)
+            self._common = None if self._common is supervisor else self._common
 
     def rest(self, now: float) -> None:
-        """End the processes that nobody has used for long; `now` is on the loop's clock."""
-        for credential, place in list(self._stateless.items()):
-            if place.lane.is_quiet(place.seat) and now - place.seat.used > IDLE:
+        """End the processes without requests for long; `now` is on the loop's clock."""
+        for credential, path in list(self._stateless.items()):
+            if path.supervisor.board.is_quiet(path.client) and now - path.client.used > IDLE:
                 del self._stateless[credential]
-                self._end(place)
-        for lane in self.lanes:
-            if lane.is_idle and now - lane.used > IDLE:
-                lane.close()
+                self._end(path)
+        for supervisor in self.supervisors:
+            if supervisor.board.is_idle and now - supervisor.board.used > IDLE:
+                supervisor.close()
+
+
+class Commands:
+    """All command upstreams, by the origin that stands for each. An async context manager."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, UpstreamSettings],
+        log: Log,
+        recorder: Recorder,
+        rules: ActiveRules,
+        clean: Callable[[str], str],
+        principals: PrincipalNames,
+    ) -> None:
+        self._tasks = asyncio.TaskGroup()
+        self._recorder = recorder
+
+        def endpoint(name: str, upstream: UpstreamSettings) -> CommandEndpoint:
+            run = partial(start, upstream.command, upstream.env, upstream.cwd)
+            limit = partial(startup_limit, rules, name)
+
+            def new(renames: bool) -> Supervisor:
+                tasks = self._tasks
+                return Supervisor(name, run, log, recorder, tasks, limit, clean, renames=renames)
+
+            return CommandEndpoint(new, upstream.share, principals)
+
+        self._endpoints = {
+            f"{COMMAND}{name}": endpoint(name, upstream)
+            for name, upstream in upstreams.items()
+            if upstream.command
+        }
+
+    async def __aenter__(self) -> "Commands":
+        """Begin."""
+        await self._tasks.__aenter__()
+        self._sweeping = self._tasks.create_task(self._sweep())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End all processes."""
+        self._sweeping.cancel()
+        for endpoint in self._endpoints.values():
+            for supervisor in endpoint.supervisors:
+                supervisor.end()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = asyncio.get_running_loop().time()
+            for endpoint in self._endpoints.values():
+                endpoint.rest(now)
+
+    async def send(
+        self,
+        target: Target,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+        interim: Interim | None = None,
+    ) -> CommandReply:
+        """Carry out one request, as `Upstreams.send` does. Raises `Failure`."""
+        progress.phase = Phase.CONNECTING
+        whole = body if isinstance(body, bytes) else b"".join([piece async for piece in body])
+        one_line = _on_one_line(whole)
+        if one_line is None:
+            return _refusing(b"", _NOT_JSON)
+        asked = EndpointRequest(method, _fields(lines), one_line, progress)
+        return await self._endpoints[target.origin].answer(asked)
+
+    def notify(
+        self, target: Target, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """Send a message that gets no answer."""
+        return self._tasks.create_task(self._notify(target, resource, lines, body))
+
+    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
+        try:
+            async with asyncio.timeout(_NOTICE):
+                await self.send(target, "POST", resource, lines, body, Progress(), length=None)
+        except (Failure, TimeoutError):
+            return
+        except Exception as error:  # noqa: BLE001 - it is logged; nobody waits for this
+            self._recorder.faulted(error)
+
+
+def _on_one_line(body: bytes) -> bytes | None:
+    """Return a body as the one line that a command reads; `None` where it is no JSON."""
+    # In JSON line ends stand between values only; a command that reads less strictly must not take one
+    # message for several. A byte order mark is no JSON (RFC 8259, section 8.1): a command that is
+    # shared may end at one.
+    body = body.removeprefix(BOM_UTF8)
+    if b"\n" not in body and b"\r" not in body:
+        return body
+    try:
+        msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return body.translate(_LINE_ENDS)
+
+
+def _fields(lines: bytes) -> dict[bytes, bytes]:
+    pairs = (line.partition(b":") for line in lines.split(b"\r\n") if line)
+    return {name.lower(): value.strip() for name, _, value in pairs}
 
 
 def _unfit(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
-    """Return why what a session sends must not get to a command that it shares."""
+    """Return why a session's messages must not get to a command that it shares."""
     texts = list(texts_of(parse(body), body))
     if any(message.method == "initialize" for message in messages):
         return RpcRefusal(INVALID_REQUEST, "the session has been initialized")
@@ -317,8 +423,8 @@ def _unfit(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
     return None
 
 
-def _too_old(message: Message, met: Met) -> RpcRefusal | None:
-    """Return why the conversation that there is does not do for an `initialize`.
+def _too_old(message: Message, met: Handshake) -> RpcRefusal | None:
+    """Return why the open conversation does not do for an `initialize`.
 
     A client that asks for a later revision is offered the one that is spoken, as servers do.
     """
@@ -333,16 +439,16 @@ def _too_old(message: Message, met: Met) -> RpcRefusal | None:
     return RpcRefusal(mcp.INVALID_PARAMS, why, {"supported": [spoken], "requested": asked})
 
 
-def _no_session(asked: EndpointRequest, raw_id: bytes = b"") -> CommandMessage:
+def _no_session(asked: EndpointRequest, raw_id: bytes = b"") -> CommandReply:
     """Return the answer to an unknown session: clients begin a new one (MCP, transports)."""
     if _SESSION in asked.fields:
-        return refusing(raw_id, RpcRefusal(_SESSION_NOT_FOUND, "session not found"), status=404)
+        return _refusing(raw_id, RpcRefusal(_SESSION_NOT_FOUND, "session not found"), status=404)
     missing = RpcRefusal(INVALID_REQUEST, "Mcp-Session-Id is missing, initialize first")
-    return refusing(raw_id, missing)
+    return _refusing(raw_id, missing)
 
 
-def refusing(raw_id: bytes, why: RpcRefusal, *, status: int = 0) -> CommandMessage:
-    """Return the answer that refuses a request; 0 is the status that goes with the error."""
+def _refusing(raw_id: bytes, why: RpcRefusal, *, status: int = 0) -> CommandReply:
+    """Return the answer that refuses a request; 0 stands for the status of the error's code."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": error})
-    return CommandMessage(status or status_of(why.code), body)
+    return CommandReply.whole(status or status_of(why.code), body)

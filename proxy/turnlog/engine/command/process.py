@@ -1,52 +1,142 @@
-"""A command's process: how it is read, written to and ended. `child` starts it.
+"""A command's process: the wait for its first message, its pipes, and its end. `child` starts it.
 
-Who talks to it is told what it says. It is over when nothing that it has started can say anything
-any more; what does not end by itself, once it is to end, is ended more firmly each time.
+It is over once nothing that it has started can write any more; where it is to end and does not, it is
+closed, terminated and killed, in this order.
 """
 
 import asyncio
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final, Protocol
 
+from turnlog.core.kinds import ErrorKind
 from turnlog.engine.services import own_tasks
+from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.record.recorder import Recorder
+from turnlog.rules.expression import UNREADABLE
+from turnlog.rules.policy import Subject
 from turnlog.transport.async_pipes import ReadEnd, WriteEnd
 from turnlog.transport.outbox import Outbox
+from turnlog.wire.message import is_length_header
 
 from .child import Child
 
 GRACE: Final = 1.0
 """s: how long a command may take to end by itself."""
 LAST_WORDS: Final = 0.25
-"""s: how long what was said last may take to come, or to be read."""
+"""s: how long its last output may take to come, or to be read."""
 _KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
+FRAMED: Final = (
+    "it frames its messages with Content-Length, as the Language Server Protocol does; "
+    "MCP over stdio is one message a line"
+)
+"""Logged for a command that speaks something else, and is not understood."""
+ENDED: Final = "it ended before it answered anything"
+"""Logged for a command that failed to start."""
+_STARTUP: Final = 600.0
+"""s: a command may have to be downloaded and built before it starts."""
+
+
+class Startup:
+    """The wait for the first message of a command, from the first request to it.
+
+    `limit` is in s; `expired` is called when it is reached.
+    """
+
+    def __init__(self, limit: float, expired: Callable[[], None]) -> None:
+        self._limit = limit
+        self._expired = expired
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked = False
+        self.heard = False
+        """Whether a message has come."""
+        self.over = False
+        """Whether the limit was reached before one came."""
+        self._framed = False
+        """Whether it was seen to speak something else than lines."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request was sent, and no message has ever come."""
+        return self._asked and not self.heard
+
+    @property
+    def detail(self) -> str:
+        """Return why the limit was reached, or would be."""
+        if self._framed:
+            return FRAMED
+        return f"the limit timeout.startup of {self._limit:g} s was reached"
+
+    def on_request(self) -> None:
+        """Start the limit with the first request."""
+        if self._asked:
+            return
+        self._asked = True
+        if not self.heard and self._limit < inf:
+            self._timer = asyncio.get_running_loop().call_later(self._limit, self._reached)
+
+    def on_message(self) -> None:
+        """Mark the command as started."""
+        self.heard = True
+        self.close()
+
+    def is_foreign(self, line: bytes) -> bool:
+        """Return whether a line that is no message is the first that shows that none will come."""
+        if self._framed or self.heard or not is_length_header(line):
+            return False
+        self._framed = True
+        return True
+
+    def close(self) -> None:
+        """Stop the limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def loss(self, *, untouched: bool) -> ErrorKind:
+        """Return how open calls fail when the command ends; `untouched` if it has read nothing."""
+        if self.over:
+            return ErrorKind.CONNECT_TIMEOUT if untouched else ErrorKind.RESPONSE_TIMEOUT
+        return ErrorKind.CONNECT_FAILED if untouched else ErrorKind.CONNECTION_LOST
+
+    def _reached(self) -> None:
+        self.over = True
+        self._expired()
+
+
+def startup_limit(rules: ActiveRules, server: str) -> float:
+    """Return `timeout.startup` of a server, in s, by the rules that match all requests to it."""
+    subject = Subject(server=server, tool="", method="initialize")
+    limit = rules.book.policy(subject, lambda: UNREADABLE).timeout.startup
+    return _STARTUP if limit is None else limit
 
 
 class OutputReader(Protocol):
     """Reads the output of a command."""
 
-    def take(self, chunk: bytes) -> None:
+    def on_output(self, chunk: bytes) -> None:
         """Read a piece of its output."""
         ...
 
     async def room(self) -> None:
-        """Wait while too much of that has not gone on: nothing more is read meanwhile."""
+        """Wait while too much of it is unread by its clients: no more is read meanwhile."""
         ...
 
     def lift(self) -> None:
-        """Wait for that no more: what comes yet is little, and nobody may read it."""
+        """End that wait for good: little is to come, and nobody may read it."""
         ...
 
-    def unheard(self) -> None:
-        """Report that the command did not read what was written."""
+    def on_input_closed(self) -> None:
+        """Note that the command reads no more of its input."""
         ...
 
-    async def finish(self) -> None:
-        """Report the end of its output; when this returns the command is to end."""
+    async def on_output_end(self) -> None:
+        """Handle the end of its output; when this returns the command is to end."""
         ...
 
 
@@ -56,23 +146,19 @@ class Process:
     def __init__(self, child: Child, recorder: Recorder) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
+        self.pid = child.pid
         self._stdout = ReadEnd(child.stdout)
         self._stdin = WriteEnd(child.stdin, own=True)
         self.outbox = Outbox(self._stdin, recorder)
-        """What is written to it."""
+        """Its input."""
         self._exited = _exit_of(child)
         self.leaving: asyncio.Future[None] = self._loop.create_future()
         """Done once it is to end."""
         self._left_at = 0.0
 
     @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
-
-    @property
     def is_untouched(self) -> bool:
-        """Whether nothing that was written to it has been read, or can be: it did nothing of that."""
+        """Whether none of its input was read or can be: then it has executed nothing."""
         return self._stdin.is_untouched
 
     def send(self, number: int) -> None:
@@ -87,13 +173,12 @@ class Process:
 
     @property
     def last_words(self) -> float:
-        """For how many s what was said last may yet be read: one that ends sooner than it has to leaves
-        more of them."""
+        """For how many s its last output may yet be read: what is left of the time for its end."""
         spent = self._loop.time() - self._left_at
         return max(LAST_WORDS, GRACE + _KILLED + LAST_WORDS - spent)
 
     def stop(self) -> None:
-        """Ask it to end, while it may be seen whether it has read anything."""
+        """Send SIGTERM; close its input later, so that it is known whether it has read any."""
         self._child.send(signal.SIGTERM)
         self._loop.call_later(_KILLED, self.leave)
 
@@ -101,49 +186,49 @@ class Process:
         """Wait until it reads nothing any more."""
         await self._stdin.unread()
 
-    async def run(self, hearer: OutputReader) -> int:
-        """Carry what is said both ways until the command has ended, or is ended.
+    async def run(self, reader: OutputReader) -> int:
+        """Carry input and output until the command has ended, or is ended.
 
         Returns its exit code, below zero for a signal's number.
         """
         timers: list[asyncio.TimerHandle] = []
 
-        def has_exited(_: "asyncio.Future[int]") -> None:
-            timers.append(self._loop.call_later(LAST_WORDS, self._left_behind, hearer))
+        def on_exit(_: "asyncio.Future[int]") -> None:
+            timers.append(self._loop.call_later(LAST_WORDS, self._left_behind, reader))
 
-        self._exited.add_done_callback(has_exited)
+        self._exited.add_done_callback(on_exit)
         try:
             async with own_tasks() as tasks:
-                writing = tasks.create_task(self._write(hearer))
-                reading = tasks.create_task(self._read(hearer))
-                await self._end(reading, hearer)
+                writing = tasks.create_task(self._write(reader))
+                reading = tasks.create_task(self._read(reader))
+                await self._end(reading, reader)
                 await reading
                 writing.cancel()
         finally:
-            self._exited.remove_done_callback(has_exited)
+            self._exited.remove_done_callback(on_exit)
             for timer in timers:
                 timer.cancel()
             self._child.send(signal.SIGKILL)
             os.close(self._child.stdout)
         return await self._exited
 
-    async def _write(self, hearer: OutputReader) -> None:
+    async def _write(self, reader: OutputReader) -> None:
         try:
             await self.outbox.run()
         except BrokenPipeError:
-            hearer.unheard()
+            reader.on_input_closed()
 
-    async def _read(self, hearer: OutputReader) -> None:
+    async def _read(self, reader: OutputReader) -> None:
         while chunk := await self._stdout.read():
-            hearer.take(chunk)
-            await hearer.room()
-        # The pipes of what ends close one after another; then it can be told what was read.
+            reader.on_output(chunk)
+            await reader.room()
+        # Its pipes close one after another: by its exit it is known whether it has read its input.
         await asyncio.wait({self._exited}, timeout=LAST_WORDS)
-        await hearer.finish()
+        await reader.on_output_end()
         self.leave()
 
-    async def _end(self, reading: "asyncio.Task[None]", hearer: OutputReader) -> None:
-        """End the command, once it is to end. `reading` is over when nothing can say anything."""
+    async def _end(self, reading: "asyncio.Task[None]", reader: OutputReader) -> None:
+        """End the command, once it is to end. `reading` is done when nothing can write any more."""
         await asyncio.wait({self.leaving})
         self.outbox.close()
         over: set[asyncio.Future[Any]] = {self._exited, reading}
@@ -153,36 +238,34 @@ class Process:
                 return
             self._child.send(number)
         await asyncio.wait({self._exited})
-        self._abandon(hearer)
+        self._abandon(reader)
 
-    def _left_behind(self, hearer: OutputReader) -> None:
-        """End what the command has left behind, unless that may be the server.
-
-        A launcher that has done its work leaves with 0, and what it has started reads on.
-        """
+    def _left_behind(self, reader: OutputReader) -> None:
+        """End what the command has left behind, unless that may be the server."""
+        # A launcher that has done its work exits with 0, and what it has started reads on.
         if self._exited.result() or not self._stdin.is_read:
-            self._abandon(hearer)
+            self._abandon(reader)
 
-    def _abandon(self, hearer: OutputReader) -> None:
-        """End what is left, and take what has been said for all there is."""
+    def _abandon(self, reader: OutputReader) -> None:
+        """Kill what is left, and read only what has been written already."""
         self._child.send(signal.SIGKILL)
         self._stdout.abandon()
-        hearer.lift()
+        reader.lift()
 
 
 def _exit_of(child: Child) -> "asyncio.Future[int]":
-    """Return what will be the exit code of a command, below zero for a signal's number."""
+    """Return the future exit code of a command, below zero for a signal's number."""
     loop = asyncio.get_running_loop()
     exited: asyncio.Future[int] = loop.create_future()
 
-    def tell(code: int) -> None:
+    def on_exit(code: int) -> None:
         if not exited.done():
             exited.set_result(code)
 
     def wait() -> None:
         code = child.process.wait()
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
-            loop.call_soon_threadsafe(tell, code)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            loop.call_soon_threadsafe(on_exit, code)
 
     threading.Thread(target=wait, name="turnlog-wait", daemon=True).start()
     return exited

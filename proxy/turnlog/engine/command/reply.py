@@ -1,20 +1,19 @@
-"""The response of a command to one HTTP request: messages, as JSON or as a stream."""
+"""The response of a command to one HTTP request: messages, as JSON or as an event stream."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, LateReader, Progress
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.splice import as_event
 
 _MOST: Final = 64 << 20
-"""bytes: with more than this waiting for an agent its stream is cut, where others would wait with it."""
+"""bytes: a stream with more than this unread is cut, where other clients would wait with it."""
 _ROOM: Final = 16 << 20
-"""bytes: with more than this waiting for an agent its command is not read, where it is its own."""
+"""bytes: with more than this unread the command's output is not read, where it has one client."""
 _JSON: Final = (b"Content-Type", b"application/json")
 _EVENTS: Final = (
     (b"Content-Type", b"text/event-stream"),
@@ -31,22 +30,32 @@ _REASONS: Final = {
 
 
 class CommandReply:
-    """The messages for one request, as they come. `streams` tells whether there may be several."""
+    """The messages for one request, as they come; an `Answer` once `begin` has set its head."""
+
+    raw: tuple[tuple[bytes, bytes], ...]
+    headers: Headers
+    framing: Framing
+    reason: bytes
+    status = 0
+    at_end = True
+    """Whether all of the answer has been read: of each message it has."""
 
     def __init__(self, progress: Progress, *, streams: bool) -> None:
+        """`streams` tells whether there may be several messages."""
         self.streams = streams
         self.awaited: set[str] = set()
-        """Keys of the ids, as the command knows them, that no response has come for."""
-        self.over = False
-        """Whether nothing is to come."""
+        """Keys of the ids, as the command knows them, without a response."""
+        self._over = False
         self._progress = progress
         self._messages: list[bytes] = []
         self._size = 0
-        """Bytes of them."""
         self._failure: Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._taken = asyncio.Event()
         self._began = False
+        self._left: Callable[[CommandReply], None] = CommandReply.lift
+
+    # -- the command's side ----------------------------------------------------------------
 
     def add(self, message: bytes) -> None:
         """Add a message."""
@@ -55,15 +64,15 @@ class CommandReply:
             self._size += len(message)
             self._wake()
 
-    def cut(self) -> None:
-        """Keep nothing more for an agent that leaves too much unread."""
+    def cut_if_unread(self) -> None:
+        """Fail, and drop what is kept, if the client leaves too much unread."""
         if self._size > _MOST and len(self._messages) > 1:
             self._messages.clear()
             self.fail(ErrorKind.CANCELLED_BY_CALLER, "the agent reads too slowly")
 
     @property
     def is_crowded(self) -> bool:
-        """Whether its agent leaves much unread."""
+        """Whether the client leaves much unread."""
         return self._size > _ROOM and self._failure is None
 
     async def room(self) -> None:
@@ -72,54 +81,77 @@ class CommandReply:
         await self._taken.wait()
 
     def lift(self) -> None:
-        """Keep nobody waiting for its agent."""
+        """End the wait for the client to read."""
         self._taken.set()
 
     def end(self) -> None:
         """Mark the response as complete."""
-        self.over = True
+        self._over = True
         self._wake()
 
     def fail(self, kind: ErrorKind, detail: str, phase: Phase | None = None) -> None:
-        """Fail what is awaited; `phase` is how far it came, if not as far as
-        it seemed."""
-        if not self.over and self._failure is None:
-            phase = phase or (Phase.BODY if self._began else self._progress.phase)
-            self._failure = Failure(kind, phase, detail)
+        """Fail the requests without a response; `phase` overrides how far they seem to have come."""
+        if not self._over and self._failure is None:
+            self._failure = Failure(kind, phase or self._phase, detail)
             self._wake()
 
+    @property
+    def _phase(self) -> Phase:
+        return Phase.BODY if self._began else self._progress.phase
+
     def mark(self, flag: Flag) -> None:
-        """Note what happened to its calls."""
+        """Add a flag to its calls."""
         self._progress.mark(flag)
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give up because time has run out; false where nobody waits for it now."""
+        """Fail because of a time limit, unless the call runs on; false while nobody waits."""
         if self._waiter is None or self._failure is not None:
             return False
-        phase = Phase.BODY if self._began else self._progress.phase
-        if not self._progress.outlives(Failure(kind, phase, detail)):
+        if not self._progress.outlives(Failure(kind, self._phase, detail)):
             self.fail(kind, detail)
         return True
 
     @property
     def late(self) -> LateReader | None:
-        """Reads an answer that comes after the request was given up."""
+        """Reader of an answer that comes after the request was given up."""
         return self._progress.late
 
     @property
     def is_guarded(self) -> bool:
-        """Whether somebody else may want what its agent took back."""
+        """Whether a duplicate may still want what its client cancelled."""
         return self._progress.may_outlive
+
+    # -- the client's side -----------------------------------------------------------------
+
+    def begin(
+        self, left: "Callable[[CommandReply], None]", headers: Headers = (), *, status: int = 200
+    ) -> "CommandReply":
+        """Set the head by what has come so far. `left` is called once nobody reads it any more."""
+        self._left = left
+        if self.is_single:
+            return self._head(status, (*headers, _JSON), Framing(Body.LENGTH, self._size))
+        return self._head(status, (*headers, *_EVENTS), Framing(Body.CHUNKED))
+
+    def _head(self, status: int, headers: Headers, framing: Framing) -> "CommandReply":
+        self.status, self.reason = status, _REASONS.get(status, b"")
+        self.raw = self.headers = tuple(headers)
+        self.framing = framing
+        return self
+
+    @classmethod
+    def whole(cls, status: int, body: bytes = b"", headers: Headers = ()) -> "CommandReply":
+        """Return a complete answer of turnlog's own: a status, and perhaps a short JSON body."""
+        reply = cls(Progress(), streams=False)
+        if body:
+            reply.add(body)
+        reply.end()
+        fields = (*headers, _JSON) if body else headers
+        return reply._head(status, fields, Framing(Body.LENGTH, len(body)))
 
     @property
     def is_single(self) -> bool:
         """Whether one message is all there is."""
-        return self.over and len(self._messages) == 1
-
-    @property
-    def size(self) -> int:
-        """Bytes of the messages that are there."""
-        return self._size
+        return self._over and len(self._messages) == 1
 
     @property
     def only(self) -> Message | None:
@@ -129,30 +161,21 @@ class CommandReply:
 
     @property
     def result(self) -> bytes | None:
-        """The only message there is, as it came, unless it is an error."""
+        """The only message there is, as it came, if it is a result."""
         only = self.only
         return self._messages[0] if only is not None and only.kind is Kind.RESPONSE else None
 
     @property
     def error_code(self) -> int | None:
         """Code of the error that is the only message there is."""
-        only = self.only
-        return only.error_code if only is not None else None
-
-    async def some(self) -> list[bytes]:
-        """Wait for messages and take them; nothing at the end. Raises `Failure`."""
-        await self.first()
-        taken, self._messages, self._size = self._messages, [], 0
-        self._taken.set()
-        self._began = self._began or bool(taken)
-        return taken
+        return self.only.error_code if self.only is not None else None
 
     async def first(self) -> None:
         """Wait until there is a message, or there will be none. Raises `Failure`."""
         while not self._messages:
             if self._failure is not None:
                 raise self._failure
-            if self.over:
+            if self._over:
                 return
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -160,82 +183,34 @@ class CommandReply:
             finally:
                 self._waiter = None
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class Replied:
-    """A `CommandReply` as an HTTP answer. `left` is called when nobody reads it any more."""
-
-    def __init__(
-        self,
-        reply: CommandReply,
-        patience: Deadlines | None,
-        headers: Headers,
-        left: Callable[[CommandReply], None],
-        *,
-        status: int = 200,
-    ) -> None:
-        self._reply = reply
-        self._patience = patience
-        self._left = left
-        self._single = reply.is_single
-        self.status = status
-        self.reason = _REASONS[status]
-        self.raw = (*headers, *((_JSON,) if self._single else _EVENTS))
-        self.headers: Headers = self.raw
-        self.framing = Framing(Body.LENGTH, reply.size) if self._single else Framing(Body.CHUNKED)
+    async def messages(self) -> list[bytes]:
+        """Wait for messages and take them; empty at the end. Raises `Failure`."""
+        await self.first()
+        taken, self._messages, self._size = self._messages, [], 0
+        self._taken.set()
+        self._began = self._began or bool(taken)
+        return taken
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
-        messages = await self._reply.some()
-        return b"".join(messages if self._single else map(as_event, messages))
-
-    at_end = True
-    """Whether the whole answer has come: each message has."""
+        is_json = self.framing.body is Body.LENGTH
+        return b"".join(map(bytes if is_json else as_event, await self.messages()))
 
     def heard(self) -> None:
-        """Note that a message came."""
-        if self._patience is not None:
-            self._patience.heard()
+        """Restart the limit for the time between two messages."""
+        if self._progress.patience is not None:
+            self._progress.patience.heard()
 
     async def is_reachable(self) -> bool:
-        """Return false: no stream is resumed, as its events have no ids."""
+        """Return false: its events have no ids, so no stream is resumed."""
         return False
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._patience is not None:
-            self._patience.close()
-        self._left(self._reply)
+        if self._progress.patience is not None:
+            self._progress.patience.close()
+        self._left(self)
 
-
-class CommandMessage:
-    """An answer of a moment: a status, and perhaps a short JSON body."""
-
-    def __init__(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
-        self.status = status
-        self.reason = _REASONS.get(status, b"")
-        self.raw = (*headers, *((_JSON,) if body else ()))
-        self.headers: Headers = self.raw
-        self.framing = Framing(Body.LENGTH, len(body))
-        self._body = body
-
-    async def read(self) -> bytes:
-        """Return the body, once."""
-        body, self._body = self._body, b""
-        return body
-
-    at_end = True
-    """Whether the whole answer has come."""
-
-    def heard(self) -> None:
-        """Nothing waits."""
-
-    async def is_reachable(self) -> bool:
-        """Return false: there is nothing to resume."""
-        return False
-
-    async def close(self) -> None:
-        """Nothing is open."""
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

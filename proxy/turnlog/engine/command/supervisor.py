@@ -1,11 +1,7 @@
-"""One command's process: started on demand, started again when it died, the conversation opened anew.
-
-Whose its messages are is the `switchboard`'s to tell.
-"""
+"""Supervises one command's process: starts it on demand and again when it died, and repeats the handshake."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from math import inf
 from subprocess import SubprocessError
 from typing import Final
@@ -18,24 +14,27 @@ from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.recorder import Recorder
 from turnlog.wire.jsonrpc import Kind, Message, parse
+from turnlog.wire.message import LinePiece, LineReader
 
 from .child import Child
-from .client import CommandClient
-from .hearing import OutputLines
+from .clients import CommandClient
 from .multiplexer import Multiplexer
-from .process import Process
+from .process import ENDED, GRACE, Process, Startup
 from .reply import CommandReply
-from .startup import ENDED, Startup
 
 _SHORT_LIFE: Final = 10.0
 """s: a process that lived less has failed to start: the next one is started later each time."""
 _FIRST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 30.0
 _INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+_LONGEST_LINE: Final = 64 << 20
+"""bytes: a command that writes a longer line is ended."""
+_WHOLE_LINE: Final = 1 << 20
+"""bytes: a longer line is put together from pieces."""
 
 
 class Declined(Failure):
-    """The command answered `initialize` by an error."""
+    """The command answered `initialize` with an error."""
 
     def __init__(self, answer: bytes) -> None:
         detail = "the command refused the handshake that it once took"
@@ -43,15 +42,15 @@ class Declined(Failure):
         self.answer = answer
 
 
-class Met(Struct, frozen=True):
-    """How a conversation was opened: the `initialize`, and its answer where that is known."""
+class Handshake(Struct, frozen=True):
+    """The `initialize` that opened a conversation, and its answer where that is known."""
 
     asked: bytes
     answer: bytes = b""
 
 
 class Supervisor:
-    """One command. `renames` tells whether several agents may talk to it."""
+    """One command, whose messages `board` routes."""
 
     def __init__(
         self,
@@ -65,7 +64,8 @@ class Supervisor:
         *,
         renames: bool,
     ) -> None:
-        """`begin` starts the command; `startup` tells how long a process may take to say anything, in s; `clean` cuts secrets."""
+        """`begin` starts the command; `startup` gives the limit for its first message, in s; `clean`
+        cuts secrets; `renames` tells whether it may have several clients."""
         self._name = name
         self._new_child = begin
         self._log = log
@@ -74,95 +74,48 @@ class Supervisor:
         self._limit = startup
         self._startup = Startup(inf, self.close)
         """Of the latest process."""
-        self._board = Multiplexer(name, log, recorder, clean, renames=renames)
+        self.board = Multiplexer(name, log, recorder, clean, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
-        self.met: Met | None = None
-        """How to open the conversation again; `None` where nothing opens it."""
+        self.met: Handshake | None = None
+        """Repeated with each new process; `None` where there is no conversation to open."""
         self.closed = False
         """Whether no process may be started any more."""
-        self.used = asyncio.get_running_loop().time()
 
-    @property
-    def renames(self) -> bool:
-        """Whether the command knows requests by other ids than the agents do."""
-        return self._board.renames
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits for anything."""
-        return self._board.is_idle
-
-    def is_quiet(self, seat: CommandClient) -> bool:
-        """Return whether one client waits for nothing."""
-        return self._board.is_quiet(seat)
-
-    # -- its agents ------------------------------------------------------------------------
-
-    def seat(self) -> CommandClient:
+    def new_client(self) -> CommandClient:
         """Add a client."""
-        seat = CommandClient()
-        self._board.seats.add(seat)
-        return seat
+        client = CommandClient()
+        self.board.clients.add(client)
+        return client
 
-    def leave(self, seat: CommandClient) -> None:
+    def remove(self, client: CommandClient) -> None:
         """Remove a client; with the last one the process ends, and no other is started."""
-        if self._board.seats == {seat}:
+        if self.board.clients == {client}:
             self.end()
         else:
-            self._board.leave(seat)
+            self.board.remove(client)
 
-    def ask(
-        self, seat: CommandClient, reply: CommandReply, messages: Sequence[Message], line: bytes
-    ) -> None:
-        """Send requests whose answers belong to `reply`."""
-        self._use(seat)
-        if self._board.process is None:
-            detail = "the command has ended"
-            reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
-        else:
-            self._board.ask(seat, reply, messages, line)
-
-    def tell(self, seat: CommandClient, messages: Sequence[Message], line: bytes) -> None:
-        """Send what gets no answer."""
-        self._use(seat)
-        self._board.tell(seat, messages, line)
-
-    def left(self, reply: CommandReply) -> None:
-        """Detach a reply that nobody reads any more; what it waits for goes on."""
-        self._board.left(reply)
-
-    def cancel(self, reply: CommandReply) -> None:
-        """Cancel the requests of a reply that nobody reads any more."""
-        self._board.cancel(reply)
-
-    def _use(self, seat: CommandClient) -> None:
-        self.used = seat.used = asyncio.get_running_loop().time()
-
-    # -- its process -----------------------------------------------------------------------
-
-    async def connect(self, handshake: bytes = b"") -> "Supervisor":
+    async def connect(self, handshake: bytes = b"") -> None:
         """Start the process where it does not run. Raises `Failure`.
 
-        `handshake` opens a conversation that nobody has opened yet.
+        `handshake` opens a conversation where there is none yet.
         """
         async with self._starting:
-            if self._board.process is None:
+            if self.board.process is None:
                 await asyncio.sleep(self._wait())
                 await self._begin(self.met.asked if self.met is not None else handshake)
-        if (process := self._board.process) is not None:
+        if (process := self.board.process) is not None:
             await process.outbox.room()
-        return self
 
     async def _begin(self, handshake: bytes) -> None:
-        """Start a process and open the conversation; one that is half open is of no use."""
+        """Start a process and open the conversation; without that the process is ended."""
         if self.closed:
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, "turnlog stops")
         self._start()
         try:
             if handshake:
-                self.met = Met(handshake, await self._shake_hands(handshake))
+                self.met = Handshake(handshake, await self._shake_hands(handshake))
         except BaseException:
             self.close()
             raise
@@ -185,28 +138,27 @@ class Supervisor:
             detail = f"cannot run {str(program)!r}: {reason.lower()}"
             self._log.emit(ProcessFailed(server=self._name, reason=detail))
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self._startup = Startup(self._limit(), lambda: self._overdue(process))
-        self._board.begin(process, self._startup)
+        self._startup = Startup(self._limit(), lambda: self._on_overdue(process))
+        self.board.on_started(process, self._startup)
         self._tasks.create_task(self._live(process, self._startup))
 
     async def _live(self, process: Process, startup: Startup) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended = "it could not be talked to"
         try:
-            hearing = OutputLines(process, partial(self._board.take, process), self._board.crowded)
-            code = await process.run(hearing)
+            code = await process.run(_Output(process, self.board))
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
-            self._note_end(process, startup, code)
+            self._on_ended(process, startup, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
         startup.close()
         untouched = process.is_untouched
         phase = Phase.CONNECTING if untouched else None
-        self._board.lost(process, startup.loss(untouched=untouched), ended, phase)
+        self.board.on_ended(process, startup.loss(untouched=untouched), ended, phase)
 
-    def _note_end(self, process: Process, startup: Startup, code: int) -> None:
-        """Log how a process has ended; one that nobody has ended may have failed to start."""
-        died = self._board.process is process
+    def _on_ended(self, process: Process, startup: Startup, code: int) -> None:
+        """Log the end of a process; one that turnlog did not end may have failed to start."""
+        died = self.board.process is process
         if died and not startup.heard:
             self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
         self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
@@ -214,35 +166,32 @@ class Supervisor:
         failed = startup.over or (died and lived < _SHORT_LIFE)
         self._failures = self._failures + 1 if failed else 0
 
-    def _overdue(self, process: Process) -> None:
-        """End a process that takes too long to say anything; the next request gets another."""
+    def _on_overdue(self, process: Process) -> None:
+        """End a process whose first message takes too long; the next request gets another."""
         self._log.emit(ProcessFailed(server=self._name, reason=self._startup.detail))
-        if self._board.process is process:
-            self._board.process = None
+        if self.board.process is process:
+            self.board.process = None
         process.stop()
 
     async def _shake_hands(self, handshake: bytes) -> bytes:
-        """Open the conversation in no agent's name; return the answer. Raises `Failure`.
-
-        Cancelled, or without a result, it leaves nothing to be talked to.
-        """
+        """Open the conversation; return the answer. Raises `Failure`."""
         reply = CommandReply(Progress(), streams=False)
-        self._board.open(reply, handshake)
+        self.board.open(reply, handshake)
         try:
-            (answer,) = await reply.some()
+            (answer,) = await reply.messages()
         except Failure as failure:
             raise unopened(failure) from failure
         finally:
-            self._board.left(reply)
+            self.board.on_left(reply)
         message = parse(answer)
         if not isinstance(message, Message) or message.kind is not Kind.RESPONSE:
             raise Declined(answer)
-        self._board.write(_INITIALIZED)
+        self.board.write(_INITIALIZED)
         return answer
 
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
-        process, self._board.process = self._board.process, None
+        process, self.board.process = self.board.process, None
         self._startup.close()
         if process is not None:
             process.leave()
@@ -250,14 +199,66 @@ class Supervisor:
     def end(self) -> None:
         """End the process, and start no other."""
         self.closed = True
-        for seat in self._board.seats:
-            if seat.listener is not None:
-                seat.listener.end()
+        for client in self.board.clients:
+            if client.listener is not None:
+                client.listener.end()
         self.close()
 
 
 def unopened(failure: Failure) -> Failure:
-    """Return why no conversation was opened: nothing was asked yet, so nothing was done."""
+    """Return why no conversation was opened: nothing was executed."""
     late = MEANINGS[failure.kind].family is ErrorFamily.TIMEOUT
     kind = ErrorKind.CONNECT_TIMEOUT if late else ErrorKind.CONNECT_FAILED
     return Failure(kind, Phase.CONNECTING, failure.detail)
+
+
+class _Output:
+    """Reads the output of one process as whole lines, while its clients read on."""
+
+    def __init__(self, process: Process, board: Multiplexer) -> None:
+        self._process = process
+        self._board = board
+        self._reader = LineReader(_WHOLE_LINE)
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._waits_for: CommandReply | None = None
+        self._lifted = False
+
+    def on_output(self, chunk: bytes) -> None:
+        """Read a piece of its output; nothing more after a line that is too long."""
+        if self._size > _LONGEST_LINE:
+            return
+        self._add(self._reader.feed(chunk))
+        if self._size > _LONGEST_LINE:
+            self._parts.clear()
+            self._process.leave()
+
+    async def room(self) -> None:
+        """Wait until the clients have read enough, or `lift` is called."""
+        while not self._lifted and (reply := self._board.crowded()) is not None:
+            self._waits_for = reply
+            await reply.room()
+
+    def lift(self) -> None:
+        """End that wait for good."""
+        self._lifted = True
+        if self._waits_for is not None:
+            self._waits_for.lift()
+
+    def on_input_closed(self) -> None:
+        """End the process soon: it may yet answer what it has read."""
+        asyncio.get_running_loop().call_later(GRACE, self._process.leave)
+
+    async def on_output_end(self) -> None:
+        """Read a last line without a newline."""
+        self._add(self._reader.finish())
+
+    def _add(self, pieces: list[LinePiece]) -> None:
+        for piece in pieces:
+            self._parts.append(piece.raw)
+            self._size += len(piece.raw)
+            if piece.ends:
+                whole = b"".join(self._parts).rstrip(b"\r\n")
+                self._parts.clear()
+                self._size = 0
+                self._board.on_line(self._process, whole)

@@ -10,7 +10,6 @@ from typing import Final
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.command.commands import Commands
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.engine.mcp.mcp_exchange import McpExchange
@@ -20,7 +19,7 @@ from turnlog.record.own_answers import OwnAnswer, problem, told
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
-from turnlog.transport.http_client import Content, Failure, Upstreams
+from turnlog.transport.http_client import Content, Failure
 from turnlog.transport.http_server import AgentConnection, AgentRequest, Downstream, Gone
 from turnlog.transport.message_heads import Heads, Memo, RequestStart, lines
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
@@ -28,7 +27,7 @@ from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_for
 from .admission import Admission, Refused
 from .audience import Audience
 from .bodies import exchange_of, read_exchange
-from .contracts import AgentSide
+from .contracts import AgentSide, UpstreamSender
 from .own_pages import APPLICATION, OwnPages, probed
 from .plain import PlainCall
 from .runner import NO_RULES, Guard, HttpCarrier, Outlived
@@ -47,8 +46,8 @@ class Handler:
         settings: Settings,
         context: Context,
         routes: Routes,
-        upstreams: Upstreams,
-        commands: Commands,
+        upstreams: UpstreamSender,
+        commands: UpstreamSender,
         own: OwnPages,
     ) -> None:
         self._settings = settings

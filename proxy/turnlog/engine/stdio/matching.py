@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from turnlog.core.kinds import Flag
 from turnlog.engine.agent_request import Request
-from turnlog.engine.command.startup import FRAMED, Startup
+from turnlog.engine.command.process import FRAMED, Startup
 from turnlog.engine.context import Context
 from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
@@ -71,10 +71,10 @@ class AnswerMatcher:
                 self._stray(content, text)
                 return ()
             case _ if is_answer(content):
-                self._startup.hear()
+                self._startup.on_message()
                 return self._answered(content, text)
             case _:
-                self._startup.hear()
+                self._startup.on_message()
                 self.awaited.heard(mcp.progress_token(content))
                 return self._aside.said(content, text)
 

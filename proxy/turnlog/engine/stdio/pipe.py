@@ -12,7 +12,7 @@ from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request
-from turnlog.engine.command.startup import Startup
+from turnlog.engine.command.process import Startup
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import KEPT
 from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
@@ -169,7 +169,7 @@ class Pipe:
         self.turns.sent(errand)
         errand.send()
         if errand.exchange.awaits:
-            self._startup.ask()
+            self._startup.on_request()
 
     async def _in_turn(self, errand: PipeCarrier) -> None:
         """Send an errand when its turn has come: nothing else waits for it."""

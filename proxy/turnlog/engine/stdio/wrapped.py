@@ -20,8 +20,7 @@ from msgspec import Struct
 from turnlog.core.identity import VendorTable, vendor_variables
 from turnlog.engine.agent_request import Request
 from turnlog.engine.command.child import Child
-from turnlog.engine.command.process import GRACE, Process
-from turnlog.engine.command.startup import ENDED, Startup, startup_limit
+from turnlog.engine.command.process import ENDED, GRACE, Process, Startup, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.services import own_tasks, recording
 from turnlog.engine.tools.pin_set import PinSet
@@ -183,8 +182,8 @@ class Wrapped:
 
     # -- hearing the command ---------------------------------------------------------------
 
-    def take(self, chunk: bytes) -> None:
-        """Take what the command says."""
+    def on_output(self, chunk: bytes) -> None:
+        """Pass the command's output on."""
         self._incoming.take(chunk)
 
     async def room(self) -> None:
@@ -195,11 +194,11 @@ class Wrapped:
         """Wait for the client no more."""
         self._to_agent.lift()
 
-    def unheard(self) -> None:
-        """Learn that the command reads nothing; it may yet answer what it has got."""
+    def on_input_closed(self) -> None:
+        """Send nothing more; the command may yet answer what it has read."""
         self._pipe.deaf = True
 
-    async def finish(self) -> None:
+    async def on_output_end(self) -> None:
         """End what is open, and wait until the client has read it, or does not want to."""
         self._incoming.finish()
         said = self._startup.detail if self._startup.over else "the command has ended"
