@@ -8,7 +8,6 @@ from shutil import get_terminal_size
 from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
-import structlog
 from structlog.dev import ConsoleRenderer
 
 from turnlog.core.text.terminal import escape_unprintable, fit_columns
@@ -27,8 +26,8 @@ from .events import (
 )
 from .spool import Spool
 
-Render = Callable[[object, str, Any], bytes]
-"""The last structlog processor: returns the line, newline included, of its third argument."""
+Render = Callable[[LogEvent, Level], bytes]
+"""Returns the line of an event and its severity, newline included."""
 
 QUIET: Final = 1.0
 """s within which equal `proxy.faulted` events are written once."""
@@ -40,7 +39,8 @@ _ENDED: Final = "32"
 """ANSI: green."""
 _FAILED: Final = "31"
 """ANSI: red."""
-_LEVELS: Final = {level: f'","level":"{level.name.lower()}",'.encode() for level in Level}
+_NS: Final = 1_000_000_000
+_LEVELS: Final = {level: f'Z","level":"{level.name.lower()}",'.encode() for level in Level}
 """The part of a JSON line between its timestamp and its fields."""
 
 
@@ -52,10 +52,8 @@ class Logs:
     ) -> None:
         self._spool = spool
         self._level = level
+        self._render = render
         self.tells_content = tells_content
-        self._write: Callable[[LogEvent, Level], None] = (
-            structlog.wrap_logger(spool, processors=[render], wrapper_class=_Logger).bind().write
-        )
 
     def wants(self, kind: type[LogEvent]) -> bool:
         """Return whether an event of this kind would be written."""
@@ -65,25 +63,11 @@ class Logs:
         """Write `event` unless its severity is below the log level. Never blocks, never raises."""
         level = event.severity
         if level >= self._level:
-            self._write(event, level)
+            self._spool.put(self._render(event, level), urgent=level >= _URGENT)
 
     def close(self) -> None:
         """Write the queued lines, for at most a second."""
         self._spool.close()
-
-
-class _Logger(structlog.BoundLoggerBase):
-    """A structlog logger that binds nothing."""
-
-    # BoundLogger copies its context and looks up a method for each line; our events carry all
-    # their fields, so neither is needed.
-
-    def write(self, event: LogEvent, level: Level) -> None:
-        """Render an event and queue its line."""
-        line: Any = event
-        for process in self._processors:
-            line = process(self._logger, "", line)
-        self._logger.put(line, urgent=level >= _URGENT)
 
 
 class StandardLogging(logging.Handler):
@@ -125,7 +109,7 @@ def configure(
     least = Level[level.upper()]
 
     def gap_line(lines: int) -> bytes:
-        return render(None, "", LogDropped(lines=lines))
+        return render(LogDropped(lines=lines), LogDropped.level)
 
     tells_content = for_people or least <= Level.DEBUG
     return Logs(Spool(stream, gap_line), least, render, tells_content=tells_content)
@@ -133,9 +117,12 @@ def configure(
 
 def json_lines(clock: Callable[[], int]) -> Render:
     """Return a renderer of JSON lines: timestamp, level and event name, then the event's fields."""
-    stamp = _stamps(clock)
+    known = -1
+    until_second = b""
+    """The part of a line before the fraction of the second `known`; formatted once for each second."""
 
-    def render(_: object, __: str, event: LogEvent) -> bytes:
+    def render(event: LogEvent, level: Level) -> bytes:
+        nonlocal known, until_second
         try:
             fields = _encode(event)
         except ValueError:
@@ -144,7 +131,12 @@ def json_lines(clock: Callable[[], int]) -> Render:
         if not fields.isascii() or _DELETE in fields:
             # JSON does not escape DEL, C1 controls and bidi marks, which steer a terminal.
             fields = escape_unprintable(fields.decode()).encode()
-        return b"".join((b'{"timestamp":"', stamp(), _LEVELS[event.severity], fields[1:], b"\n"))
+        second, rest = divmod(clock(), _NS)
+        if second != known:
+            known = second
+            at = datetime.fromtimestamp(second, UTC)
+            until_second = f'{{"timestamp":"{at:%Y-%m-%dT%H:%M:%S}.'.encode()
+        return b"%b%06d%b%b\n" % (until_second, rest // 1000, _LEVELS[level], fields[1:])
 
     return render
 
@@ -153,7 +145,7 @@ def console_lines(clock: Callable[[], int], colors: bool) -> Render:
     """Return a renderer of lines for people, with local times."""
     console = ConsoleRenderer(colors=colors, sort_keys=False)
 
-    def render(_: object, __: str, event: LogEvent) -> bytes:
+    def render(event: LogEvent, level: Level) -> bytes:
         now = datetime.fromtimestamp(clock() / 1e9).astimezone()
         if isinstance(event, CallEnded | SessionOpened | ToolsListed):
             columns = get_terminal_size().columns if colors else None
@@ -164,9 +156,9 @@ def console_lines(clock: Callable[[], int], colors: bool) -> Render:
             fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
         elif isinstance(event, RulesMissing):
             fields = {"event": f"no rules for {', '.join(event.upstreams)}: {event.advice}"}
-        level = event.severity.name.lower()
+        word = level.name.lower()
         at = now.isoformat(" ", "seconds")
-        line = console(None, level, {"timestamp": at, "level": level, **fields})
+        line = console(None, word, {"timestamp": at, "level": word, **fields})
         return line.encode("utf-8", "replace") + b"\n"
 
     return render
@@ -227,19 +219,3 @@ def _printable(value: object) -> object:
     if isinstance(value, str) and not value.isprintable():
         return value.encode("unicode_escape", "surrogatepass").decode("ascii")
     return value
-
-
-def _stamps(clock: Callable[[], int]) -> Callable[[], bytes]:
-    """Return a function that formats the time as RFC 3339, UTC; it caches the part up to the second."""
-    known = -1
-    prefix = b""
-
-    def stamp() -> bytes:
-        nonlocal known, prefix
-        second, rest = divmod(clock(), 1_000_000_000)
-        if second != known:
-            known = second
-            prefix = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.".encode()
-        return b"%b%06dZ" % (prefix, rest // 1000)
-
-    return stamp
