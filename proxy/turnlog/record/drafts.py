@@ -16,7 +16,7 @@ from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
-from turnlog.core.text.summary import SUMMARY_BYTES, preview, summarize
+from turnlog.core.text.terminal import SUMMARY_BYTES, preview, summarize
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets

@@ -11,7 +11,7 @@ from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.core.note import Fact, Note, TurnStart, decode_note, encode_note, note_kind
-from turnlog.core.text.summary import SUMMARY_BYTES, preview
+from turnlog.core.text.terminal import SUMMARY_BYTES, preview
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Draft, SessionRef, Store, View

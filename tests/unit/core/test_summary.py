@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.summary import contains_text, preview, summarize
+from turnlog.core.text.terminal import body_summary, contains_text, preview, result_summary
 from turnlog.core.text.units import human_size
 
 
@@ -22,12 +22,12 @@ LINK = {"type": "resource_link", "uri": "file:///srv/a.txt", "name": "a"}
 def mcp(answer: Any, *, size: int | None = None, limit: int = 512) -> str:
     data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     length = len(data) if size is None else size
-    return summarize(data, media_type="application/json", size=length, is_mcp=True, limit=limit)
+    return result_summary(data, size=length, limit=limit)
 
 
 def http(answer: bytes, media_type: str, *, size: int | None = None) -> str:
     length = len(answer) if size is None else size
-    return summarize(answer, media_type=media_type, size=length, is_mcp=False)
+    return body_summary(answer, media_type, size=length)
 
 
 TOLD: list[tuple[Any, str]] = [
@@ -189,13 +189,16 @@ def test_sizes_are_for_people(size: int, shown: str) -> None:
     assert human_size(size) == shown
 
 
-@given(st.binary(max_size=300), st.text(max_size=20), st.booleans(), st.integers(8, 600))
+@given(st.binary(max_size=300), st.text(max_size=20), st.integers(8, 600))
 def test_any_answer_has_a_bounded_printable_summary(
-    answer: bytes, media_type: str, is_mcp: bool, limit: int
+    answer: bytes, media_type: str, limit: int
 ) -> None:
-    line = summarize(answer, media_type=media_type, size=len(answer), is_mcp=is_mcp, limit=limit)
-    assert line.isprintable()
-    assert len(line.encode()) <= limit
+    for line in (
+        result_summary(answer, size=len(answer), limit=limit),
+        body_summary(answer, media_type, size=len(answer), limit=limit),
+    ):
+        assert line.isprintable()
+        assert len(line.encode()) <= limit
 
 
 blocks = st.dictionaries(

@@ -46,4 +46,4 @@ def test_what_is_not_printable_is_escaped(text: str, escaped: str) -> None:
     [(" a ", "a"), ("a\n b", "a b"), ("\x1b[31mred\x1b[0m", "red"), ("é\u200b", "é")],
 )
 def test_text_is_folded_to_one_printable_line(text: str, line: str) -> None:
-    assert one_line(text) == line
+    assert one_line(text, 20) == line

@@ -8,7 +8,7 @@ from uuid import UUID
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import has_prefix
 from turnlog.core.kinds import NoteKind, Rung
-from turnlog.core.text.summary import contains_text
+from turnlog.core.text.terminal import contains_text
 from turnlog.store.base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
 from turnlog.store.blobs import BlobReader
 from turnlog.store.log.digests import flaws
