@@ -16,7 +16,7 @@ from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
-from turnlog.core.text.terminal import SUMMARY_BYTES, preview, summarize
+from turnlog.core.text.terminal import SUMMARY_BYTES, body_summary, preview, result_summary
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
@@ -63,6 +63,23 @@ class Content(Struct, frozen=True, kw_only=True, gc=False):
     delta: Delta = _NO_DELTA
     why: str = ""
 
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """What the record lacks."""
+        redacted = (Flag.REDACTED,) if self.blob.redacted else ()
+        is_cut = self.blob.cut or self.delta.cut
+        return (*redacted, Flag.TRUNCATED_RECORD) if is_cut else redacted
+
+
+class _Ruled(Struct, frozen=True):
+    """Content without what rules redact and without values of its upstream's URL."""
+
+    content: bytes
+    touched: bool
+    text: str
+    """The reason for a call, or the detail of an error."""
+    delta: Delta
+
 
 _UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not be read")
 
@@ -96,10 +113,11 @@ class Drafter:
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             read = self._unread(error)
         keep = ask.policy.store
+        links = ask.links.stored if ask.links is not NO_LINKS else ()
         body = CommitBody(
             input_hash=read.hash,
             preview="" if keep is _NOTHING else read.short,
-            links=_links(ask),
+            links=(*links, ask.effect_link) if ask.effect_link else links,
             pinned=ask.standing.pinned,
             delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
             why="" if keep is _NOTHING else read.why,
@@ -107,7 +125,7 @@ class Drafter:
         )
         return Draft(
             session=ask.session,
-            facts=self.facts(ask, _marked(ask.flags, read), waited=waited),
+            facts=self.facts(ask, (*ask.flags, *read.flags), waited=waited),
             body=body,
             input_blob=read.blob if keep is _FULL else None,
             claims=ask.links.claims if ask.seen is not None else (),
@@ -179,34 +197,24 @@ class Drafter:
             retry=ending.retry,
             duration=clock - attempt.started,
             bytes_out=reply.size,
-            flags=_marked(attempt.flags, read),
+            flags=(*attempt.flags, *read.flags),
             http_status=reply.http_status,
         )
+        if attempt.n or ending.status.parked or not (reply.code is reply.retry_after is None):
+            facts = _with_rare(facts, attempt.n, reply)
         return Draft(
             session=ask.session,
-            facts=_rest(facts, attempt, reply),
-            body=_outcome_body(ask.policy.store, read, _told(attempt, ending, reply)),
+            facts=facts,
+            body=_outcome_body(read, attempt, ending, reply),
             intent=attempt.intent,
             output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
         )
 
     def _input(self, ask: Ask) -> Content:
-        policy = ask.policy
-        masked = self._masked(ask)
-        is_masked = masked is not ask
-        if not (policy.redact or policy.delta or ask.why):
-            return self._asked(ask, masked.arguments, touched=is_masked)
-        looked = seen(masked, AnswerFacts()) if policy.redact or policy.delta else _NOTHING_SEEN
-        what = select_secrets(policy.redact, looked)
-        cut = _cut_input(masked, what)
-        return structs.replace(
-            self._asked(ask, cut.data, touched=cut.touched or is_masked),
-            # Whoever ends the call without having seen its answer knows no more than this.
-            delta=extract_delta(policy.delta, looked, _BEGUN, partial(self._clean, what)),
-            why=self._clean(what, ask.why)[:_DETAIL_CHARS] if ask.why else "",
-        )
-
-    def _asked(self, ask: Ask, arguments: bytes, *, touched: bool) -> Content:
+        arguments, touched, delta, why = ask.arguments, False, _NO_DELTA, ""
+        if ask.policy.redact or ask.policy.delta or ask.why or ask.server in self._masks:
+            ruled = self._ruled_input(ask)
+            arguments, touched, delta, why = ruled.content, ruled.touched, ruled.delta, ruled.text
         blob = self._kept(arguments, touched=touched, complete=ask.complete)
         hashed = None
         if not ask.says_all:
@@ -214,7 +222,71 @@ class Drafter:
         elif ask.complete:
             form = ask.canonical or canonical(ask.arguments)
             hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
-        return Content(blob=blob, short=preview(blob.data), hash=hashed)
+        return Content(blob=blob, short=preview(blob.data), hash=hashed, delta=delta, why=why)
+
+    def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
+        content, touched, delta, detail = reply.content, False, _NO_DELTA, reply.detail
+        if ask.policy.redact or ask.policy.delta or ask.server in self._masks:
+            ruled = self._ruled_output(ask, ending, reply)
+            content, touched, delta, detail = ruled.content, ruled.touched, ruled.delta, ruled.text
+        digest = reply.digest or sha256(reply.content).digest()
+        blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
+        hashed = None
+        if reply.size:
+            keyed = blob.redacted or not reply.complete
+            hashed = (
+                f"hmac-sha256:{self._keyed(digest).hex()}" if keyed else f"sha256:{digest.hex()}"
+            )
+        return Content(
+            blob=blob,
+            short=result_summary(blob.data, size=reply.size)
+            if reply.is_mcp
+            else body_summary(blob.data, reply.media_type, size=reply.size),
+            hash=hashed,
+            detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
+            delta=delta,
+        )
+
+    def _ruled_input(self, ask: Ask) -> _Ruled:
+        policy, masked = ask.policy, self._masked(ask)
+        looked = seen(masked, AnswerFacts()) if policy.redact or policy.delta else _NOTHING_SEEN
+        what = select_secrets(policy.redact, looked)
+        clean = partial(self._clean, what)
+        cut = Redacted(masked.arguments, False)
+        if policy.redact:
+            value = value_of(masked.arguments) if ask.complete else None
+            cut = cut_json(masked.arguments, "args", value, what)
+        return _Ruled(
+            content=cut.data,
+            touched=cut.touched or masked is not ask,
+            text=clean(ask.why)[:_DETAIL_CHARS] if ask.why else "",
+            # Whoever ends the call without having seen its answer knows no more than this.
+            delta=extract_delta(policy.delta, looked, _BEGUN, clean) if policy.delta else _NO_DELTA,
+        )
+
+    def _ruled_output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> _Ruled:
+        policy, mask, came = ask.policy, self._masks.get(ask.server), reply.content
+        if mask is not None:
+            content, detail = mask.cut_content(came), mask.cut(reply.detail)
+            reply = structs.replace(reply, content=content, detail=detail)
+        is_masked = reply.content != came
+        if not (policy.redact or policy.delta):
+            return _Ruled(reply.content, is_masked, reply.detail, _NO_DELTA)
+        looked = seen(self._masked(ask), reply)
+        what = select_secrets(policy.redact, looked)
+        if reply.is_mcp and reply.complete and not reply.is_result:
+            # Of an error is cut only what rules cut elsewhere.
+            text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
+            cut = Redacted(text.encode("utf-8", "surrogateescape"), touched)
+        else:
+            value = value_of(reply.content) if looked.result is not None else None
+            cut = cut_json(reply.content, "result", value, what)
+        return _Ruled(
+            content=cut.data,
+            touched=cut.touched or is_masked,
+            text=cut_text(reply.detail, what)[0],
+            delta=extract_delta(policy.delta, looked, ending, partial(self._clean, what)),
+        )
 
     def _clean(self, what: RuleSecrets, text: str) -> str:
         """Cut out of a text what rules want to be cut, and secrets."""
@@ -227,48 +299,6 @@ class Drafter:
             return ask
         arguments = mask.cut_content(ask.shown or ask.arguments)
         return ask if arguments == ask.arguments else structs.replace(ask, arguments=arguments)
-
-    def _masked_reply(self, ask: Ask, reply: AnswerFacts) -> AnswerFacts:
-        """Return an answer without values of its upstream's URL; the digest is that of the real one."""
-        mask = self._masks.get(ask.server)
-        if mask is None:
-            return reply
-        content, detail = mask.cut_content(reply.content), mask.cut(reply.detail)
-        if content == reply.content:
-            return structs.replace(reply, detail=detail)
-        digest = reply.digest or sha256(reply.content).digest()
-        return structs.replace(reply, content=content, detail=detail, digest=digest)
-
-    def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
-        came = reply.content
-        ask, reply = self._masked(ask), self._masked_reply(ask, reply)
-        is_masked = reply.content is not came
-        if not (ask.policy.redact or ask.policy.delta):
-            return self._read(reply, reply.content, reply.detail, touched=is_masked)
-        looked = seen(ask, reply)
-        what = select_secrets(ask.policy.redact, looked)
-        detail = cut_text(reply.detail, what)[0]
-        cut = _cut_output(reply, looked, what)
-        read = self._read(reply, cut.data, detail, touched=cut.touched or is_masked)
-        delta = extract_delta(ask.policy.delta, looked, ending, partial(self._clean, what))
-        return structs.replace(read, delta=delta)
-
-    def _read(self, reply: AnswerFacts, content: bytes, detail: str, *, touched: bool) -> Content:
-        digest = reply.digest or sha256(reply.content).digest()
-        blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
-        hashed = None
-        if reply.size:
-            keyed = blob.redacted or not reply.complete
-            kind, told = ("hmac-sha256", self._keyed(digest)) if keyed else ("sha256", digest)
-            hashed = f"{kind}:{told.hex()}"
-        return Content(
-            blob=blob,
-            short=summarize(
-                blob.data, media_type=reply.media_type, size=reply.size, is_mcp=reply.is_mcp
-            ),
-            hash=hashed,
-            detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
-        )
 
     def _kept(self, content: bytes, *, touched: bool, complete: bool, digest: bytes = b"") -> Blob:
         """Return what is kept of some content without secrets; of it as it came `digest` is the sha256."""
@@ -294,78 +324,41 @@ def retell(outcome: Draft, source: Ticket | None) -> None:
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)
 
 
-def _cut_input(ask: Ask, what: RuleSecrets) -> Redacted:
-    """Cut what rules want to be cut."""
-    if not ask.policy.redact:
-        return Redacted(ask.arguments, False)
-    value = value_of(ask.arguments) if ask.complete else None
-    return cut_json(ask.arguments, "args", value, what)
-
-
-def _cut_output(reply: AnswerFacts, looked: ExpressionInput, what: RuleSecrets) -> Redacted:
-    """Cut what rules want to be cut; of an error only what they cut elsewhere."""
-    if reply.is_mcp and reply.complete and not reply.is_result:
-        text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
-        return Redacted(text.encode("utf-8", "surrogateescape"), touched)
-    value = value_of(reply.content) if looked.result is not None else None
-    return cut_json(reply.content, "result", value, what)
-
-
-def _told(attempt: Attempt, ending: Ending, reply: AnswerFacts) -> AnswerFacts:
-    """Return what to record of an answer, with what the caller is told in its place as it is told."""
-    if not reply.said:
-        return reply
-    if not attempt.ask.is_call:
-        return structs.replace(reply, said="")  # what is no call is told by a status
-    outcome = envelope(attempt.ask, attempt.overall or ending)
-    return structs.replace(reply, said=with_tail(reply.said, outcome))
-
-
-def _outcome_body(keep: KeepContent, read: Content, reply: AnswerFacts) -> CommitBody:
+def _outcome_body(
+    read: Content, attempt: Attempt, ending: Ending, reply: AnswerFacts
+) -> CommitBody:
     """Return what is kept of an answer; without one the detail is turnlog's own."""
-    silent = keep is _NOTHING and bool(reply.size)
+    silent = attempt.ask.policy.store is _NOTHING and bool(reply.size)
     answered = reply.http_status or reply.size or reply.content
     detail = "" if silent else read.detail
     short = "" if silent or not answered else read.short
+    said = ""
+    if reply.said and attempt.ask.is_call:  # what is no call is told by a status
+        said = with_tail(reply.said, envelope(attempt.ask, attempt.overall or ending))
     return CommitBody(
         output_hash=read.hash,
-        summary=short if read.blob.data or not detail else _line(detail),
+        summary=short
+        if read.blob.data or not detail
+        else preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES),
         detail=detail,
         delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
         links=reply.links,
-        said=reply.said,
+        said=said,
     )
-
-
-def _links(ask: Ask) -> tuple[bytes, ...]:
-    links = ask.links.stored if ask.links is not NO_LINKS else ()
-    return (*links, ask.effect_link) if ask.effect_link else links
 
 
 def _packed(delta: Delta) -> tuple[Raw, ...]:
     return tuple(Raw(_encode(operation)) for operation in delta.operations)
 
 
-def _line(detail: str) -> str:
-    return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
-
-
-def _marked(flags: tuple[Flag, ...], read: Content) -> tuple[Flag, ...]:
-    if read.blob.redacted:
-        flags = (*flags, Flag.REDACTED)
-    return (*flags, Flag.TRUNCATED_RECORD) if read.blob.cut or read.delta.cut else flags
-
-
-def _rest(facts: Facts, attempt: Attempt, reply: AnswerFacts) -> Facts:
+def _with_rare(facts: Facts, n: int, reply: AnswerFacts) -> Facts:
     """Return an outcome's facts with what few of them have."""
-    parked, wait = facts.status.parked, reply.retry_after
-    if not (attempt.n or parked) and reply.code is None and wait is None:
-        return facts
+    wait = reply.retry_after
     return structs.replace(
         facts,
-        n=attempt.n,
+        n=n,
         code=reply.code,
-        expires=_expiry(facts.at, reply.ttl) if parked else 0,
+        expires=_expiry(facts.at, reply.ttl) if facts.status.parked else 0,
         retry_after_ms=None if wait is None else round(wait * 1000),
     )
 
