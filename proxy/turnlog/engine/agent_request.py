@@ -93,6 +93,8 @@ class Request:
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         self.why = self.field(b"turnlog-why")
         """Why the caller makes the call, as its header says."""
+        self.speaks_mcp = False
+        """Whether a JSON-RPC message has come with it."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
         self._meant: tuple[str, str, SessionHint] | None = None
@@ -115,6 +117,7 @@ class Request:
             return None
         other = copy(self)
         other.asked, other.route, other.kin = asked, route, self._kin(route)
+        other.speaks_mcp = False
         vars(other).pop("target", None)
         return other
 

@@ -64,12 +64,13 @@ def exchange_of(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    closes = _may_deny(context, request, transport)
-    denied = _denied(context, request, body, len(body), transport) if closes else None
-    if denied is not None:
-        return denied
-    asks = closes and bool(body) and _may_ask(context, request, body, transport)
-    if not asks and _passes_by(context, request, transport):
+    asks = closes = _may_deny(context, request, transport)
+    if closes:
+        denied = _denied(context, request, body, len(body), transport)
+        if denied is not None:
+            return denied
+        asks = bool(body) and _may_ask(context, request, body, transport)
+    if not (asks or request.is_post) and _passes_by(context, request, transport):
         return McpExchange(context, request, ())
     exchange: McpExchange | None = None
     if asks or (request.is_post and transport is not _HTTP):
@@ -207,13 +208,14 @@ def _mcp(
     context: Context, request: Request, body: bytes, transport: Transport, *, closes: bool
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
-    text = request.decoded(body)
+    text = request.decoded(body) if request.coding else body
     content = parse(text, most=BATCH_LIMIT)
     is_closed = closes and _is_closed(context, request, content, text, transport)
     if not is_closed and (messages := messages_of(content)):
-        context.endpoints.learn(request.route)
-        as_batch = isinstance(content, Batch)
-        return McpExchange(context, request, messages, len(body), as_batch)
+        if not request.speaks_mcp:
+            request.speaks_mcp = True
+            context.endpoints.learn(request.route)
+        return McpExchange(context, request, messages, len(body), isinstance(content, Batch))
     must_be = isinstance(content, Malformed) and _must_be_mcp(request, content, transport)
     if is_closed or must_be:
         unreadable = (as_call(content),)

@@ -66,8 +66,8 @@ class Handler:
         """By a request's line and fields: settings stay what they are as long as this handler."""
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._quiet: asyncio.Event | None = None
+        """Set when no request is under way, where somebody waits for that."""
 
     async def __call__(self, agent: AgentConnection, request: AgentRequest) -> bool:
         """Answer one request; tell whether its connection may carry another.
@@ -75,8 +75,6 @@ class Handler:
         Cancelled when that is lost.
         """
         down = Downstream(agent, request)
-        if not self.in_flight:
-            self._quiet.clear()
         self.in_flight += 1
         try:
             await self._handle(down, agent)
@@ -84,7 +82,7 @@ class Handler:
             down.abort()
         finally:
             self.in_flight -= 1
-            if not self.in_flight:
+            if not self.in_flight and self._quiet is not None:
                 self._quiet.set()
         return down.done()
 
@@ -103,31 +101,75 @@ class Handler:
         seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                await self._quiet.wait()
+                if self.in_flight:
+                    self._quiet = asyncio.Event()
+                    await self._quiet.wait()
                 await self._context.repeats.idle()
 
     async def _handle(self, down: Downstream, agent: AgentConnection) -> None:
         """Answer, or record, forward, relay; whatever ends this early is recorded too."""
-        route = self._route(down.asked)
-        if route is None:
+        request = self._known(down.asked, agent)
+        if request is None:
             await self._answer_here(down, agent)
             return
-        request = self._told(down.asked, agent, route)
-        transport = self._settings.upstreams[route.target.name].transport
+        context, route = self._context, request.route
+        transport = self._settings.upstreams[request.server].transport
         content: Content
         if isinstance(down.content, bytes):  # mostly all of it came with the head
             content = down.content
-            exchange = exchange_of(self._context, request, content, transport)
+            exchange = exchange_of(context, request, content, transport)
         else:
-            exchange, content = await read_exchange(down, self._context, request, transport)
+            exchange, content = await read_exchange(down, context, request, transport)
         try:
-            if await self._begun(down, route, exchange):
-                await self._carry(down, route, exchange, content)
+            await exchange.begin()
+        except Repeated as repeated:
+            await self._repeat(down, exchange, repeated)
+        except (StoreError, Failure) as error:
+            await self._refuse_call(down, self._carrier(down, route, exchange), exchange, error)
+        except BaseException as error:
+            self._end(exchange, error)
+            raise
+        else:
+            await self._carry(down, route, exchange, content)
         finally:
             # What never got under way is over.
             driver = exchange.driver
-            if driver is not None and driver.is_idle:
-                self._context.repeats.over(driver)
+            if driver is not None and driver.is_guarded and driver.is_idle:
+                context.repeats.over(driver)
+
+    def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
+        """Return what a request says before its body; `None` where turnlog answers it itself.
+
+        It is mostly the same as the one before it on its connection.
+        """
+        before: Request | None = agent.memory
+        channels = self._context.channels
+        if before is not None and before.asked is asked and not channels.by_endpoint:
+            return before
+        route = self._route(asked)
+        if route is None:
+            return None
+        channel = channels.find(route)
+        request = before.elsewhere(asked, route) if before is not None and channel is None else None
+        if request is None:
+            request = self._request(asked, agent, route)
+        if channel is not None:
+            request.joins(channel)
+        agent.memory = request if asked.is_ordinary and channel is None else None
+        return request
+
+    def _request(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
+        """Return what a request says before its body."""
+        context = self._context
+        return Request(
+            asked,
+            route,
+            context.digest,
+            context.clients,
+            agent.number,
+            principals=context.principals,
+            peer=agent.peer,
+        )
 
     def _route_of(self, start: RequestStart) -> Route | None:
         """Return where a request goes; `None` where turnlog answers it itself."""
@@ -148,34 +190,11 @@ class Handler:
         elif is_own(path) or own_path(path):
             session, _ = own_path(path) or ("", path)
             route = Route(APPLICATION, path, "", session, "")
-            await self._own.relay(down, self._told(down.asked, agent, route), path, query)
+            await self._own.relay(down, self._request(down.asked, agent, route), path, query)
         else:
             detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
             made = problem(404, "Not Found", detail, {})
             await self._refuse(down, Refused(RefusalReason.PATH, made, self._admission.shown(path)))
-
-    def _told(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
-        """Return what a request tells before its body: mostly the same as the one before it."""
-        before: Request | None = agent.memory
-        channel = self._context.channels.find(route)
-        if before is not None and before.asked is asked and channel is None:
-            return before
-        request = before.elsewhere(asked, route) if before is not None else None
-        if request is None or channel is not None:
-            context = self._context
-            request = Request(
-                asked,
-                route,
-                context.digest,
-                context.clients,
-                agent.number,
-                principals=context.principals,
-                peer=agent.peer,
-            )
-        if channel is not None:
-            request.joins(channel)
-        agent.memory = request if asked.is_ordinary and channel is None else None
-        return request
 
     @property
     def _names(self) -> str:
@@ -208,6 +227,24 @@ class Handler:
         )
         self._context.log.emit(event)
 
+    async def _refuse_call(
+        self,
+        down: Downstream,
+        carrier: HttpCarrier,
+        exchange: Exchange,
+        error: StoreError | Failure,
+    ) -> None:
+        """Answer a call that must not be sent."""
+        if isinstance(error, StoreError):
+            made = exchange.refused()
+            self._log_refusal(down, Refused(RefusalReason.STORE, made))
+        else:
+            made, tickets = exchange.failed(error)
+            # A disk that was waited for in vain is not waited for once more: nothing was sent.
+            if error.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+                await self._context.recorder.settle(tickets)
+        await carrier.send(made)
+
     def _carry(
         self, down: Downstream, route: Route, exchange: Exchange, content: Content
     ) -> Coroutine[None, None, None]:
@@ -215,30 +252,10 @@ class Handler:
         driver = exchange.driver
         if driver is not None and driver.is_guarded:
             return self._guard(driver, down, route, exchange, content)
-        runner = self._runner(down, route, exchange)
+        carrier = self._carrier(down, route, exchange)
         if driver is not None:
-            driver.carried_by(runner)
-        return self._carried(down, runner, exchange, content)
-
-    async def _begun(self, down: Downstream, route: Route, exchange: Exchange) -> bool:
-        """Record that a request begins; answer what is not to be sent, and return false."""
-        try:
-            await exchange.begin()
-        except Repeated as repeated:
-            await self._repeat(down, exchange, repeated)
-        except StoreError:
-            made = exchange.refused()
-            self._log_refusal(down, Refused(RefusalReason.STORE, made))
-            await self._runner(down, route, exchange).send(made)
-        except Failure as failure:
-            made, _ = exchange.failed(failure)
-            await self._runner(down, route, exchange).send(made)
-        except BaseException as error:
-            self._end(exchange, error)
-            raise
-        else:
-            return True
-        return False
+            driver.carried_by(carrier)
+        return self._carried(down, carrier, exchange, content)
 
     async def _guard(
         self,
@@ -250,14 +267,14 @@ class Handler:
     ) -> None:
         """Carry a call out in a task of its own, which may outlive its caller; wait for it or for the caller's time."""
         audience = Audience(down, keeps=exchange.kept_as_sent)
-        runner = self._runner(audience, route, exchange)
-        guarded = self._guarded(driver, down, audience, runner, exchange, content)
+        carrier = self._carrier(audience, route, exchange)
+        guarded = self._guarded(driver, down, audience, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
         # Cheaper than to wait for the first of two.
         told: asyncio.Future[Outlived | None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_free, told))
-        runner.guarded_by(Guard(task, audience, told))
-        driver.carried_by(runner)
+        carrier.guarded_by(Guard(task, audience, told))
+        driver.carried_by(carrier)
         try:
             outlived = await told
             if outlived is not None:
@@ -270,13 +287,13 @@ class Handler:
         driver: CallDriver,
         down: Downstream,
         audience: Audience,
-        runner: HttpCarrier,
+        carrier: HttpCarrier,
         exchange: Exchange,
         content: Content,
     ) -> None:
         """Carry a call out that may outlive its caller."""
         try:
-            await self._carried(down, runner, exchange, content)
+            await self._carried(down, carrier, exchange, content)
             await driver.made_certain()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
@@ -294,18 +311,23 @@ class Handler:
         await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
 
     async def _carried(
-        self, down: Downstream, runner: HttpCarrier, exchange: Exchange, content: Content
+        self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content
     ) -> None:
-        """Forward and relay; whatever ends this early is recorded too."""
+        """Forward and relay, once the request may leave; whatever ends this early is recorded too."""
         try:
-            if await self._leaves(down, runner, exchange, content):
-                run = runner.run(content)
+            try:
+                if (step := carrier.queued(content)) is not None:
+                    await step
+            except (StoreError, Failure) as error:
+                await self._refuse_call(down, carrier, exchange, error)
+            else:
+                run = carrier.run(content)
                 await (self._listen(down, run) if exchange.listens else run)
         except BaseException as error:
             self._end(exchange, error)
             raise
         finally:
-            runner.over()
+            carrier.over()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
         if exchange.driver is not None and not exchange.driver.is_guarded:
@@ -321,7 +343,7 @@ class Handler:
         if driver is not None and not driver.is_guarded:
             driver.close()
 
-    def _runner(self, down: AgentSide, route: Route, exchange: Exchange) -> HttpCarrier:
+    def _carrier(self, down: AgentSide, route: Route, exchange: Exchange) -> HttpCarrier:
         way = self._commands if route.target.is_command else self._upstreams
         began, attempt = asyncio.get_running_loop().time(), exchange.attempt
         policy = attempt.ask.policy if attempt is not None else NO_RULES
@@ -345,27 +367,6 @@ class Handler:
             for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
                 await asyncio.sleep(wait)
             self._context.repeats.arrived(repeated)
-
-    async def _leaves(
-        self, down: Downstream, runner: HttpCarrier, exchange: Exchange, content: Content
-    ) -> bool:
-        """Wait until a request may leave; answer one that must not, and return false."""
-        try:
-            if (step := runner.queued(content)) is not None:
-                await step
-        except StoreError:
-            made = exchange.refused()
-            self._log_refusal(down, Refused(RefusalReason.STORE, made))
-            await runner.send(made)
-        except Failure as failure:
-            made, tickets = exchange.failed(failure)
-            # A disk that was waited for in vain is not waited for once more: nothing was sent.
-            if failure.kind is ErrorKind.UNVERIFIED_PROVENANCE:
-                await self._context.recorder.settle(tickets)
-            await runner.send(made)
-        else:
-            return True
-        return False
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay what comes on a stream on which nobody waits for anything."""

@@ -55,30 +55,31 @@ class LegacyStreams:
     """The streams that are open now."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, str], LegacyStream] = {}
+        self.by_endpoint: dict[tuple[str, str], LegacyStream] = {}
+        """By server and endpoint."""
 
     def open(self, server: str, endpoint: str, target: str = "") -> LegacyStream:
         """Take in a stream that has named its endpoint; of several with one endpoint the last counts."""
         channel = LegacyStream(server, endpoint, target)
-        self._open[server, endpoint] = channel
+        self.by_endpoint[server, endpoint] = channel
         return channel
 
     def move(self, channel: LegacyStream, resource: str) -> None:
         """Add a resource to which the server has redirected requests of a stream."""
         if channel.is_open and len(channel.places) < _PLACES:
             channel.places.add(resource)
-            self._open[channel.server, resource] = channel
+            self.by_endpoint[channel.server, resource] = channel
 
     def close(self, channel: LegacyStream) -> None:
         """Forget a stream that has ended."""
         channel.is_open = False
         for place in channel.places:
-            if self._open.get((channel.server, place)) is channel:
-                del self._open[channel.server, place]
+            if self.by_endpoint.get((channel.server, place)) is channel:
+                del self.by_endpoint[channel.server, place]
 
     def find(self, route: Route) -> LegacyStream | None:
         """Return the stream whose endpoint a request is for."""
-        return self._open.get((route.target.name, route.resource)) if self._open else None
+        return self.by_endpoint.get((route.target.name, route.resource))
 
 
 def endpoint_of(route: Route, named: str, host: str) -> str:
