@@ -199,8 +199,8 @@ def _slots_table(env: lmdb.Environment, txn: Txn) -> "Table | None":
 
 def _check_copy(env: lmdb.Environment, original: Tables, copied: Txn, tables: Tables) -> None:
     with env.begin() as txn:
-        for name, table in vars(tables).items():
-            rows = txn.stat(vars(original)[name])["entries"]
+        for name, table in tables.by_name.items():
+            rows = txn.stat(original.by_name[name])["entries"]
             if rows != copied.stat(table)["entries"]:
                 raise StoreError(f"the copy of the table {name!r} is not whole; run this again")
 

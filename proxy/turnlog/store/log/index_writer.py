@@ -11,9 +11,9 @@ from typing import Final
 from turnlog.core.call_status import CallState
 
 from .index import Entry, Head, Segment, fold_call, fold_head, is_first_of_call, open_attempts
-from .index_check import SLICE
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
+    Pair,
     Table,
     Tables,
     Txn,
@@ -27,6 +27,8 @@ from .tables import (
 )
 
 _key: Final = itemgetter(0)
+SLICE: Final = 10_000
+"""Commits that are indexed in memory at a time when all indexes are made anew."""
 
 
 def flush(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
@@ -44,25 +46,30 @@ def flush(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head
         write_segment(txn, tables, segment, heads)
 
 
+def segment_rows(segment: Segment) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield by table the rows that a flush of `segment` writes, of those that no later one changes.
+
+    Of a link a later flush writes the later commit.
+    """
+    yield "seqs", list(_seq_blocks(segment))
+    yield "calls", _blocks(segment.calls)
+    yield "postings", _blocks(segment.terms)
+    yield "links", [(link_key(key), number(p[-1])) for key, p in segment.links.items()]
+    ats = [entry.facts.at for entry in segment.entries if entry is not None] or [0]
+    bounds = pack_many((segment.last, max(0, min(ats)), max(0, max(ats))))
+    yield "segments", [(number(segment.after + 1), bounds)]
+
+
 def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
     """Write what `segment` adds to the derived tables, and the watermark."""
-    blocks = (
-        (tables.seqs, _seq_blocks(segment)),
-        (tables.calls, _blocks(segment.calls)),
-        (tables.postings, _blocks(segment.terms)),
-        (tables.links, ((link_key(k), number(p[-1])) for k, p in segment.links.items())),
-    )
-    for table, items in blocks:
-        _put_sorted(txn, table, items)
+    for name, rows in segment_rows(segment):
+        _put_sorted(txn, tables.by_name[name], rows)
     _write_heads(txn, tables, segment, heads)
     for call, positions in segment.calls.items():
         if not segment.is_settled(positions):
             entries = segment.pick(positions)
             _write_open(txn, tables, entries)
             _write_call_state(txn, tables, call, entries)
-    ats = [entry.facts.at for entry in segment.entries if entry is not None] or [0]
-    bounds = pack_many((segment.last, max(0, min(ats)), max(0, max(ats))))
-    txn.put(number(segment.after + 1), bounds, db=tables.segments)
     txn.put(WATERMARK, number(segment.last), db=tables.meta)
 
 
@@ -77,16 +84,16 @@ def call_state_after(
     return fold_call(entries, before or fold_call(call_entries(txn, tables, call)))
 
 
-def _put_sorted(txn: Txn, table: Table, items: Iterable[tuple[bytes, bytes]]) -> None:
+def _put_sorted(txn: Txn, table: Table, items: Iterable[Pair]) -> None:
     with txn.cursor(table) as cursor:
         cursor.putmulti(sorted(items, key=_key))
 
 
-def _blocks(found: dict[bytes, list[int]]) -> list[tuple[bytes, bytes]]:
+def _blocks(found: dict[bytes, list[int]]) -> list[Pair]:
     return [(key + number(p[0]), pack_many(p)) for key, p in found.items()]
 
 
-def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
+def _seq_blocks(segment: Segment) -> Iterator[Pair]:
     for session, positions in segment.sessions.items():
         oldest, newest = segment.pick((positions[0], positions[-1]))
         first = oldest.link.seq
@@ -97,7 +104,7 @@ def _seq_blocks(segment: Segment) -> Iterator[tuple[bytes, bytes]]:
             yield from _gapped(session, segment.pick(positions))
 
 
-def _gapped(session: bytes, entries: list[Entry]) -> Iterator[tuple[bytes, bytes]]:
+def _gapped(session: bytes, entries: list[Entry]) -> Iterator[Pair]:
     for _, run in groupby(enumerate(entries), lambda item: item[1].link.seq - item[0]):
         consecutive = [entry for _, entry in run]
         positions = [entry.position for entry in consecutive]
@@ -105,8 +112,8 @@ def _gapped(session: bytes, entries: list[Entry]) -> Iterator[tuple[bytes, bytes
 
 
 def _write_heads(txn: Txn, tables: Tables, segment: Segment, known: Mapping[bytes, Head]) -> None:
-    heads: list[tuple[bytes, bytes]] = []
-    active: list[tuple[bytes, bytes]] = []
+    heads: list[Pair] = []
+    active: list[Pair] = []
     for session, positions in segment.sessions.items():
         before = read_head(txn, tables, session)
         head = known.get(session) or fold_head(before, segment.pick(positions))
@@ -144,7 +151,7 @@ def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry
 
 def rebuild(txn: Txn, tables: Tables) -> None:
     """Make the derived tables anew from the log."""
-    for table in tables.derived:
+    for table in tables.derived.values():
         txn.drop(table, delete=False)
     txn.delete(WATERMARK, db=tables.meta)
     last = last_position(txn, tables)

@@ -37,11 +37,8 @@ Pair: TypeAlias = tuple[bytes, bytes]
 """A key with its value."""
 
 
-NAMES = (
-    "log",
-    "bodies",
-    "aliases",
-    "meta",
+DURABLE = ("log", "bodies", "aliases", "meta")
+DERIVED = (
     "segments",
     "seqs",
     "calls",
@@ -53,6 +50,8 @@ NAMES = (
     "unsettled",
     "parked",
 )
+"""Those that are made from the log."""
+NAMES = DURABLE + DERIVED
 NEVER = 2**64 - 1
 """No position is as high."""
 _AFTER = b"\xff" * 9
@@ -94,26 +93,13 @@ class Tables:
             self.parked,
         ) = handles
 
-    @property
-    def derived(self) -> tuple[Table, ...]:
-        """Those that are made from the log."""
-        return (
-            self.segments,
-            self.seqs,
-            self.calls,
-            self.postings,
-            self.links,
-            self.heads,
-            self.activity,
-            self.open,
-            self.unsettled,
-            self.parked,
-        )
+        self.by_name = dict(zip(NAMES, handles, strict=True))
+        self.derived = {name: self.by_name[name] for name in DERIVED}
 
 
 def read_edges(txn: Txn, tables: Tables) -> None:
     """Read the first and the last row of each table, and what leads to them."""
-    for table in vars(tables).values():
+    for table in tables.by_name.values():
         with txn.cursor(table) as cursor:
             if cursor.first() and cursor.last():
                 cursor.item()
