@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from turnlog.core.kinds import Flag
 from turnlog.wire.json_stream import MESSAGE, JsonPlace, Outline, OutlineReader, outline_of
-from turnlog.wire.json_text import integer_of, members, text_of
+from turnlog.wire.json_text import Skipper, integer_of, members, text_of
 from turnlog.wire.jsonrpc import (
     Batch,
     Malformed,
@@ -293,3 +293,39 @@ def test_a_whole_text_has_the_same_outline_as_its_pieces(
 ) -> None:
     text = mutated(data, changes) if broken else data
     assert outline_of(text) == skim(text, where)
+
+
+LONG_PIECES = st.sampled_from(
+    [
+        b"x" * 300,
+        b"y" * 20_000,
+        b"]",
+        b"}",
+        b"{",
+        b'\\"',
+        b"\\\\",
+        b"\\\\" * 200,
+        b"\\n",
+        b"\\" * 3 + b'"',
+    ]
+)
+
+
+@given(
+    st.lists(st.lists(LONG_PIECES, max_size=6).map(b"".join), min_size=1, max_size=4),
+    st.lists(st.integers(0, 60_000), max_size=6),
+)
+def test_a_container_of_long_strings_ends_where_it_ends_wherever_it_is_cut(
+    strings: list[bytes], cuts: list[int]
+) -> None:
+    inside = b",".join(b'"%b"' % each for each in strings)
+    text = inside + b',{"]":[]}]' + b' , "] rest'
+    skipper, done = Skipper(), 0
+    for start, end in itertools.pairwise(
+        [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
+    ):
+        found = skipper.feed(text[:end], start)
+        if found >= 0:
+            done = found
+            break
+    assert done == len(inside) + len(b',{"]":[]}]')

@@ -211,6 +211,19 @@ def test_what_is_kept_has_the_answers_digest_only_where_it_is_the_answer(
     assert blob.digest == (sha256(blob.data).digest() if known else b"")
 
 
+@pytest.mark.parametrize(
+    "result", [b"x " * 2000, b"x " * 2000 + b'{"api_key": "abcdefgh", "pad": "' + b"y " * 999]
+)
+def test_a_cut_answer_has_the_digest_of_all_that_came(result: bytes) -> None:
+    rest = b"and more"
+    made = Made(Policy(), result=result, rest=rest, complete=False)
+    blob = made.outcome.output_blob
+    assert blob is not None
+    assert blob.digest == (b"" if blob.redacted else sha256(blob.data).digest())
+    known = Made(Policy(), result=result, complete=False, digest=sha256(result + rest).digest())
+    assert made.said.output_hash == known.said.output_hash
+
+
 def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:
     policy = Policy(store=KeepContent.NOTHING)
     error = b'{"code":1,"message":"theirs"}'

@@ -245,7 +245,9 @@ class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     content: bytes = b""
     complete: bool = True
     digest: bytes = b""
-    """sha256 of the whole content; empty where `content` is all of it."""
+    """sha256 of the whole content; empty where `content` and `rest` are all of it."""
+    rest: bytes = b""
+    """What was cut off from `content`, as far as it is still here."""
     media_type: str = ""
     is_mcp: bool = False
     is_result: bool = False

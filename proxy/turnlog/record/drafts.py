@@ -229,8 +229,10 @@ class Drafter:
         if ask.policy.redact or ask.policy.delta or ask.server in self._masks:
             ruled = self._ruled_output(ask, ending, reply)
             content, touched, delta, detail = ruled.content, ruled.touched, ruled.delta, ruled.text
-        digest = reply.digest or sha256(reply.content).digest()
+        digest = reply.digest or (sha256(reply.content).digest() if reply.complete else b"")
         blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
+        if not digest:
+            digest, blob = _digests(reply, blob)
         hashed = None
         if reply.size:
             keyed = blob.redacted or not reply.complete
@@ -314,6 +316,25 @@ class Drafter:
     def _unread(self, error: Exception) -> Content:
         self._report(error)
         return _UNREAD
+
+
+def _digest(reply: AnswerFacts) -> bytes:
+    """Return the sha256 of an answer that is all here."""
+    hash_ = sha256(reply.content)
+    hash_.update(reply.rest)
+    return hash_.digest()
+
+
+def _digests(reply: AnswerFacts, blob: Blob) -> tuple[bytes, Blob]:
+    """Return the sha256 of an answer that is all here, and what is kept of it with its own."""
+    if blob.redacted:
+        return _digest(reply), blob
+    # One pass for both: what is kept is how the answer begins.
+    hash_ = sha256(blob.data)
+    own = hash_.digest()
+    hash_.update(memoryview(reply.content)[len(blob.data) :])
+    hash_.update(reply.rest)
+    return hash_.digest(), structs.replace(blob, digest=own)
 
 
 def retell(outcome: Draft, source: Ticket | None) -> None:

@@ -35,6 +35,8 @@ _PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-f
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ESCAPE: Final = re.compile(_PAIR.pattern + rb"|" + _HALF.pattern + rb"|\\.", re.DOTALL)
 _REPLACEMENT: Final = b"\\ufffd"
+_BACKSLASH: Final = ord("\\")
+_UNREADABLE: Final = "\ufffd"
 # Python refuses to make an integer of a longer number, which takes quadratic time.
 _DIGITS: Final = 4000
 _EMPTY: Final = re.compile(rb"[\[{][ \t\r\n]*[\]}]")
@@ -129,7 +131,15 @@ class Skipper:
         """Read on from `start`; return where the container has ended, or -1 for not in this piece."""
         size = len(data)
         bound = 0
+        quote = -1
         while start < size:
+            if self._quoted and quote < start:
+                found = data.find(b'"', start)
+                quote = size if found < 0 else found
+            # Most of a long string is passed over at the speed of memory.
+            if self._quoted and quote > start + _FIRST_WINDOW and data[quote - 1] != _BACKSLASH:
+                start, self._escaped = quote, False
+                continue
             stop = min(start + self._window, size)
             if self._pass(data[start:stop]):
                 start = stop
@@ -384,8 +394,23 @@ def repeats_member(raw: bytes, found: Mapping[str, Raw], limit: int) -> bool:
 
     `found` is what `members` returns of it.
     """
+    if is_bare(raw, found):
+        return False
     names = [name for name, _, _ in islice(member_spans(raw, known=found), limit)]
     return len(set(names)) != len(names)
+
+
+def is_bare(raw: bytes, found: Mapping[str, bytes]) -> bool:
+    """Return whether an object's text is as long as it takes to write these members once each.
+
+    Blanks, escapes in keys and equal keys only make it longer.
+    """
+    size = 1
+    for name, value in found.items():
+        if _UNREADABLE in name:
+            return False  # it may stand for fewer bytes than it has
+        size += len(name.encode()) + len(value) + 4  # two quotes, a colon, and a comma or bracket
+    return size == len(raw)
 
 
 def _quotes(text: bytes) -> int:

@@ -8,7 +8,7 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
@@ -24,10 +24,12 @@ from turnlog.core.kinds import Flag
 from .json_stream import Outline, outline_of
 from .json_text import (
     BOM,
+    NO_MEMBERS,
     decode_items,
     decode_string,
     has_lone_surrogate,
     integer_of,
+    is_bare,
     is_string,
     item_spans,
     load,
@@ -213,8 +215,8 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
     text = message.unchecked
     if not text:
         return None, message.flags
-    if len(text) > DUPLICATES_LIMIT:
-        return None, _flags(text)
+    if is_large(message):
+        return None, read_large(message)[1]
     try:
         value = _decode_any(text)
     except (ValueError, RecursionError):
@@ -222,6 +224,28 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
     if repeats_key(text, value):
         return None, (Flag.DUPLICATE_KEYS,)
     return value if len(text) <= _HELD else None, ()
+
+
+def is_large(message: Message) -> bool:
+    """Return whether an answer is too large to be decoded whole."""
+    return len(message.unchecked) > DUPLICATES_LIMIT
+
+
+def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:
+    """Return the members of a large answer's result, and what is odd about the answer.
+
+    Both take one decoding of the result: the message around it is mostly nothing else.
+    """
+    text = message.unchecked
+    found = members(message.result) if message.result else NO_MEMBERS
+    flags: tuple[Flag, ...] = () if _is_utf8(text) else (Flag.INVALID_UTF8,)
+    around = {"jsonrpc": _VERSION, "id": message.id, "result": message.result}
+    is_plain = message.jsonrpc and message.id and len(text) <= SCAN_LIMIT
+    if is_plain and is_bare(text, around):
+        repeats = repeats_member(bytes(message.result), found, MEMBERS_LIMIT)
+    else:
+        repeats = _repeats(text)
+    return found, (*flags, Flag.DUPLICATE_KEYS) if repeats else flags
 
 
 def id_key(raw: bytes) -> str:

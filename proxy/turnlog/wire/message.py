@@ -114,11 +114,13 @@ class MessageReader(Struct, eq=False):
 
     @property
     def digest(self) -> bytes:
-        """sha256 of the whole text."""
-        if self._hash is not None:
-            return self._hash.digest()
-        self.finish()
-        return sha256(self._whole).digest()
+        """sha256 of a text that was too long to be read at once; empty for any other."""
+        return self._hash.digest() if self._hash is not None else b""
+
+    @property
+    def rest(self) -> bytes:
+        """What follows what is kept, of a text that was read at once. Call after `finish`."""
+        return self._whole[self.limit :] if self.truncated else b""
 
     @property
     def content(self) -> Message | Batch | Malformed | Outline:

@@ -25,7 +25,7 @@ from .json_text import (
     shape,
     text_of,
 )
-from .jsonrpc import Kind, Message, outline_kind, read_whole
+from .jsonrpc import Kind, Message, is_large, outline_kind, read_large, read_whole
 from .mcp import INVALID_PARAMS, URL_ELICITATION_REQUIRED, is_stateless, state_digest
 
 MESSAGE_LIMIT: Final = 200
@@ -162,12 +162,16 @@ def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
     `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
     """
     if isinstance(message, Message):
-        plain, flags = read_whole(message)
-        if message.kind is _FAILED:
-            return _error(message.error_code, message.error_message, flags)
-        if plain is not None and not flags and is_spoken(plain.get("result")):
-            return _SPOKEN
-        result = load(_ResultMembers, message.result)
+        if message.result and is_large(message):
+            found, flags = read_large(message)
+            result = pick(_ResultMembers, found)
+        else:
+            plain, flags = read_whole(message)
+            if message.kind is _FAILED:
+                return _error(message.error_code, message.error_message, flags)
+            if plain is not None and not flags and is_spoken(plain.get("result")):
+                return _SPOKEN
+            result = load(_ResultMembers, message.result)
         task = load(_Task, result.task) if result.task else _NO_TASK
         return _ended(message.result, result, task, revision, flags)
     if outline_kind(message) is _FAILED:

@@ -21,6 +21,7 @@ from turnlog.wire.jsonrpc import (
     messages_of,
     outline_kind,
     parse,
+    read_large,
     read_whole,
 )
 
@@ -139,6 +140,34 @@ def test_in_a_text_with_many_members_only_the_first_are_compared() -> None:
     assert flags(MEMBERS_LIMIT - 2) == (Flag.DUPLICATE_KEYS,)
     assert flags(MEMBERS_LIMIT - 1) == ()
     assert flags(1, SCAN_LIMIT) == ()
+
+
+_NO_UTF8 = (Flag.INVALID_UTF8, Flag.DUPLICATE_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b}}', ()),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b,"b":1}}', ()),
+        (b'{"jsonrpc":"2.0", "id": 1, "result": {"a": %b, "b": 1}}', ()),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b,"a":1}}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b,"\\u0061":1}}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"jsonrpc":"2.0","id":1,"id":1,"result":{"a":%b}}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"jsonrpc":"2.0","id":1,"result":1,"result":{"a":%b}}', (Flag.DUPLICATE_KEYS,)),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b,"\xef\xbf\xbd":1}}', ()),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":%b,"\xff":1,"b":2,"b":3}}', _NO_UTF8),
+        (b'{"jsonrpc":"2.0","id":1,"result":[%b]}', ()),
+    ],
+)
+def test_a_large_answer_that_repeats_a_member_is_told_from_one_that_does_not(
+    text: bytes, flags: tuple[Flag, ...]
+) -> None:
+    answer = message(text % (b'"%b"' % (b"x" * DUPLICATES_LIMIT)))
+    found, odd = read_large(answer)
+    assert odd == flags
+    assert read_whole(answer) == (None, flags)
+    assert ("a" in found) == (b"[" not in text)
 
 
 def test_what_is_odd_about_an_answer_is_found_when_it_is_recorded() -> None:
