@@ -348,7 +348,8 @@ class Attempt(Struct, eq=False):
     @property
     def overall(self) -> Ending | None:
         """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
-        return ending_of_call(self.ending, self.past) if self.ending is not None else None
+        ending, past = self.ending, self.past
+        return ending if ending is None or past is None else ending_of_call(ending, past)
 
     @property
     def so_far(self) -> EarlierAttempts:

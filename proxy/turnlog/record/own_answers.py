@@ -82,11 +82,13 @@ def envelope(ask: Ask | None, ending: Ending, retry_after: float | None = None) 
     }
 
 
-def told(attempt: Attempt, *, whole: bool) -> bytes:
+def told(attempt: Attempt | None, *, whole: bool) -> bytes:
     """Return the lines of an answer's head that tell of its call, each with CRLF before it.
 
     How it ended is told where that is known before the head leaves (`whole`).
     """
+    if attempt is None:
+        return b""
     ask, ending = attempt.ask, attempt.overall
     head = f"\r\nTurnlog-Call: {ids.to_text(ask.call)}"
     if ask.session.id is not None:

@@ -59,6 +59,15 @@ class MessageReader(Struct, eq=False):
     _seen: Message | Batch | Malformed | Outline | None = None
     """What it said then."""
 
+    @classmethod
+    def of(cls, text: bytes, limit: int = LIMIT, notes: tuple[Flag, ...] = ()) -> "MessageReader":
+        """Return a reader that has read a whole text, up to `limit` as fast as can be."""
+        if len(text) <= limit:
+            return cls(limit, len(text), notes=notes, _whole=text, _kept=text)
+        reader = cls(limit, notes=notes)
+        reader.feed(text)
+        return reader
+
     def feed(self, data: bytes) -> None:
         """Read the next piece."""
         self.size += len(data)
@@ -134,7 +143,7 @@ class MessageReader(Struct, eq=False):
                 self.finish()
                 self._content = self._judged(outline_of(self._whole))
             else:
-                self._content = parse_answer(self.finish())
+                self._content = parse_answer(self.finish() if self._kept is None else self._kept)
         return self._content
 
     def _judged(self, outline: Outline) -> Malformed | Outline:

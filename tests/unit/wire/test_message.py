@@ -189,3 +189,15 @@ def test_a_long_line_may_end_with_the_stream() -> None:
     reader = LineReader(2)
     assert reader.feed(b"abc") == [LinePiece(b"abc", True, False)]
     assert reader.finish() == [LinePiece(b"", False, True)]
+
+
+@pytest.mark.parametrize("limit", [8, 1 << 10])
+def test_a_text_read_in_one_go_is_read_as_in_pieces(limit: int) -> None:
+    text = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    whole, pieces = MessageReader.of(text, limit), MessageReader(limit)
+    pieces.feed(text[:5])
+    pieces.feed(text[5:])
+    assert whole.finish() == pieces.finish() == text[:limit]
+    assert (whole.size, whole.truncated) == (pieces.size, pieces.truncated)
+    assert whole.digest == pieces.digest
+    assert whole.content == pieces.content

@@ -12,7 +12,6 @@ from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.duplicate_match import Repeated
-from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import OwnAnswer, problem, told
@@ -27,12 +26,11 @@ from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_for
 from .admission import Admission, Refused
 from .audience import Audience
 from .bodies import exchange_of, read_exchange
-from .contracts import AgentSide, UpstreamSender
 from .own_pages import APPLICATION, OwnPages, probed
-from .plain import PlainCall
-from .runner import NO_RULES, Guard, HttpCarrier, Outlived
+from .relay import Exchange
+from .response_buffer import AgentSide
+from .runner import NO_RULES, Guard, HttpCarrier, Outlived, UpstreamSender
 
-Exchange = McpExchange | PlainCall
 _BODILESS: Final = frozenset({204, 304})
 """Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
 _FAULT: Final = "turnlog failed at this request; its log says where"
@@ -308,7 +306,7 @@ class Handler:
         made, tickets = outlived
         await self._context.recorder.settle(tickets)
         attempt = exchange.attempt
-        await audience.say(made, told(attempt, whole=True) if attempt is not None else b"")
+        await audience.say(made, told(attempt, whole=True))
 
     async def _carried(
         self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content

@@ -7,12 +7,13 @@ which may get a word of turnlog's. While a rule may want another attempt, so doe
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVarTuple
 
 from msgspec import Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.delivery import BrokenAnswer
 from turnlog.record.own_answers import OwnAnswer, told
 from turnlog.record.recorder import Recorder
@@ -37,9 +38,11 @@ from turnlog.wire.outcome_key import (
 from turnlog.wire.splice import with_data
 from turnlog.wire.sse import Event, EventReader
 
-from .contracts import AnswerObserver
+from .plain import PlainCall
 from .response_buffer import HOLD, ResponseBuffer
 
+Exchange = McpExchange | PlainCall
+"""One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
 _Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
 # To look a member up costs more than to compare it.
@@ -62,7 +65,7 @@ class Relay(Struct, eq=False):
     """What the answer's fields say, and become on their way to the agent."""
     _head_of: Callable[[Raw], AnswerHead]
     """The same of other fields."""
-    _watcher: AnswerObserver
+    _watcher: Exchange
     _recorder: Recorder
     _keep: int
     """Bounds what is read along of one message, in bytes."""
@@ -73,8 +76,7 @@ class Relay(Struct, eq=False):
     _length: int | None = None
     """The body's, where that is known."""
     _decoder: ContentDecoder | None = None
-    _unreadable: bool = False
-    """Whether nobody knows how the body is coded."""
+    """`None` where the body is not coded, or nobody knows how."""
     _decodes: bool = False
     """Whether what leaves is the decoded text, because something in it may be changed."""
     _partial: bytes = b""
@@ -90,15 +92,34 @@ class Relay(Struct, eq=False):
     _is_forged: bool = False
     """Whether a stream has come to an outcome that cannot be taken out."""
 
-    def __post_init__(self) -> None:
-        head, frame, respells = self._head, self._answer.framing, self._out.respells
-        if frame.body is _LENGTH:
-            self._length = frame.length
+    async def run(self) -> None:
+        """Relay head and body; a body that is awaited whole, and not too large, before any of it leaves.
+
+        Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
+        """
+        head, framing = self._head, self._answer.framing
+        if framing.body is _LENGTH:
+            self._length = framing.length
+        if head.codings or head.charsets or self._out.respelling is not None:
+            await self._prepare()
+        if framing.body is _NONE:
+            await self._head_alone()
+        elif head.media == _EVENTS and not self._is_unreadable:
+            await self._stream()
+        elif self._length is not None and self._length > HOLD:
+            await self._flow()
+        elif (head.is_json and self._length is not None) or self._is_awaited_whole:
+            await self._in_one_piece()
+        else:
+            await self._flow()
+
+    async def _prepare(self) -> None:
+        """Find out how to read a body that is coded, or has a charset, and how it changes on its way."""
+        head, respells = self._head, self._out.respelling is not None
         if head.codings:
             self._decoder = decoder_for(head.codings, DECODED)
-            self._unreadable = self._decoder is None
             changes = respells or (head.media == _EVENTS and self._may_amend)
-            self._decodes = changes and not self._unreadable
+            self._decodes = changes and self._decoder is not None
         if respells or self._decodes:
             self._lines = self._changed_lines()
         if (head.codings or head.charsets) and not self._trusted:
@@ -108,40 +129,29 @@ class Relay(Struct, eq=False):
                 in_events=head.media == _EVENTS,
                 looks=not self._says_json,
             )
-
-    def run(self) -> Coroutine[None, None, None]:
-        """Relay head and body.
-
-        Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
-        """
-        if self._answer.framing.body is _NONE:
-            return self._head_alone()
-        return self._undone() if self._decodes else self._body()
-
-    async def _undone(self) -> None:
-        """Relay a body whose coding is undone, if it is coded as its head says."""
-        self._answer, sound = await peeked(self._answer, self._head.codings)
-        if not sound:
-            self._keep_coding()
-        await self._body()
-
-    def _body(self) -> Coroutine[None, None, None]:
-        """Relay a body; one that is awaited whole, and not too large, before any of it leaves."""
-        head, length = self._head, self._length
-        if head.media == _EVENTS and not self._unreadable:
-            return self._stream()
-        is_moderate = length is None or length <= HOLD
-        # What would break a digest in the head must be known before that leaves.
-        seals = head.is_sealed and not self._trusted
-        is_whole = head.is_json and (length is not None or self._watcher.judges or seals)
-        if is_moderate and (is_whole or self._out.holds or self._may_amend):
-            return self._in_one_piece()
-        return self._flow()
+        if self._decodes and self._answer.framing.body is not _NONE:
+            self._answer, is_sound = await peeked(self._answer, head.codings)
+            if not is_sound:
+                self._keep_coding()
 
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
         self._decodes = False
-        self._lines = self._changed_lines() if self._out.respells else self._head.lines
+        respells = self._out.respelling is not None
+        self._lines = self._changed_lines() if respells else self._head.lines
+
+    @property
+    def _is_awaited_whole(self) -> bool:
+        """Whether none of a body of moderate length leaves before all of it is here."""
+        # What would break a digest in the head must be known before that leaves.
+        seals = self._head.is_sealed and not self._trusted
+        is_whole = self._head.is_json and (self._watcher.judges or seals)
+        return is_whole or self._out.gate is not None or self._may_amend
+
+    @property
+    def _is_unreadable(self) -> bool:
+        """Whether nobody knows how the body is coded."""
+        return bool(self._head.codings) and self._decoder is None
 
     @property
     def _says_json(self) -> bool:
@@ -169,114 +179,93 @@ class Relay(Struct, eq=False):
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
         status, reason = self._answer.status, self._answer.reason
-        await self._out.bodiless(status, reason, self._lines + given + self._told(whole=True))
+        said = told(self._watcher.attempt, whole=True)
+        await self._out.bodiless(status, reason, self._lines + given + said)
 
     async def _in_one_piece(self) -> None:
-        size = 0
+        size, goes_on = 0, False
         pieces: list[bytes] = []
         so_far = MessageReader(self._keep)
         try:
-            while size <= HOLD and size != self._length:
-                if not (chunk := await self._read_into(so_far)):
+            while size <= HOLD and size != self._length and not goes_on:
+                if not (chunk := await self._answer.read()):
                     break
+                self._answer.heard()
                 pieces.append(chunk)
                 size += len(chunk)
                 if size != self._length:
                     so_far.feed(chunk)
-                    if self._is_answered(so_far, cut=False):
-                        await self._before_its_end(b"".join(pieces))
-                        return
+                    goes_on = self._is_answered(so_far, cut=False)
+        except asyncio.CancelledError:
+            self._record_left(so_far)
+            raise
         except Failure as failure:
-            if self._is_answered(so_far, cut=True):
-                await self._read_whole(b"".join(pieces))
-            else:
+            if not self._is_answered(so_far, cut=True):
                 await self._broken(failure, b"".join(pieces))
-            return
+                return
         raw = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if size > HOLD:
-            self._out.let_go()
-            await self._start(self._length)
-            await self._chunks(raw, keep_one=self._head.is_json and self._watcher.waits)
+        if goes_on or size <= HOLD:
+            await self._read_whole(raw, goes_on=goes_on)
             return
-        await self._read_whole(raw)
+        self._out.gate = None
+        await self._start(self._length)
+        await self._chunks(raw, keep_one=self._head.is_json and self._watcher.waits)
 
-    async def _read_whole(self, raw: bytes) -> None:
-        """Relay a body that is all here."""
-        text, body, size = raw, MessageReader(self._keep), len(raw)
-        if self._head.codings:
-            text = self._decoded(raw)
-            body.unread = self._gave_up
-        clean = self._clean(text, body)
-        if clean is None and self._is_misread(raw, text):
+    async def _read_whole(self, raw: bytes, *, goes_on: bool) -> None:
+        """Relay a body that is all here, and whatever its transfer still brings where that `goes_on`."""
+        text = self._decoded(raw) if self._head.codings else raw
+        clean, notes = self._clean(text)
+        if self._readings is not None and self._is_beyond_cleaning(raw, text, clean):
             await self._forged()
-        elif clean is None:
-            await self._judged(raw, text, body, size, changed=False)
-        elif self._fails or self._gave_up:
-            await self._forged()
-        else:
-            await self._judged(raw, clean, body, size, changed=True)
-
-    async def _judged(
-        self, raw: bytes, text: bytes, body: MessageReader, size: int, *, changed: bool
-    ) -> None:
-        """Relay a whole answer, `raw`, that says `text`."""
-        body.feed(text)
-        if tickets := self._watched(self._watcher.whole, body, self._head.media, size):
+            return
+        body = MessageReader.of(text if clean is None else clean, self._keep, notes)
+        body.unread = self._gave_up
+        if tickets := self._watched(self._watcher.whole, body, self._head.media, len(raw)):
             await self._recorder.settle(tickets)
-        self._out.judged()
+        if self._out.gate is not None:
+            self._out.judged()
         if self._decodes and self._fails:
             self._keep_coding()
-        await self._whole(raw, text, changed=changed)
+        attempt = self._watcher.attempt
+        if not goes_on or clean is not None or (attempt is not None and attempt.amends):
+            await self._send(raw, text if clean is None else clean, changed=clean is not None)
+        else:
+            await self._start(self._length, whole=True)
+            await self._pass_on(raw)
 
-    def _clean(self, text: bytes, body: MessageReader) -> bytes | None:
-        """Return a whole text without outcomes in turnlog's name; `None` where it has none."""
+    def _clean(self, text: bytes) -> tuple[bytes | None, tuple[Flag, ...]]:
+        """Return a whole text without outcomes in turnlog's name, `None` where it has none, and what to
+        note of it."""
         if self._trusted or not (self._head.is_json or holds_json(text)):
-            return None
+            return None, ()
         clean = without_outcome(text)
         if clean is not None:
-            body.notes = _FORGED
-        elif self._is_unsearched(text):
-            body.notes = _UNSEARCHED
-        return clean
+            return clean, _FORGED
+        return None, _UNSEARCHED if self._is_unsearched(text) else ()
 
-    def _whole(self, raw: bytes, text: bytes, *, changed: bool) -> Coroutine[None, None, None]:
-        told = self._told(whole=True)
-        status, reason = self._answer.status, self._answer.reason
-        amended = self._watcher.amended(text)
+    def _is_beyond_cleaning(self, raw: bytes, text: bytes, clean: bytes | None) -> bool:
+        """Return whether an outcome stays in a whole body that is coded, or has a charset."""
+        return self._is_misread(raw, text) if clean is None else self._fails or self._gave_up
+
+    async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
+        """Send a whole answer, `raw`, that says `text`."""
+        status, reason, watcher = self._answer.status, self._answer.reason, self._watcher
+        said, amended = told(watcher.attempt, whole=True), watcher.amended(text)
         if changed or (amended is not None and not self._head.is_sealed):
-            told += self._changed_lines(decoded=self._decoder is not None)
-            return self._out.answer(status, reason, told, amended or text)
-        return self._out.answer(status, reason, self._lines + told, text if self._decodes else raw)
+            said += self._changed_lines(decoded=self._decoder is not None)
+            await self._out.answer(status, reason, said, amended or text)
+        else:
+            body = text if self._decodes else raw
+            await self._out.answer(status, reason, self._lines + said, body)
 
     # -- answers whose transfer does not end where they do --------------------------------------
 
     def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
         """Return whether all that is waited for has come, though the transfer was cut or goes on."""
-        if self._out.holds:
+        if self._out.gate is not None:
             return False  # a rule holds it: nothing was handed to the agent, so its transfer counts
-        is_plain = self._decoder is None and not self._unreadable
         goes_on = cut or not self._answer.at_end
-        return is_plain and goes_on and self._watcher.is_answered_by(body, cut=cut)
-
-    async def _before_its_end(self, raw: bytes) -> None:
-        """Relay a response that is all here, and then whatever its transfer still brings."""
-        body = MessageReader(self._keep)
-        clean = self._clean(raw, body)
-        if clean is not None:
-            await self._judged(raw, clean, body, len(raw), changed=True)
-            return
-        if self._is_misread(raw, raw):
-            await self._forged()
-            return
-        body.feed(raw)
-        await self._observed(self._watcher.whole, body, self._head.media, len(raw))
-        self._out.judged()
-        attempt = self._watcher.attempt
-        if attempt is not None and attempt.amends:
-            await self._whole(raw, raw, changed=False)
-            return
-        await self._start(self._length, whole=True)
-        await self._pass_on(raw)
+        return not self._head.codings and goes_on and self._watcher.is_answered_by(body, cut=cut)
 
     async def _pass_on(self, held: bytes) -> None:
         """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
@@ -302,11 +291,31 @@ class Relay(Struct, eq=False):
         else:
             await self._broken(failure, held + self._left_over())
 
-    async def _read_into(self, body: MessageReader) -> bytes:
-        """Return the next piece of a body; `body` holds what came before it.
+    def _record_left(self, body: MessageReader) -> None:
+        """Record a response that is all here, of which the agent does not wait for its transfer's end."""
+        if self._is_answered(body, cut=True):
+            _, body.notes = self._clean(body.finish())
+            self._watched(self._watcher.whole, body, self._head.media, body.size)
 
-        Where the agent does not wait for its transfer's end, a response that is all here is recorded.
+    # -- larger ones --------------------------------------------------------------------------
+
+    async def _start(self, length: int | None, *, whole: bool = False) -> None:
+        """Write the head of an answer; `whole` where its outcome is recorded."""
+        said = told(self._watcher.attempt, whole=whole)
+        await self._out.start(self._answer.status, self._answer.reason, self._lines + said, length)
+
+    async def _flow(self) -> None:
+        """Relay what is neither events nor small: chunk by chunk.
+
+        Of JSON one chunk is always kept where the last one has to wait; of anything else only the
+        end is, because it may be read line by line.
         """
+        self._out.gate = None
+        await self._start(self._length)
+        await self._chunks(b"", keep_one=self._head.is_json and self._watcher.waits)
+
+    async def _next(self, body: MessageReader) -> bytes:
+        """Return the next piece of a body; `body` holds what came before it."""
         try:
             chunk = await self._answer.read()
         except asyncio.CancelledError:
@@ -315,34 +324,11 @@ class Relay(Struct, eq=False):
         self._answer.heard()
         return chunk
 
-    def _record_left(self, body: MessageReader) -> None:
-        if self._is_answered(body, cut=True):
-            self._clean(body.finish(), body)
-            self._watched(self._watcher.whole, body, self._head.media, body.size)
-
-    # -- larger ones --------------------------------------------------------------------------
-
-    async def _start(self, length: int | None, *, whole: bool = False) -> None:
-        """Write the head of an answer; `whole` where its outcome is recorded."""
-        told = self._told(whole=whole)
-        status, reason = self._answer.status, self._answer.reason
-        await self._out.start(status, reason, self._lines + told, length)
-
-    async def _flow(self) -> None:
-        """Relay what is neither events nor small: chunk by chunk.
-
-        Of JSON one chunk is always kept where the last one has to wait; of anything else only the
-        end is, because it may be read line by line.
-        """
-        self._out.let_go()
-        await self._start(self._length)
-        await self._chunks(b"", keep_one=self._head.is_json and self._watcher.waits)
-
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
         body = MessageReader(self._keep)
         held, seen = b"", 0
         try:
-            while chunk := chunk or await self._read_into(body):
+            while chunk := chunk or await self._next(body):
                 text = self._decoded(chunk)
                 if not seen:
                     self._begin_mask()
@@ -389,7 +375,7 @@ class Relay(Struct, eq=False):
     @property
     def _keeps_coded(self) -> bool:
         """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
-        return (self._decoder is not None or self._unreadable) and not self._decodes
+        return bool(self._head.codings) and not self._decodes
 
     def _begin_mask(self) -> None:
         """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
@@ -426,9 +412,7 @@ class Relay(Struct, eq=False):
 
     def _is_unsearched(self, text: bytes) -> bool:
         """Whether a body could not be searched because nobody knows how to decode it."""
-        if self._decoder is None:
-            return self._unreadable or is_wide(text)
-        return self._fails or self._gave_up or is_wide(text)
+        return is_wide(text) or (bool(self._head.codings) and (self._fails or self._gave_up))
 
     async def _forged(self) -> None:
         """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
@@ -497,10 +481,12 @@ class Relay(Struct, eq=False):
             await self._out.end(self._partial)
 
     async def _events(self, events: EventReader, chunk: bytes) -> None:
-        text = self._decoded(chunk)
-        self._is_forged = self._is_misread(chunk, text)
-        text = self._masked(text)
-        self._is_forged = self._is_forged or self._is_beyond_mending
+        """Relay a chunk of a stream."""
+        text = self._decoded(chunk) if self._head.codings else chunk
+        self._is_forged = self._readings is not None and self._is_misread(chunk, text)
+        if self._mask is not None:
+            text = self._mask.feed(text)
+            self._is_forged = self._is_forged or self._is_beyond_mending
         if self._is_forged:
             return
         if self._keeps_coded:
@@ -521,8 +507,7 @@ class Relay(Struct, eq=False):
                 ready.append(raw)
                 continue
             event = self._unmasked(piece.event)
-            tickets = self._watched(self._watcher.event, event)
-            if tickets:
+            if tickets := self._watched(self._watcher.event, event):
                 await self._out.write(b"".join(ready))
                 ready.clear()
                 await self._recorder.settle(tickets)
@@ -547,28 +532,25 @@ class Relay(Struct, eq=False):
         clean = without_mask(event.data) if not body.truncated else None
         if clean is None or self._torn or self._length is not None:
             return event
-        shorter = MessageReader(self._keep, notes=_FORGED)
-        shorter.feed(clean)
-        shorter.finish()
-        return structs.replace(event, body=shorter)
+        return structs.replace(event, body=MessageReader.of(clean, self._keep, _FORGED))
 
     def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it leaves, now that it is known what it says."""
         self._answer.heard()
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
-        if self._is_judged:
+        if self._out.gate is not None and self._is_judged:
             self._out.judged()
-        else:
-            self._out.let_go()
+        self._out.gate = None
         if torn or event.body is None or event.body.truncated:
             return raw
-        amended = self._watcher.amended(event.data)
+        data = event.body.finish()
+        amended = self._watcher.amended(data)
         if self._head.is_sealed:
             amended = None
         if amended is None and not changed:
             return raw
-        return with_data(raw, amended or event.data, first=first)
+        return with_data(raw, amended or data, first=first)
 
     async def _encoded(self, events: EventReader, text: bytes, chunk: bytes) -> None:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
@@ -578,7 +560,7 @@ class Relay(Struct, eq=False):
                 self._answer.heard()
                 if self._is_judged:
                     self._out.judged()
-        self._out.let_go()
+        self._out.gate = None
         await self._out.write(chunk)
 
     # -- what never comes to its end ----------------------------------------------------------
@@ -610,14 +592,10 @@ class Relay(Struct, eq=False):
             await self._out.cut()
 
     async def _made(self, made: OwnAnswer) -> None:
-        head = lines(made.headers) + self._told(whole=True)
+        head = lines(made.headers) + told(self._watcher.attempt, whole=True)
         if self._watcher.attempt is not None and self._watcher.attempt.yields:
             self._out.withhold()
         await self._out.answer(made.status, made.reason, head, made.body)
-
-    def _told(self, *, whole: bool) -> bytes:
-        attempt = self._watcher.attempt
-        return told(attempt, whole=whole) if attempt is not None else b""
 
     @property
     def _is_judged(self) -> bool:
@@ -642,9 +620,9 @@ class Relay(Struct, eq=False):
             return ()
 
     def _decoded(self, chunk: bytes) -> bytes:
-        if self._unreadable:
-            return b""
-        return chunk if self._decoder is None else self._decoder.feed(chunk)
+        if not self._head.codings:
+            return chunk
+        return self._decoder.feed(chunk) if self._decoder is not None else b""
 
     @property
     def _fails(self) -> bool:
@@ -659,4 +637,6 @@ class Relay(Struct, eq=False):
     @property
     def _gave_up(self) -> bool:
         """Whether more came than was decoded."""
-        return self._unreadable or (self._decoder is not None and self._decoder.overflow)
+        if self._decoder is None:
+            return bool(self._head.codings)
+        return self._decoder.overflow

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, structs
 
@@ -36,16 +36,15 @@ from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
-from turnlog.transport.http_client import Answer, Content
+from turnlog.transport.http_client import Answer, Content, Interim
 from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines
-from turnlog.transport.routes import Route
+from turnlog.transport.routes import Route, Target
 from turnlog.wire.http.head import changed_body, content_length, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .audience import Audience
-from .contracts import AgentSide, Exchange, UpstreamSender
-from .relay import Relay
-from .response_buffer import HeldAnswer, ResponseBuffer, Withheld
+from .relay import Exchange, Relay
+from .response_buffer import AgentSide, HeldAnswer, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
@@ -59,6 +58,31 @@ _AUTH_ADVICE: Final = (
 
 Outlived = tuple[OwnAnswer, Sequence[Ticket]]
 """What a caller is told whose time is over, once that is on disk."""
+
+
+class UpstreamSender(Protocol):
+    """The way to a tool server: over HTTP, or to a command of ours."""
+
+    async def send(
+        self,
+        target: Target,
+        method: str,
+        resource: str,
+        lines: bytes,
+        body: Content,
+        progress: Progress,
+        *,
+        length: int | None,
+        interim: Interim | None = None,
+    ) -> Answer:
+        """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
+        ...
+
+    def notify(
+        self, target: Target, resource: str, lines: bytes, body: bytes
+    ) -> asyncio.Task[None]:
+        """Send a message whose answer nobody needs, in the background."""
+        ...
 
 
 class Guard(Struct, frozen=True):
@@ -117,7 +141,7 @@ class HttpCarrier(Struct, eq=False):
     @property
     def is_held(self) -> bool:
         """Whether the latest answer can still be kept from the caller."""
-        return self._out is None or self._out.holds
+        return self._out is None or self._out.gate is not None
 
     @property
     def is_stopping(self) -> bool:
@@ -331,37 +355,63 @@ class HttpCarrier(Struct, eq=False):
     async def _attempt(self, content: Content, *, hold: bool) -> None:
         """Make one attempt, and relay its answer, unless that is withheld."""
         self._notice = self._out = None
-        self._begin_patience()
-        attempt, ended = self._exchange.attempt, None
-        head = self._heads.forwarded((self._raw, self._route.target.authority))
-        if attempt is not None and attempt.ask.key_sent:
-            head += self._key(attempt.ask.key_sent)
+        attempt, circuit = self._exchange.attempt, None
         try:
             if attempt is not None:
-                ended = self._context.health.watch(self._route.target.name, attempt)
-            answer = await self._sent(head, content)
+                self._begin_limits(attempt)
+                circuit = self._context.health.watch(self._route.target.name, attempt)
+            answer = await self._sent(attempt, content)
         except Failure as failure:
             await self._failed(failure)
         else:
-            await self._answered(answer, hold=hold)
+            await self._answered(answer, attempt, hold=hold)
         finally:
-            if ended is not None and attempt is not None and attempt.watch is not None:
-                ended(None)
+            if circuit is not None and attempt is not None and attempt.watch is not None:
+                circuit(None)
 
-    async def _answered(self, answer: Answer, *, hold: bool) -> None:
+    def _begin_limits(self, attempt: Attempt) -> None:
+        """Set the time limits of an attempt; most have none."""
+        limits, driver = self._policy.timeout, self._exchange.driver
+        if limits is not _UNLIMITED:
+            attempt.patience = self._exchange.progress.patience = Deadlines(limits, self._began)
+        if driver is not None and driver.is_guarded:
+            self._exchange.progress.time_out = driver.on_expired
+
+    def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
+        """Send an attempt."""
+        target = self._route.target
+        head = self._heads.forwarded((self._raw, target.authority))
+        if attempt is not None and attempt.ask.key_sent:
+            head += self._key(attempt.ask.key_sent)
+        if target.is_command:
+            self._exchange.progress.late = self._exchange.late_reader()
+        length = None if isinstance(content, bytes) else content_length(self._down.headers)
+        return self._way.send(
+            target,
+            self._down.method,
+            self._route.resource,
+            head,
+            content,
+            self._exchange.progress,
+            length=length if isinstance(length, int) else None,
+            interim=self._interim,
+        )
+
+    async def _answered(self, answer: Answer, attempt: Attempt | None, *, hold: bool) -> None:
         """Relay the answer to an attempt, or keep it where another one may follow."""
+        exchange = self._exchange
         try:
-            self._exchange.head(answer)
+            exchange.head(answer)
             if answer.status == _UNAUTHENTICATED:
                 self._unauthenticated(answer)
-            attempt = self._exchange.attempt
             if attempt is not None and attempt.ask.session.id is None:
                 await _opened(attempt)
             started = self._context.clock.monotonic()
             try:
                 await self._relay(answer, hold=hold)
             finally:
-                self._exchange.went_by(self._context.clock.monotonic() - started)
+                if attempt is None:
+                    exchange.went_by(self._context.clock.monotonic() - started)
         except Withheld as withheld:
             self._keep(withheld.held)
         finally:
@@ -376,32 +426,6 @@ class HttpCarrier(Struct, eq=False):
     def _keep(self, held: HeldAnswer) -> None:
         attempt = self._exchange.attempt
         self._held[attempt.ask.number if attempt is not None else 1] = attempt, held
-
-    def _begin_patience(self) -> None:
-        attempt = self._exchange.attempt
-        if attempt is None:
-            return
-        limits, driver = self._policy.timeout, self._exchange.driver
-        attempt.patience = Deadlines(limits, self._began)
-        if limits is not _UNLIMITED:
-            self._exchange.progress.patience = attempt.patience
-        if driver is not None and driver.is_guarded:
-            self._exchange.progress.time_out = driver.on_expired
-
-    def _sent(self, head: bytes, content: Content) -> Coroutine[None, None, Answer]:
-        if self._route.target.is_command:
-            self._exchange.progress.late = self._exchange.late_reader()
-        length = None if isinstance(content, bytes) else content_length(self._down.headers)
-        return self._way.send(
-            self._route.target,
-            self._down.method,
-            self._route.resource,
-            head,
-            content,
-            self._exchange.progress,
-            length=length if isinstance(length, int) else None,
-            interim=self._interim,
-        )
 
     def _interim(self, status: int, reason: bytes, raw: Raw) -> None:
         self._down.interim(status, reason, self._head_of(raw).lines)
@@ -471,7 +495,7 @@ class HttpCarrier(Struct, eq=False):
     def _whole(self, made: OwnAnswer) -> HeldAnswer:
         """Return an answer that turnlog made, with what is known of the call now."""
         attempt = self._exchange.attempt
-        head = lines(made.headers) + (told(attempt, whole=True) if attempt is not None else b"")
+        head = lines(made.headers) + told(attempt, whole=True)
         body = None if self._down.method == "HEAD" else made.body
         return HeldAnswer(self._down, made.status, made.reason, head, body)
 
