@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from turnlog.transport.http_server import AgentConnection, AgentRequest, AgentServer, Downstream
+from turnlog.transport.http_server import AgentServer, Downstream
 
 TOKENS = st.text("abcXYZ-019", min_size=1, max_size=12).filter(lambda name: name[0].isalpha())
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
@@ -57,7 +57,8 @@ def by_h11(data: bytes) -> list[Seen]:
                     body += bytes(piece)
                 case h11.EndOfMessage():
                     assert request is not None
-                    headers = list(request.headers.raw_items())
+                    raw = request.headers.raw_items()
+                    headers = [pair for pair in raw if pair[0].lower() != b"content-length"]
                     seen.append(Seen(request.method, request.target, headers, body))
                     reader.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
                     reader.send(h11.EndOfMessage())
@@ -72,11 +73,10 @@ async def by_turnlog(data: bytes, cuts: list[int]) -> list[Seen]:
     """Read requests that arrive in pieces, up to one that is cut or wrong."""
     seen: list[Seen] = []
 
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
         body, _ = await down.read(1 << 20)
         line = (down.method.encode(), down.target.encode("utf-8", "surrogateescape"))
-        seen.append(Seen(*line, list(down.headers), body))
+        seen.append(Seen(*line, list(down.raw), body))
         await down.answer(200, b"OK", b"", b"")
         return down.done()
 

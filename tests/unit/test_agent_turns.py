@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from turnlog.transport.http_server import AgentConnection, AgentRequest, AgentServer
+from turnlog.transport.http_server import AgentServer, Downstream
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 UNMET = b"GET /unmet HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -14,8 +14,8 @@ MANY = 50
 async def test_requests_that_came_together_leave_turns_to_other_connections() -> None:
     served: asyncio.Queue[int] = asyncio.Queue()
 
-    async def answer(agent: AgentConnection, _: AgentRequest) -> bool:
-        served.put_nowait(agent.number)
+    async def answer(down: Downstream) -> bool:
+        served.put_nowait(down.agent.number)
         return True
 
     server = AgentServer(answer, lambda status, _: b"%d" % status)

@@ -8,8 +8,6 @@ import pytest
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
 from turnlog.engine.http.handler import Handler
 from turnlog.transport.http_server import (
-    AgentConnection,
-    AgentRequest,
     AgentServer,
     Answer,
     Downstream,
@@ -27,8 +25,7 @@ LINES = b"\r\nX-A: 1\r\nx-a: \xe9"
 async def served(handle: Handle) -> AsyncGenerator[str]:
     """Serve requests as `Downstream`s; yield the URL."""
 
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
         try:
             await handle(down)
         except Gone:
@@ -180,7 +177,7 @@ async def test_a_request_is_seen_as_it_came() -> None:
     seen: list[object] = []
 
     async def handle(down: Downstream) -> None:
-        seen.extend([down.method, down.target, list(down.headers), down.version])
+        seen.extend([down.method, down.target, list(down.raw), down.version])
         await down.answer(200, b"OK", b"", b"")
 
     raw = b"PURGE /a//b?x= HTTP/1.1\r\nHost: h\r\nx-B: \xe9\r\nX-b: 2\r\nConnection: close\r\n\r\n"
@@ -318,12 +315,11 @@ async def test_an_answer_that_only_the_close_ends_and_that_was_cut_is_reset(ends
 
 
 async def test_an_agent_that_ends_its_side_once_it_is_answered_is_hung_up_on() -> None:
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
         await down.answer(200, b"OK", b"", b"")
         sent = down.done()
         async with asyncio.timeout(BOUND):
-            while not agent.half_closed:  # noqa: ASYNC110 - no event tells of it
+            while not down.agent.half_closed:  # noqa: ASYNC110 - no event tells of it
                 await asyncio.sleep(0)
         return sent
 

@@ -15,16 +15,16 @@ from turnlog.transport.http1 import (
     read_request_line,
     read_response,
 )
-from turnlog.transport.message_heads import HEADS, ReadHead, RequestHeads
+from turnlog.transport.message_heads import HEADS, RequestHeads, RequestStart
 from turnlog.wire.http.head import Body, Framing
 
 LINE = b"POST /a HTTP/1.1\r\n"
 HOST = b"Host: h\r\n"
 
 
-def read(head: bytes) -> ReadHead:
+def read(head: bytes) -> tuple[RequestStart, int]:
     found = RequestHeads().read(head)
-    assert isinstance(found, ReadHead)
+    assert not isinstance(found, Unreadable)
     return found
 
 
@@ -45,9 +45,7 @@ def read(head: bytes) -> ReadHead:
 def test_a_request_line_is_read_as_it_was_written(
     line: bytes, wanted: tuple[str, str, tuple[int, int]]
 ) -> None:
-    said = read_request_line(line)
-    assert not isinstance(said, Unreadable)
-    assert (said.method, said.target, said.version) == wanted
+    assert read_request_line(line) == wanted
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,9 @@ def test_the_start_of_tls_is_told_apart() -> None:
 
 def test_fields_keep_their_order_case_duplicates_and_bytes() -> None:
     lines = b"X-a: 1\r\nx-A:\t\xe9 \t\r\nUser-Agent: a\r\nuser-agent: b\r\nX-Empty:\r\n"
-    assert read(LINE + HOST + lines + b"\r\n").headers == (
+    start, length = read(LINE + HOST + b"Content-Length: 1\r\n" + lines + b"\r\n")
+    assert length == 1
+    assert start.head.raw == (
         (b"Host", b"h"),
         (b"X-a", b"1"),
         (b"x-A", b"\xe9"),
@@ -111,7 +111,7 @@ def test_fields_keep_their_order_case_duplicates_and_bytes() -> None:
 
 def test_an_offer_of_another_protocol_changes_nothing() -> None:
     offer = b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n"
-    assert read(LINE + HOST + offer + b"\r\n").length == 3
+    assert read(LINE + HOST + offer + b"\r\n")[1] == 3
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_offer_of_another_protocol_changes_nothing() -> None:
     ],
 )
 def test_the_length_of_a_body_is_what_the_fields_say(lines: bytes, length: int) -> None:
-    assert read(LINE + HOST + lines + b"\r\n").length == length
+    assert read(LINE + HOST + lines + b"\r\n")[1] == length
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_two_readers_could_take_for_different_requests_is_refused(lines: by
 
 def test_http_1_0_needs_no_host_and_has_no_chunks() -> None:
     old = b"POST / HTTP/1.0\r\n"
-    assert read(old + b"\r\n").length == 0
+    assert read(old + b"\r\n")[1] == 0
     for lines in (HOST + HOST, b"Transfer-Encoding: chunked\r\n"):
         assert RequestHeads().read(old + lines + b"\r\n") == UNSOUND
 
@@ -192,26 +192,42 @@ def test_http_1_0_needs_no_host_and_has_no_chunks() -> None:
     ],
 )
 def test_a_connection_stays_as_its_fields_say(version: bytes, lines: bytes, keeps: bool) -> None:
-    assert read(b"GET / HTTP/" + version + b"\r\n" + HOST + lines + b"\r\n").start.keeps is keeps
+    start, _ = read(b"GET / HTTP/" + version + b"\r\n" + HOST + lines + b"\r\n")
+    assert start.keeps is keeps
 
 
-def test_the_same_line_and_fields_are_the_same_object_whatever_the_length() -> None:
+def test_the_same_line_and_fields_are_equal_whatever_the_length() -> None:
     heads = RequestHeads()
-    heads_of = [heads.read(LINE + HOST + b"Content-Length: %d\r\n\r\n" % size) for size in (1, 20)]
-    assert [each.length for each in heads_of if isinstance(each, ReadHead)] == [1, 20]
-    first, second = (each.start for each in heads_of if isinstance(each, ReadHead))
-    assert first is second
+    found = [heads.read(LINE + HOST + b"Content-Length: %d\r\n\r\n" % size) for size in (1, 20)]
+    (first, one), (second, twenty) = (each for each in found if not isinstance(each, Unreadable))
+    assert (one, twenty) == (1, 20)
+    assert first == second
+    assert first.head is second.head
 
 
-def test_only_so_many_heads_are_remembered() -> None:
+def test_the_same_fields_behind_another_line_are_the_same_object() -> None:
     heads = RequestHeads()
-    first = heads.read(b"GET /0 HTTP/1.1\r\nHost: h\r\n\r\n")
+    found = [heads.read(b"GET /%d HTTP/1.1\r\n" % number + HOST + b"\r\n") for number in (1, 2)]
+    (first, _), (second, _) = (each for each in found if not isinstance(each, Unreadable))
+    assert first != second
+    assert first.head is second.head
+
+
+def test_only_so_many_heads_are_remembered_and_none_that_is_large() -> None:
+    heads = RequestHeads()
+
+    def head_of(fields: bytes) -> object:
+        found = heads.read(LINE + HOST + fields + b"\r\n")
+        assert not isinstance(found, Unreadable)
+        return found[0].head
+
+    first = head_of(b"X: 0\r\n")
+    assert head_of(b"X: 0\r\n") is first
     for number in range(1, HEADS + 1):
-        heads.read(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number)
-    again = heads.read(b"GET /0 HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert isinstance(first, ReadHead)
-    assert isinstance(again, ReadHead)
-    assert first.start is not again.start
+        head_of(b"X: %d\r\n" % number)
+    assert head_of(b"X: 0\r\n") is not first
+    for large in (b"X: " + b"x" * 8192 + b"\r\n", b"X:" + b" " * 8192 + b"x\r\n", b"X: 1\r\n" * 64):
+        assert head_of(large) is not head_of(large)
 
 
 # -- responses -----------------------------------------------------------------------------

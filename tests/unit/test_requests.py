@@ -11,8 +11,6 @@ import pytest
 from kit.clients import BOUND
 from turnlog.transport.http_server import (
     UNFINISHED,
-    AgentConnection,
-    AgentRequest,
     AgentServer,
     Answer,
     Downstream,
@@ -41,8 +39,7 @@ READ = [
 async def reading() -> AsyncGenerator[int]:
     """Serve requests that are told what was read of them; yield the port."""
 
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
         body, _ = await down.read(1000)
         said = f"{down.method} {down.target} ".encode() + body
         await down.answer(200, b"OK", b"", said)
@@ -143,9 +140,8 @@ async def test_a_rare_method_whose_beginning_was_pipelined_is_read_whole() -> No
 async def test_trailers_are_no_fields_of_the_next_request() -> None:
     headers: list[list[tuple[bytes, bytes]]] = []
 
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        headers.append(list(request.headers))
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
+        headers.append(list(down.raw))
         await down.answer(200, b"OK", b"", b"")
         return down.done()
 
@@ -242,8 +238,7 @@ async def noting() -> AsyncGenerator[tuple[int, asyncio.Queue[bytes]]]:
     """Serve requests, and note the pieces of their bodies as they are read."""
     seen = asyncio.Queue[bytes]()
 
-    async def answer(agent: AgentConnection, request: AgentRequest) -> bool:
-        down = Downstream(agent, request)
+    async def answer(down: Downstream) -> bool:
         if isinstance(down.content, bytes):
             seen.put_nowait(down.content)
         else:

@@ -13,7 +13,7 @@ from turnlog.record.attempt import FormerIdentity
 from turnlog.store.base import alias
 from turnlog.transport.message_heads import RequestStart
 from turnlog.transport.routes import Route
-from turnlog.wire.http.head import Headers, content_length, decoder_for, is_sealed, trace_id
+from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
@@ -106,7 +106,7 @@ class Request:
 
         `None` where it may tell something else.
         """
-        if asked is self.asked:
+        if asked == self.asked:
             return self
         before = self.route
         tells_same = asked.head is self.asked.head and asked.method == self.method
@@ -315,9 +315,3 @@ def former(request: Request, identity: SessionIdentity) -> FormerIdentity:
 
 def _joined(*parts: str) -> bytes:
     return "\0".join(parts).encode("utf-8", "surrogatepass")
-
-
-def length_of(headers: Headers) -> int:
-    """Return the length of a body as its head declares it; 0 where nothing is said."""
-    declared = content_length(headers)
-    return declared if isinstance(declared, int) else 0

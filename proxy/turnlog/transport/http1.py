@@ -12,7 +12,7 @@ from typing import Final
 import httptools
 from msgspec import Struct
 
-from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, framing
+from turnlog.wire.http.head import BadFraming, Body, Framing, framing
 from turnlog.wire.http.mend import mended
 
 HEAD_LIMIT: Final = 256 * 1024
@@ -24,7 +24,10 @@ READ_AHEAD: Final = 256 * 1024
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _BEGIN: Final = re.compile(_TOKEN + rb"{1,256}(?: |\Z)")
-_REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,256}) ([^ \r\n]+) HTTP/1\.([0-9])")
+_REQUEST_LINE: Final = re.compile(
+    rb"(" + _TOKEN + rb"{1,256}) (?:(/[^\x00-\x20\x7f]*)|([^ \r\n]+)) HTTP/1\.([0-9])"
+)
+"""Method, target in origin form, target in another form, minor version."""
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _AUTHORITY: Final = rb"(?:[^/?#@\[\]]*@)?(?:\[[0-9A-Za-z:.%]+\]|[^/?#:@\[\]]+)(?::[0-9]*)?"
 _AUTHORITY_FORM: Final = re.compile(_AUTHORITY)
@@ -35,12 +38,10 @@ _LENIENT: Final = {"lenient_chunked_length": True, "lenient_optional_cr_before_l
 # A mended head keeps control characters in values (RFC 9110, 5.5). The leniency for that would let NUL
 # and CR pass as well, which are gone there.
 _MENDED: Final = {**_LENIENT, "lenient_headers": True}
-_LENGTH_DIGITS: Final = 18
 _CONNECTION: Final = b"connection"
 _LENGTH: Final = b"content-length"
 _CODING: Final = b"transfer-encoding"
 _BY_SIZE: Final = {len(name): name for name in (_CONNECTION, _LENGTH, _CODING)}
-_FRAMING_FIELDS: Final = frozenset({_CONNECTION, _LENGTH, _CODING, b"host"})
 _TLS: Final = b"\x16\x03"
 _EMPTY_LINE: Final = b"\r\n\r\n"
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
@@ -97,12 +98,8 @@ def joined(before: bytes | bytearray, data: bytes) -> bytearray:
 # -- requests ------------------------------------------------------------------------------
 
 
-class RequestLine(Struct, frozen=True):
-    """The first line of a request."""
-
-    method: str
-    target: str
-    version: tuple[int, int]
+RequestLine = tuple[str, str, tuple[int, int]]
+"""Method, target and version of a request."""
 
 
 def begins_like_request(data: bytes | bytearray) -> Unreadable | None:
@@ -117,100 +114,39 @@ def read_request_line(line: bytes) -> RequestLine | Unreadable:
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
         return begins_like_request(line) or _LINE_REFUSED
-    method, target, minor = found.groups()
+    method, path, target, minor = found.groups()
     if method.upper() == b"CONNECT" != method:
         return _LINE_REFUSED  # a server may open a tunnel for it all the same
-    if not _is_target(method, target):
+    if path is None and not _is_target(method, target):
         return _TARGET_REFUSED
-    text = target.decode("utf-8", "surrogateescape")
+    text = (path or target).decode("utf-8", "surrogateescape")
     # Any token is a method, in the case in which it was written (RFC 9110, 9.1).
-    return RequestLine(method.decode(), text, (1, int(minor)))
+    return method.decode(), text, (1, int(minor))
 
 
 def _is_target(method: bytes, target: bytes) -> bool:
-    """Return whether a request may have this target (RFC 9112, 3.2)."""
-    if _CONTROL.search(target):
+    """Return whether a request may have this target, which is no path (RFC 9112, 3.2)."""
+    if _CONTROL.search(target) or target.startswith(b"/"):
         return False
-    if target.startswith(b"/"):
-        return True
     if target == b"*":
         return method.upper() == b"OPTIONS"
     form = _AUTHORITY_FORM if method == b"CONNECT" else _ABSOLUTE_FORM
     return form.fullmatch(target) is not None
 
 
-def read_request_fields(lines: bytes) -> list[tuple[bytes, bytes]] | Unreadable:
-    """Return the fields of a request; `lines` is its head behind the first line."""
+def read_request_fields(lines: bytes) -> tuple[tuple[bytes, bytes], ...] | Unreadable:
+    """Return the fields of a request; `lines` is its head from the end of the first line on."""
     found = _FieldCollector()
     parser = httptools.HttpRequestParser(found)
     try:
-        parser.feed_data(b"POST / HTTP/1.1\r\n" + lines)
+        parser.feed_data(b"POST / HTTP/1.1" + lines)
     except httptools.HttpParserUpgrade:
         pass  # nobody takes the offer up, and the head is whole
     except httptools.HttpParserError:
         return UNSOUND
     if not found.is_whole or len(found.headers) > FIELDS_LIMIT:
         return UNSOUND
-    return found.headers
-
-
-class RequestFraming(Struct, frozen=True):
-    """What the fields of a request say of its body's length and of the connection."""
-
-    is_sound: bool = True
-    """Whether no two readers could take it for different requests."""
-    hosts: int = 1
-    length: int = 0
-    """Of the body in bytes; negative where it comes in chunks."""
-    closes: bool = False
-    """Whether the connection carries no further request."""
-    stays: bool = False
-    """Whether it does in HTTP/1.0 as well."""
-
-    def is_sound_in(self, version: tuple[int, int]) -> bool:
-        """Return whether the fields may stand in a request of this version."""
-        if version >= (1, 1):
-            return self.is_sound and self.hosts == 1
-        # RFC 9112, 6.1: the framing of HTTP/1.0 with Transfer-Encoding is faulty.
-        return self.is_sound and self.hosts <= 1 and self.length >= 0
-
-    def is_persistent_in(self, version: tuple[int, int]) -> bool:
-        """Return whether the connection may carry another request (RFC 9112, 9.3)."""
-        return not self.closes and (self.stays or version >= (1, 1))
-
-
-def read_framing(headers: Headers) -> RequestFraming:
-    """Return what fields say of the body's length, and of the connection (RFC 9112, 6.3, 9.3).
-
-    Not sound are several lengths, one beside chunks, and codings other than `chunked` at the end
-    (RFC 9112, 6.1, 6.3, 11.2).
-    """
-    said: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        key = name.lower()
-        if key in _FRAMING_FIELDS:
-            said.setdefault(key, []).append(value)
-    lengths, codings = said.get(_LENGTH, []), said.get(_CODING, [])
-    length, is_sound = 0, len(lengths) + len(codings) <= 1
-    if codings:
-        length = -1
-        is_sound = is_sound and codings[0].rpartition(b",")[2].strip(b" \t").lower() == b"chunked"
-    elif lengths and is_sound:
-        is_sound = is_length(lengths[0])
-        length = int(lengths[0]) if is_sound else 0
-    options = _options(said.get(_CONNECTION, []))
-    return RequestFraming(
-        is_sound=is_sound,
-        hosts=len(said.get(b"host", [])),
-        length=length,
-        closes=b"close" in options,
-        stays=b"keep-alive" in options,
-    )
-
-
-def is_length(value: bytes) -> bool:
-    """Return whether a value of Content-Length is a number that can be one."""
-    return value.isdigit() and len(value) <= _LENGTH_DIGITS
+    return tuple(found.headers)
 
 
 # -- responses -----------------------------------------------------------------------------
@@ -287,11 +223,11 @@ def _is_persistent(version: bytes, said: list[bytes]) -> bool:
     is_default = version >= b"1.1" and version != b"2.0"
     if not said:
         return is_default
-    options = _options(said)
+    options = connection_options(said)
     return b"close" not in options and (is_default or b"keep-alive" in options)
 
 
-def _options(values: list[bytes]) -> set[bytes]:
+def connection_options(values: list[bytes]) -> set[bytes]:
     """Return the options that Connection fields name, in lower case."""
     return {option.strip(b" \t") for option in b",".join(values).lower().split(b",")}
 

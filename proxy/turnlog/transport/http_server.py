@@ -11,9 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from msgspec import Struct
-
-from turnlog.wire.http.head import Headers
 from turnlog.wire.http.mend import HEAD_END
 
 from .async_pipes import is_ended
@@ -28,7 +25,7 @@ from .http1 import (
     begins_like_request,
     joined,
 )
-from .message_heads import ReadHead, RequestHeads, RequestStart
+from .message_heads import RequestHeads, RequestStart
 from .wakeup import Wakeup
 
 _LOG: Final = logging.getLogger("turnlog.http_server")
@@ -116,16 +113,6 @@ class RequestBody:
         return data
 
 
-class AgentRequest(Struct, frozen=True, eq=False):
-    """A request as it was read."""
-
-    start: RequestStart
-    headers: Headers
-    """Fields as they came."""
-    body: bytes | RequestBody
-    """All of it, or what it is read from."""
-
-
 class AgentConnection(asyncio.Protocol):
     """One connection of an agent.
 
@@ -150,8 +137,8 @@ class AgentConnection(asyncio.Protocol):
         """What came and was not read: a head that is not whole, requests behind the present one."""
         self._searched = 0
         """How much of that was looked through for the end of a head."""
-        self._head: ReadHead | None = None
-        """That of the next request, while it waits for its body."""
+        self._head: tuple[RequestStart, int] | None = None
+        """That of the next request and its body's length, while it waits for the body."""
         self._begun_at: float | None = None
         """Since when the next request does not go on: from its first byte on, with a body from the latest."""
         self._body: RequestBody | None = None
@@ -183,8 +170,9 @@ class AgentConnection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         """Answer requests until the connection has carried its last one."""
+        stays = True
         try:
-            while not self._is_last:
+            while stays and not self._is_last:
                 request = self._read()
                 if self._paused:
                     self._resume_reading()
@@ -195,38 +183,38 @@ class AgentConnection(asyncio.Protocol):
                     self._idle_since = self._server.now
                     await self._wakeup
                     self._is_busy = True
-                elif not await self._answered(request):
-                    break
-                # No name keeps a request while the connection waits for the next one.
-                del request
+                else:
+                    stays = await self._answered(request)
         finally:
-            if self.transport is not None:
-                self.transport.close()
+            self.close()
 
-    async def _answered(self, request: AgentRequest | Unreadable) -> bool:
+    async def _answered(self, request: "Downstream | Unreadable") -> bool:
         """Answer a request; return whether another one may follow."""
         self._begun_at = None
         if isinstance(request, Unreadable):
             self._fail(request)
             await self._linger()
             return False
+        self.answering = request
+        if self.half_closed:
+            request.ask()
         try:
-            stays = await self._server.answer(self, request)
+            stays = await self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - an agent gets an answer, whatever fails here
             _LOG.exception("a request could not be handled", exc_info=error)
             self._fail(Unreadable("", 500))
             stays = False
-        if isinstance(request.body, RequestBody):
-            stays = await self._discard(request.body) and stays
+        if isinstance(request.content, RequestBody):
+            stays = await self._discard(request.content) and stays
         if self._came:
             # Whoever sends many at once is not answered before everybody else.
             await asyncio.sleep(0)
-        return stays and not self.is_last
+        return stays
 
-    def _read(self) -> AgentRequest | Unreadable | None:
+    def _read(self) -> "Downstream | Unreadable | None":
         """Return the request that has come, or why it cannot be read; `None` until it is here."""
         if self._head is not None:
-            return self._request(self._head)
+            return self._request(*self._head)
         if not self._searched:
             # Line ends between requests begin nothing (RFC 9112, 2.2).
             self._came = self._came.lstrip(b"\r\n")
@@ -248,33 +236,29 @@ class AgentConnection(asyncio.Protocol):
         self._searched = 0
         head = self._server.heads.read(bytes(came[:end]))
         self._came = bytes(came[end:])
-        return head if isinstance(head, Unreadable) else self._request(head)
+        return head if isinstance(head, Unreadable) else self._request(*head)
 
-    def _request(self, head: ReadHead) -> AgentRequest | Unreadable | None:
-        """Return the request that a head begins, with as much of its body as is here."""
-        length, came = head.length, self._came
+    def _request(self, start: RequestStart, length: int) -> "Downstream | Unreadable | None":
+        """Return the request that begins so, with as much of its body as is here."""
+        came = bytes(self._came)
         if 0 <= length <= len(came):
             self._head = None
-            self._came = bytes(came[length:])
-            return AgentRequest(head.start, head.headers, bytes(came[:length]))
+            self._came = came[length:]
+            return Downstream(self, start, length, came[:length])
         # Whoever expects 100 (Continue) sends no body before (RFC 9110, 10.1.1).
-        if 0 <= length <= _SMALL and b"expect" not in head.start.head.fields:
-            self._head = head
+        if 0 <= length <= _SMALL and b"expect" not in start.head.fields:
+            self._head = start, length
             self._begun_at = self._loop.time()
             return None
-        return self._with_rest(head, bytes(came))
-
-    def _with_rest(self, head: ReadHead, came: bytes) -> AgentRequest | Unreadable:
-        """Return a request whose body may go on behind what came of it."""
-        reader = BodyReader(head.length, Chunks() if head.length < 0 else None)
+        reader = BodyReader(length, Chunks() if length < 0 else None)
         try:
             self._came = reader.feed(came)
         except BadChunksError:
             return UNSOUND
         if not reader.missing:
-            return AgentRequest(head.start, head.headers, reader.take())
-        self._body = body = RequestBody(reader, self._resume_reading)
-        return AgentRequest(head.start, head.headers, body)
+            return Downstream(self, start, length, reader.take())
+        self._body = RequestBody(reader, self._resume_reading)
+        return Downstream(self, start, length, self._body)
 
     async def _linger(self) -> None:
         """End this side and drop what still comes, for `_LINGER`. The end of the connection cancels this."""
@@ -308,14 +292,18 @@ class AgentConnection(asyncio.Protocol):
         self._fail(Unreadable(detail, 408))
         if self._body is not None:
             self._body.end("the agent does not go on with its request")
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection once what was written has left."""
         if self.transport is not None:
             self.transport.close()
 
     def finish(self) -> None:
         """Close the connection once the present request is answered."""
         self._is_last = True
-        if not self._is_busy and self.transport is not None:
-            self.transport.close()
+        if not self._is_busy:
+            self.close()
 
     def check(self, now: float) -> None:
         """Close a connection that has carried nothing for long, or whose request does not go on."""
@@ -351,8 +339,7 @@ class AgentConnection(asyncio.Protocol):
             self._is_last = True
             self._fail(UNSOUND)
             body.end("the request's chunks are not sound")
-            if self.transport is not None:
-                self.transport.close()
+            self.close()
             return b""
         if body.is_whole:
             self._body = None
@@ -448,7 +435,7 @@ class AgentConnection(asyncio.Protocol):
         return str(name[0]) if name else ""
 
 
-Answer = Callable[[AgentConnection, AgentRequest], Awaitable[bool]]
+Answer = Callable[["Downstream"], Awaitable[bool]]
 """Answers a request; returns whether the connection can carry another one."""
 Refuse = Callable[[int, str], bytes]
 """Returns a whole answer to what could not be read or handled, given the status and why."""
@@ -502,8 +489,7 @@ class AgentServer:
             if late:
                 await asyncio.wait(late, timeout=grace)
         for connection in self.connections:
-            if connection.transport is not None:
-                connection.transport.close()
+            connection.close()
 
 
 class Downstream:
@@ -518,26 +504,31 @@ class Downstream:
     """Whether the answer's head has left."""
     finished = False
 
-    def __init__(self, agent: AgentConnection, request: AgentRequest) -> None:
-        self._agent = agent
-        self.content = request.body
+    def __init__(
+        self,
+        agent: AgentConnection,
+        start: RequestStart,
+        length: int,
+        content: bytes | RequestBody,
+    ) -> None:
+        self.agent = agent
+        """The connection that it came on."""
+        self.content = content
         """The body: all of it, or what it is read from."""
-        self.asked = start = request.start
+        self.length = length
+        """Of the body in bytes; negative where it comes in chunks."""
+        self.asked = start
         """Its line and fields, without Content-Length."""
         self.method = start.method
         self.target = start.target
-        self.headers = request.headers
         self.raw = start.head.raw
         """The fields without Content-Length."""
         self.head = start.head
-        agent.answering = self
-        if agent.half_closed:
-            self.ask()
 
     @property
     def has_ended(self) -> bool:
         """Whether the agent has ended its side of the connection, and perhaps both."""
-        return self._agent.has_ended
+        return self.agent.has_ended
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Return the body and whether that is all of it; stop early above `limit` bytes."""
@@ -568,12 +559,12 @@ class Downstream:
             return
         if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
-            self._write_start(_CONTINUE)
+            self._write(_CONTINUE, is_start=True)
 
     def interim(self, status: int, reason: bytes, lines: bytes) -> None:
         """Forward an interim answer (1xx) at once; HTTP/1.0 knows none (RFC 9110, 15.2)."""
         if not self.begun and self.asked.version >= (1, 1) and self._transport is not None:
-            self._write_start(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines))
+            self._write(b"HTTP/1.1 %d %b%b\r\n\r\n" % (status, reason, lines), is_start=True)
 
     def ask(self) -> bool:
         """Send a byte that any answer to come will have, to see whether the agent is there.
@@ -599,16 +590,16 @@ class Downstream:
         """
         length = b"\r\nContent-Length: %d" % len(body)
         head = self._head(status, reason, lines, length)
-        self._write_start(head if self.method == _HEAD else head + body)
+        self._write(head if self.method == _HEAD else head + body, is_start=True)
         self.begun = self.finished = True
-        if self._agent.writing_paused:
-            await self._agent.drained()
+        if self.agent.writing_paused:
+            await self.agent.drained()
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Write an answer that never has a body (to HEAD; 204; 304); a length may be given."""
-        self._write_start(self._head(status, reason, lines))
+        self._write(self._head(status, reason, lines), is_start=True)
         self.begun = self.finished = True
-        await self._agent.drained()
+        await self.agent.drained()
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
@@ -619,17 +610,17 @@ class Downstream:
             self._chunked = True
         else:
             self._until_close = True
-        self._write_start(self._head(status, reason, lines))
+        self._write(self._head(status, reason, lines), is_start=True)
         self.begun = True
-        await self._agent.drained()
+        await self.agent.drained()
 
     async def write(self, data: bytes) -> None:
         """Write a piece of the body; wait while the agent reads slowly."""
         if data:
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self._ahead = 0
-            if self._agent.writing_paused:
-                await self._agent.drained()
+            if self.agent.writing_paused:
+                await self.agent.drained()
 
     async def end(self, last: bytes = b"") -> None:
         """Write the last piece and the end of the message."""
@@ -639,7 +630,7 @@ class Downstream:
         elif last:
             self._write(last)
         self.finished = True
-        await self._agent.drained()
+        await self.agent.drained()
 
     def end_now(self) -> None:
         """Write the end of the message without waiting, because turnlog stops."""
@@ -648,7 +639,7 @@ class Downstream:
 
     def abort(self) -> None:
         """End the connection in a way that a cut answer cannot look whole."""
-        transport = self._agent.transport
+        transport = self.agent.transport
         if transport is None:
             return
         if self._until_close and not self.finished:
@@ -669,12 +660,12 @@ class Downstream:
             self.abort()
         else:
             head, end, _ = data.partition(b"\r\n\r\n")
-            self._write_start(head + end if self.method == _HEAD else data)
+            self._write(head + end if self.method == _HEAD else data, is_start=True)
         self.finished = True
 
     def done(self) -> bool:
         """Release the connection; return whether it can carry another request."""
-        self._agent.answering = None
+        self.agent.answering = None
         return self.finished and self.asked.keeps and not self._until_close
 
     @property
@@ -685,7 +676,7 @@ class Downstream:
 
     def _head(self, status: int, reason: bytes, lines: bytes, length: bytes = b"") -> bytes:
         keep = b""
-        if not self.asked.keeps or self._until_close or self._agent.is_last:
+        if not self.asked.keeps or self._until_close or self.agent.is_last:
             keep = b"\r\nConnection: close"
         elif self.asked.version < (1, 1):
             keep = b"\r\nConnection: keep-alive"
@@ -694,17 +685,14 @@ class Downstream:
     @property
     def _transport(self) -> asyncio.Transport | None:
         """The transport, if it can be written to."""
-        transport = self._agent.transport
+        transport = self.agent.transport
         return None if transport is None or transport.is_closing() else transport
 
-    def _write_start(self, data: bytes) -> None:
-        """Write what begins like any answer, but for what was sent ahead of it."""
-        if self._ahead:
+    def _write(self, data: bytes, *, is_start: bool = False) -> None:
+        """Write data; what begins like any answer without what was sent of that before its time."""
+        if is_start and self._ahead:
             data, self._ahead = data[self._ahead :], 0
-        self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        transport = self._agent.transport
+        transport = self.agent.transport
         if transport is None or transport.is_closing():
             raise Gone("the agent closed its connection")
         transport.write(data)

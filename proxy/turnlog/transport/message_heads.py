@@ -1,9 +1,10 @@
-"""Heads of messages, worked out once: agents and servers send the same ones again and again.
+"""Heads of messages, as far as turnlog reads and changes them.
 
-What depends on a head alone is remembered by its fields, but for Content-Length, which the
-connections write anew.
+Agents send the same fields again and again, so what those say is remembered (decision 71); but for
+Content-Length, which the connections write anew.
 """
 
+import re
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
@@ -12,6 +13,7 @@ from msgspec import Struct, structs
 from turnlog.wire.http.head import (
     OWN_PREFIX,
     Headers,
+    fields,
     is_sealed,
     media_of,
     request_headers,
@@ -22,10 +24,8 @@ from turnlog.wire.http.reference import LEADING, led_back
 
 from .http1 import (
     UNSOUND,
-    RequestFraming,
     Unreadable,
-    is_length,
-    read_framing,
+    connection_options,
     read_request_fields,
     read_request_line,
 )
@@ -33,7 +33,9 @@ from .routes import Route
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
-_LENGTHS: Final = frozenset({b"Content-Length", b"content-length", b"CONTENT-LENGTH"})
+# A line with the length of a body. To take it out of a head makes no other line of any, since a line that
+# would go on with it, or with the one before it, is refused.
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)", re.IGNORECASE)
 HEADS: Final = 1024
 """Heads remembered of each kind."""
 _FIELDS: Final = 64
@@ -47,10 +49,10 @@ Way = tuple[Raw, bytes]
 
 
 class RequestHead(Struct, frozen=True, eq=False):
-    """What a request's fields say; the same object as often as they come."""
+    """What a request's fields say, but for Content-Length; the same object as often as they come."""
 
     raw: Raw
-    """The fields, without Content-Length."""
+    """The fields."""
     fields: dict[bytes, bytes]
     """First value of each field, by its name in lower case. Not to be changed."""
     text: dict[bytes, str]
@@ -60,11 +62,18 @@ class RequestHead(Struct, frozen=True, eq=False):
     """Whether they are few and short enough to be remembered."""
     speaks_mcp: bool = False
     """Whether its sender takes a stream of events, or says things of MCP."""
-    framing: RequestFraming = RequestFraming()
+    is_sound: bool = True
+    """Whether no two readers could take them for those of different requests (RFC 9112, 6.1, 6.3, 11.2)."""
+    is_chunked: bool = False
+    """Whether the body comes in chunks."""
+    closes: bool = False
+    """Whether the connection carries no further request (RFC 9112, 9.3)."""
+    stays: bool = False
+    """Whether it does in HTTP/1.0 as well."""
 
 
-class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
-    """A request's line and fields, but for Content-Length; the same object as often as they come."""
+class RequestStart(Struct, frozen=True, kw_only=True):
+    """A request's line and fields, but for Content-Length."""
 
     method: str
     target: str
@@ -73,23 +82,11 @@ class RequestStart(Struct, frozen=True, kw_only=True, eq=False):
     """Whether the connection may carry another request."""
     head: RequestHead
     """What they say."""
-    length: int = 0
-    """Of the body in bytes, where Content-Length has an unusual spelling; negative for chunks."""
 
     @property
     def is_ordinary(self) -> bool:
         """Whether it is small enough to be remembered."""
         return self.head.is_moderate and len(self.target) <= _BYTES
-
-
-class ReadHead(Struct, frozen=True, eq=False):
-    """The head of one request."""
-
-    start: RequestStart
-    headers: Raw
-    """The fields as they came."""
-    length: int
-    """Of the body in bytes; negative where it comes in chunks."""
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
@@ -131,31 +128,36 @@ class Memo(Generic[_K, _V]):
         return known
 
 
-def without_lengths(headers: Headers) -> Raw:
-    """Return the fields without Content-Length in its usual spellings."""
-    return tuple([pair for pair in headers if pair[0] not in _LENGTHS])
-
-
 def is_moderate(raw: Raw) -> bool:
     """Tell whether a head is small enough to be remembered."""
     return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
 
 
 def read_request(raw: Raw) -> RequestHead:
-    """Return what a request's fields say."""
-    fields: dict[bytes, bytes] = {}
+    """Return what a request's fields say, of which none is a sound Content-Length."""
+    given: dict[bytes, bytes] = {}
     repeated: set[bytes] = set()
     for name, value in raw:
         key = name.lower()
-        if key in fields:
+        if key in given:
             repeated.add(key)
         else:
-            fields[key] = value
-    text = {name: value.decode("latin-1") for name, value in fields.items()}
-    takes_events = b"text/event-stream" in fields.get(b"accept", b"").lower()
-    speaks_mcp = takes_events or any(name.startswith(b"mcp-") for name in fields)
+            given[key] = value
+    coding = given.get(b"transfer-encoding", b"chunked")
+    unsound = {b"host", b"transfer-encoding"} & repeated or b"content-length" in given
+    options = connection_options(fields(raw, b"connection"))
+    takes_events = b"text/event-stream" in given.get(b"accept", b"").lower()
     return RequestHead(
-        raw, fields, text, frozenset(repeated), is_moderate(raw), speaks_mcp, read_framing(raw)
+        raw,
+        given,
+        {name: value.decode("latin-1") for name, value in given.items()},
+        frozenset(repeated),
+        is_moderate=is_moderate(raw),
+        speaks_mcp=takes_events or any(name.startswith(b"mcp-") for name in given),
+        is_sound=not unsound and coding.rpartition(b",")[2].strip(b" \t").lower() == b"chunked",
+        is_chunked=b"transfer-encoding" in given,
+        closes=b"close" in options,
+        stays=b"keep-alive" in options,
     )
 
 
@@ -208,60 +210,51 @@ def read_answer(raw: Raw) -> AnswerHead:
 
 
 class RequestHeads:
-    """Reads the heads of requests; what does not depend on Content-Length is worked out once."""
+    """Reads the heads of requests."""
 
     def __init__(self) -> None:
-        self.read = Memo(self._read, lambda head: len(head) <= _BYTES)
-        """Returns what a whole head says. That depends on its bytes alone, and most agents send a few
-        heads again and again: a fifth of what a call costs in `transport` (decision 56)."""
-        self._head = Memo(read_request, is_moderate)
-        self._starts: dict[tuple[bytes, RequestHead], RequestStart] = {}
+        self._known: dict[bytes, RequestHead] = {}
+        """What fields say, by their lines as they came, but for Content-Length."""
 
-    def _read(self, head: bytes) -> ReadHead | Unreadable:
-        line, _, lines = head.partition(b"\r\n")
-        found = read_request_fields(lines)
+    def read(self, head: bytes) -> tuple[RequestStart, int] | Unreadable:
+        """Return how a request begins, and the length of its body: negative where it comes in chunks."""
+        end = head.find(b"\r\n")
+        line = read_request_line(head[:end])
+        if isinstance(line, Unreadable):
+            return line
+        lines, length = head[end:], 0
+        if said := _LENGTH.search(lines):
+            lines, length = lines[: said.start()] + lines[said.end() :], int(said[1])
+        found = self._known.get(lines) or self._read(lines)
         if isinstance(found, Unreadable):
-            # What is wrong with the first line says more of what came.
-            refused = read_request_line(line)
-            return refused if isinstance(refused, Unreadable) else found
-        headers = tuple(found)
-        raw = without_lengths(headers)
-        fields = self._head(raw)
-        start = self._starts.get((line, fields)) or self._begun(line, fields)
-        if isinstance(start, Unreadable) or len(raw) == len(headers):
-            return (
-                start if isinstance(start, Unreadable) else ReadHead(start, headers, start.length)
-            )
-        length = b""
-        for name, value in headers:
-            if name in _LENGTHS:
-                length = value
-                break
-        # Several, or one beside chunks, may end where another reader sees no end (RFC 9112, 6.3).
-        is_sound = len(raw) == len(headers) - 1 and not start.length and is_length(length)
-        return ReadHead(start, headers, int(length)) if is_sound else UNSOUND
-
-    def _begun(self, line: bytes, fields: RequestHead) -> RequestStart | Unreadable:
-        """Return how a request begins, for the first time."""
-        said = read_request_line(line)
-        if isinstance(said, Unreadable):
-            return said
-        framing, version = fields.framing, said.version
-        if not framing.is_sound_in(version):
+            return found
+        method, target, version = line
+        if version >= (1, 1):
+            is_sound, keeps = b"host" in found.fields, not found.closes
+        else:
+            # RFC 9112, 6.1: the framing of HTTP/1.0 with Transfer-Encoding is faulty.
+            is_sound, keeps = not found.is_chunked, found.stays and not found.closes
+        if found.is_chunked:
+            # One beside chunks may end where another reader sees no end (RFC 9112, 6.3).
+            is_sound, length = is_sound and said is None, -1
+        if not is_sound:
             return UNSOUND
-        start = RequestStart(
-            method=said.method,
-            target=said.target,
-            version=version,
-            keeps=framing.is_persistent_in(version),
-            head=fields,
-            length=framing.length,
-        )
-        if start.is_ordinary:
-            if len(self._starts) >= HEADS:
-                self._starts.clear()
-            self._starts[line, fields] = start
-        return start
+        start = RequestStart(method=method, target=target, version=version, keeps=keeps, head=found)
+        return start, length
+
+    def _read(self, lines: bytes) -> RequestHead | Unreadable:
+        """Return what the lines of fields say that are not known."""
+        given = read_request_fields(lines)
+        if isinstance(given, Unreadable):
+            return given
+        found = read_request(given)
+        if not found.is_sound:
+            return UNSOUND
+        if found.is_moderate and len(lines) <= _BYTES:
+            if len(self._known) >= HEADS:
+                self._known.clear()
+            self._known[lines] = found
+        return found
 
 
 class Heads:

@@ -33,7 +33,7 @@ class Audience:
         self._gone = False
         self.method = down.method
         self.raw = down.raw
-        self.headers: Headers = down.headers
+        self.length = down.length
 
     @property
     def can_hush(self) -> bool:

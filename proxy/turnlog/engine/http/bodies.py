@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, structs
 
-from turnlog.engine.agent_request import MCP_LIMIT, Request, length_of
+from turnlog.engine.agent_request import MCP_LIMIT, Request
 from turnlog.engine.context import Context
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.rules.http_tools import normalized_path
@@ -44,7 +44,7 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body, transport), body
-    size, closes = length_of(down.headers), _may_deny(context, request, transport)
+    size, closes = max(down.length, 0), _may_deny(context, request, transport)
     denied = (
         _denied(context, request, body[:START], size, transport, whole=False) if closes else None
     )
@@ -137,7 +137,7 @@ async def _large(
     said = start or _named(request)
     if not whole:
         exchange = McpExchange(
-            context, request, (said,), size=length_of(down.headers), start=body[:START], cut=True
+            context, request, (said,), size=max(down.length, 0), start=body[:START], cut=True
         )
         return exchange, down.rest(body)
     text = request.decoded(body)

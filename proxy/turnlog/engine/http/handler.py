@@ -19,8 +19,8 @@ from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Content, Failure
-from turnlog.transport.http_server import AgentConnection, AgentRequest, Downstream, Gone
-from turnlog.transport.message_heads import Heads, Memo, RequestStart, lines
+from turnlog.transport.http_server import AgentConnection, Downstream, Gone
+from turnlog.transport.message_heads import Heads, RequestStart, lines
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 
 from .admission import Admission, Refused
@@ -60,22 +60,19 @@ class Handler:
             context.clean,
         )
         self._heads = Heads()
-        self._route = Memo(self._route_of, lambda start: start.is_ordinary)
-        """By a request's line and fields: settings stay what they are as long as this handler."""
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
         self._quiet: asyncio.Event | None = None
         """Set when no request is under way, where somebody waits for that."""
 
-    async def __call__(self, agent: AgentConnection, request: AgentRequest) -> bool:
+    async def __call__(self, down: Downstream) -> bool:
         """Answer one request; tell whether its connection may carry another.
 
         Cancelled when that is lost.
         """
-        down = Downstream(agent, request)
         self.in_flight += 1
         try:
-            await self._handle(down, agent)
+            await self._handle(down, down.agent)
         except Gone:
             down.abort()
         finally:
@@ -142,9 +139,9 @@ class Handler:
         """
         before: Request | None = agent.memory
         channels = self._context.channels
-        if before is not None and before.asked is asked and not channels.by_endpoint:
+        if before is not None and before.asked == asked and not channels.by_endpoint:
             return before
-        route = self._route(asked)
+        route = self._route_of(asked)
         if route is None:
             return None
         channel = channels.find(route)

@@ -39,7 +39,7 @@ from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content, Interim
 from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines
 from turnlog.transport.routes import Route, Target
-from turnlog.wire.http.head import changed_body, content_length, fields, notice_headers
+from turnlog.wire.http.head import changed_body, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .audience import Audience
@@ -385,7 +385,6 @@ class HttpCarrier(Struct, eq=False):
             head += self._key(attempt.ask.key_sent)
         if target.is_command:
             self._exchange.progress.late = self._exchange.late_reader()
-        length = None if isinstance(content, bytes) else content_length(self._down.headers)
         return self._way.send(
             target,
             self._down.method,
@@ -393,7 +392,7 @@ class HttpCarrier(Struct, eq=False):
             head,
             content,
             self._exchange.progress,
-            length=length if isinstance(length, int) else None,
+            length=self._down.length if self._down.length >= 0 else None,
             interim=self._interim,
         )
 
@@ -419,7 +418,7 @@ class HttpCarrier(Struct, eq=False):
 
     def _key(self, sent: str) -> bytes:
         """Return the line of an idempotency key that the caller did not send in this way itself."""
-        if fields(self._down.headers, KEY):
+        if fields(self._down.raw, KEY):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
 
