@@ -71,7 +71,10 @@ def canonical_of_decoded(value: object, data: bytes) -> tuple[str, bytes]:
 
     `data` must not repeat a key; it may be a part of the document that was decoded.
     """
-    return canonical(data) if _may_have_astral(data) else (SHA256, _encode_sorted(value))
+    is_plain = data.isascii() and data.find(b"\\") < 0
+    if not is_plain and _may_have_astral(data):
+        return canonical(data)
+    return SHA256, _encode_sorted(value)
 
 
 def is_deep(data: bytes) -> bool:

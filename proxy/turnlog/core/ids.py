@@ -8,6 +8,7 @@ _BLOCK_BYTES = 4096
 _RANDOM_BYTES = 10  # of an identifier, with the bits of version and variant among them
 _RANDOM_MASK = b"\x0f\xff\x3f".ljust(_RANDOM_BYTES, b"\xff")
 _VERSION_BITS = b"\x70\x00\x80".ljust(_RANDOM_BYTES, b"\0")
+_LATEST = 0xFFFF_FFFF_FFFF  # ms since 1970
 
 
 class Entropy:
@@ -39,16 +40,12 @@ class Ids:
 
     def new(self, at: int) -> bytes:
         """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC."""
-        return _timestamp(at) + self._ends.take(_RANDOM_BYTES)
+        return (at // 1_000_000 & _LATEST).to_bytes(6) + self._ends.take(_RANDOM_BYTES)
 
 
 def uuid7(at: int, entropy: bytes) -> bytes:
     """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC; `entropy` holds 10 random bytes."""
-    return _timestamp(at) + _random_parts(entropy)
-
-
-def _timestamp(at: int) -> bytes:
-    return (at // 1_000_000 & 0xFFFF_FFFF_FFFF).to_bytes(6)
+    return (at // 1_000_000 & _LATEST).to_bytes(6) + _random_parts(entropy)
 
 
 def _random_parts(entropy: bytes) -> bytes:
@@ -61,7 +58,9 @@ def _random_parts(entropy: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def to_text(identifier: bytes) -> str:
-    """Return the hyphenated form of a 16-byte identifier."""
+    """Return the hyphenated form of a 16-byte identifier; nothing of an empty one."""
+    if not identifier:
+        return ""
     start, middle, end = identifier[:4], identifier[4:10], identifier[10:]
     return f"{start.hex()}-{middle.hex('-', 2)}-{end.hex()}"
 

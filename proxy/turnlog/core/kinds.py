@@ -259,17 +259,13 @@ class RequestKind(StrEnum):
 
 LOOKUPS: Final = frozenset({"resources/read", "prompts/get"})
 """MCP methods that are recorded and only look something up: no rules or limits apply to them."""
-_MCP_METHODS: Final = frozenset({"tools/call", *LOOKUPS})
+MCP_METHODS: Final = frozenset({"tools/call", *LOOKUPS})
+"""MCP methods that are recorded; any other method is one of plain HTTP."""
 
 
 def request_kind(method: str) -> RequestKind:
     """Return the kind of a recorded request; every other method is one of plain HTTP."""
-    return RequestKind(method) if method in _MCP_METHODS else RequestKind.HTTP
-
-
-def is_mcp_method(method: str) -> bool:
-    """Return whether a recorded request with this method is one of MCP."""
-    return method in _MCP_METHODS
+    return RequestKind(method) if method in MCP_METHODS else RequestKind.HTTP
 
 
 def is_tool_call(method: str) -> bool:

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import Effect, Flag, Rung, TurnSource, is_mcp_method, is_tool_call
+from turnlog.core.kinds import LOOKUPS, MCP_METHODS, Effect, Flag, Rung, TurnSource
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.exchange.events import AppendOutcome
 from turnlog.rules.model import Access, RequiredProvenance
@@ -192,12 +192,12 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_mcp(self) -> bool:
         """Whether this is a request of MCP, and not of a plain HTTP tool."""
-        return is_mcp_method(self.method)
+        return self.method in MCP_METHODS
 
     @property
     def is_call(self) -> bool:
         """Whether this is the call of a tool, and not a read that is only recorded."""
-        return is_tool_call(self.method)
+        return self.method not in LOOKUPS
 
     @property
     def may_be_guarded(self) -> bool:

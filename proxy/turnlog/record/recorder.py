@@ -17,15 +17,27 @@ from turnlog.core import ids
 from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Durability, Effect, ErrorKind, Flag, NoteKind, Status, WhenFull
+from turnlog.core.kinds import (
+    MCP_METHODS,
+    Durability,
+    Effect,
+    ErrorKind,
+    Flag,
+    NoteKind,
+    Status,
+    WhenFull,
+)
 from turnlog.core.turns import LoopDetector
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
     CallBug,
+    CallEnded,
+    CallRetried,
     CallStarted,
     Log,
     ProxyFaulted,
     RecorderFailed,
+    RetryAbandoned,
     SessionOpened,
     StoreFailed,
     StoreFilled,
@@ -33,7 +45,6 @@ from turnlog.observe.events import (
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
 
-from . import call_log_events
 from .attempt import AnswerFacts, Ask, Attempt
 from .drafts import Drafter, retell
 from .unread import Unread
@@ -118,7 +129,8 @@ class Recorder:
             draft = await asyncio.to_thread(self._drafter.intent, ask)
         else:
             draft = self._drafter.intent(ask)
-        attempt = self._attempt(ask, draft.facts)
+        waits = ask.effect not in self._unwaited
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, past=ask.past)
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
         try:
@@ -135,7 +147,7 @@ class Recorder:
         except ValueError as error:
             self._unrecorded(ask, StoreError(str(error)))
         if self._says_started:
-            self._log.emit(call_log_events.started(ask))
+            self._log.emit(_started(ask))
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
@@ -164,10 +176,12 @@ class Recorder:
         asked = structs.replace(ask, effect_link=b"")
         draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
-        attempt = self._attempt(ask, draft.facts)
+        waits = ask.effect not in self._unwaited
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, past=ask.past)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
-        self._notice_loop(attempt, ending, reply)
+        if ending.error:
+            self._notice_loop(attempt, ending, reply)
         attempt.flags = _flags(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
@@ -178,14 +192,9 @@ class Recorder:
             attempt.outcome = attempt.intent.more
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
-        unrecorded = attempt.intent is None
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
-        self._log.emit(
-            call_log_events.ended(
-                attempt, outcome.facts, unrecorded=unrecorded, summary=self._summary(outcome)
-            )
-        )
+        self._on_written(attempt, outcome, attempt.intent is not None)
         return attempt
 
     def note(
@@ -252,7 +261,8 @@ class Recorder:
         if ending.kind == _UNVERIFIED:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.ending, attempt.retry_after = ending, reply.retry_after
-        self._notice_loop(attempt, ending, reply)
+        if ending.error:
+            self._notice_loop(attempt, ending, reply)
         attempt.tell(ending)
         if attempt.driver is not None:
             recorded = attempt.driver.on_judged(attempt, ours=bool(reply.said))
@@ -267,18 +277,17 @@ class Recorder:
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
             )
         else:
-            ticket = self._finish(attempt, self._drafter.outcome(attempt, ending, reply))
+            ticket = self._submit_outcome(attempt, self._drafter.outcome(attempt, ending, reply))
         attempt.outcome = ticket
         return ticket if attempt.waits else None
 
     def _notice_loop(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
-        """Mark an outcome by which the same call has failed the same way once too often."""
+        """Mark a failure by which the same call has failed the same way once too often."""
         ask = attempt.ask
         if Flag.REDIRECTED in reply.flags:
             return  # whoever follows it goes on with the same call
-        # Only failures pay. Of what is not known whole nobody knows whether it is the same.
-        if not (ending.error and ask.arguments and ask.complete and ask.says_all):
-            return
+        if not (ask.arguments and ask.complete and ask.says_all):
+            return  # what is not known whole may not be the same
         large = len(ask.arguments) > OFF_LOOP
         asked = ask.arguments if large else (ask.canonical or canonical(ask.arguments))[1]
         which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
@@ -294,26 +303,28 @@ class Recorder:
     ) -> Ticket | None:
         """Read large content in a thread, so that other calls go on meanwhile."""
         draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
-        return self._finish(attempt, draft)
+        return self._submit_outcome(attempt, draft)
 
-    def _finish(self, attempt: Attempt, draft: Draft) -> Ticket | None:
-        # Only who waits for the disk is told of an answer that was handed on without it.
-        summary = self._summary(draft)
-        told = partial(self._tell, attempt, draft.facts, summary) if attempt.waits else None
-        ticket = self._submit_outcome(draft, told)
-        if ticket is None or told is None:
-            self._tell(attempt, draft.facts, summary, ticket is not None)
+    def _submit_outcome(self, attempt: Attempt, draft: Draft) -> Ticket | None:
+        on_written = partial(self._on_written, attempt, draft) if attempt.waits else None
+        ticket = None
+        if draft.intent is not None:
+            try:
+                ticket = self._store.submit(draft, wait=attempt.waits, told=on_written)
+            except (StoreError, ValueError) as error:
+                self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+        if ticket is None or on_written is None:
+            self._on_written(attempt, draft, ticket is not None)
         return ticket
 
-    def _summary(self, outcome: Draft) -> str:
-        return outcome.body.summary if self._tells_content and outcome.body is not None else ""
-
-    def _tell(self, attempt: Attempt, facts: Facts, summary: str, written: bool) -> None:
+    def _on_written(self, attempt: Attempt, outcome: Draft, written: bool) -> None:
+        """Log the end of an attempt, and release its answer where that has waited for the disk."""
         if attempt.waits and attempt.driver is not None:
             attempt.driver.on_outcome_written(written=written)
-        self._log.emit(
-            call_log_events.ended(attempt, facts, unrecorded=not written, summary=summary)
-        )
+        event = _ended(attempt, outcome.facts, outcome.body if self._tells_content else None)
+        if not written:
+            event = structs.replace(event, flags=(*event.flags, Flag.UNRECORDED))
+        self._log.emit(event)
 
     def _met(self, session: SessionRef) -> None:
         # Those whose intent fails never get an id; they must not pile up.
@@ -336,12 +347,34 @@ class Recorder:
 
     def retried(self, attempt: Attempt, delay: float) -> None:
         """Log that another attempt follows, after `delay` seconds."""
-        if attempt.ending is not None:
-            self._log.emit(call_log_events.retried(attempt.ask, attempt.ending, delay))
+        if (ending := attempt.ending) is None:
+            return
+        ask = attempt.ask
+        self._log.emit(
+            CallRetried(
+                session=ids.to_text(ask.session.id or b""),
+                call=ids.to_text(ask.call),
+                attempt=ask.number,
+                server=ask.server,
+                tool=ask.tool,
+                kind=ending.kind,
+                delay_ns=round(delay * 1e9),
+            )
+        )
 
     def abandoned(self, attempt: Attempt, reason: StopReason) -> None:
         """Log that the attempt which was to follow is not made."""
-        self._log.emit(call_log_events.abandoned(attempt.ask, reason))
+        ask = attempt.ask
+        self._log.emit(
+            RetryAbandoned(
+                session=ids.to_text(ask.session.id or b""),
+                call=ids.to_text(ask.call),
+                attempt=ask.number,
+                server=ask.server,
+                tool=ask.tool,
+                reason=reason,
+            )
+        )
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
         """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
@@ -355,7 +388,7 @@ class Recorder:
         """Log that something happened to a call that cannot happen at its stage."""
         self._log.emit(
             CallBug(
-                session=ids.to_text(ask.session.id) if ask.session.id else "",
+                session=ids.to_text(ask.session.id or b""),
                 call=ids.to_text(ask.call),
                 server=ask.server,
                 tool=ask.tool,
@@ -380,20 +413,20 @@ class Recorder:
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
         facts = self._drafter.facts(ask, ask.flags)
-        attempt = self._attempt(ask, facts)
-        attempt.intent = intent
-        attempt.n, attempt.ended = n, True
-        return attempt
+        return Attempt(
+            ask,
+            facts,
+            facts.clock,
+            self.waits(ask),
+            intent=intent,
+            n=n,
+            ended=True,
+            past=ask.past,
+        )
 
     def waits(self, ask: Ask) -> bool:
         """Return whether the disk is waited for: before a call leaves, and before its answer does."""
         return ask.effect not in self._unwaited
-
-    def _attempt(self, ask: Ask, facts: Facts) -> Attempt:
-        waits = self.waits(ask)
-        if ask.past is not None:
-            return Attempt(ask, facts, facts.clock, waits=waits, past=ask.past)
-        return Attempt(ask, facts, facts.clock, waits=waits)
 
     def _unrecorded(self, ask: Ask, error: StoreError) -> None:
         """Log that a request cannot be recorded; raise `error` where it has to be refused: calls only."""
@@ -418,14 +451,75 @@ class Recorder:
             when_full=self._when_full,
         )
 
-    def _submit_outcome(self, draft: Draft, told: Callable[[bool], None] | None) -> Ticket | None:
-        if draft.intent is None:
-            return None
-        try:
-            return self._store.submit(draft, wait=told is not None, told=told)
-        except (StoreError, ValueError) as error:
-            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
-            return None
+
+def _started(ask: Ask) -> CallStarted:
+    """Return what is logged once an attempt has its intent."""
+    return CallStarted(
+        session=ids.to_text(ask.session.id or b""),
+        call=ids.to_text(ask.call),
+        leg=ask.leg,
+        attempt=ask.number,
+        server=ask.server,
+        tool=ask.tool,
+        method=ask.method if ask.is_mcp else "",
+        http_method="" if ask.is_mcp else ask.method,
+        protocol=ask.protocol if ask.is_mcp else "",
+        effect=ask.effect,
+        bytes_in=ask.size,
+        flags=ask.flags,
+        trace=ask.trace,
+    )
+
+
+def _ended(attempt: Attempt, facts: Facts, content: CommitBody | None) -> CallEnded:
+    """Return what is logged once an attempt has its outcome: `facts`, and `content` where it is told."""
+    ask, is_mcp = attempt.ask, attempt.ask.method in MCP_METHODS
+    flags = facts.flags
+    if attempt.facts.flags:
+        # As the call's row has them: what was said of its input counts as well.
+        flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
+    event = CallEnded(
+        session=ids.to_text(ask.session.id or b""),
+        call=ids.to_text(ask.call),
+        server=ask.server,
+        tool=ask.tool,
+        method=ask.method if is_mcp else "",
+        protocol=ask.protocol if is_mcp else "",
+        status=facts.status,
+        executed=facts.executed,
+        effect=facts.effect,
+        phase=facts.phase,
+        http_status=facts.http_status,
+        duration_ns=facts.duration,
+        bytes_in=facts.bytes_in,
+        bytes_out=facts.bytes_out,
+        flags=flags,
+    )
+    # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+    if content is not None:
+        said = content.summary
+        event = structs.replace(event, input_summary=attempt.preview, output_summary=said)
+    if not is_mcp:
+        version = ask.protocol.partition("/")[2]
+        event = structs.replace(event, http_method=ask.method, http_version=version)
+    placed = attempt.intent.placed if attempt.intent is not None else None
+    if placed is not None:
+        link = placed.link
+        event = structs.replace(event, seq=link.seq, turn=link.turn, step=link.step)
+    is_first = ask.number == 1 and not ask.leg
+    if is_first and not (facts.error or attempt.reason or facts.trace) and facts.code is None:
+        return event
+    return structs.replace(
+        event,
+        leg=ask.leg,
+        attempt=ask.number,
+        error=facts.error,
+        kind=facts.error_kind,
+        retry=facts.retry,
+        reason=attempt.reason,
+        code=facts.code,
+        trace=facts.trace,
+    )
 
 
 def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:

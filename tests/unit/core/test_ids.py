@@ -64,6 +64,10 @@ def test_the_text_form_is_read_back(at: int, dice: bytes) -> None:
     assert len(to_text(made)) == 36
 
 
+def test_what_has_no_identifier_yet_has_no_text() -> None:
+    assert to_text(b"") == ""
+
+
 @pytest.mark.parametrize("text", ["", "xyz", "0123", "g" * 32])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"badly formed|invalid literal"):

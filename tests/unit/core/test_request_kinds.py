@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.core.kinds import RequestKind, is_mcp_method, is_tool_call, request_kind
+from turnlog.core.kinds import MCP_METHODS, RequestKind, is_tool_call, request_kind
 
 ROWS = [
     ("tools/call", RequestKind.TOOLS_CALL, True, True),
@@ -17,7 +17,7 @@ ROWS = [
 def test_the_kind_of_a_request_follows_from_its_method(
     method: str, operation: RequestKind, of_mcp: bool, call: bool
 ) -> None:
-    assert (request_kind(method), is_mcp_method(method), is_tool_call(method)) == (
+    assert (request_kind(method), method in MCP_METHODS, is_tool_call(method)) == (
         operation,
         of_mcp,
         call,
