@@ -118,7 +118,8 @@ _SAME_AGAIN = frozenset({307, 308})
 """Redirects that preserve method and body (RFC 9110 sections 15.4.8 and 15.4.9)."""
 _NOT_MODIFIED = 304
 _OK: Final = Status.OK
-_SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
+SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
+"""The ending of most calls."""
 
 
 def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
@@ -196,7 +197,7 @@ def _strictest(one: RetryClass, other: RetryClass) -> RetryClass:
 def succeeded(status: Status = _OK) -> Ending:
     """Return the ending of an attempt without an error."""
     if status is _OK:
-        return _SUCCESS
+        return SUCCESS
     # What was accepted, or waits for input, may or may not have begun.
     return Ending(status=status, phase=Phase.DONE, executed=Executed.MAYBE)
 

@@ -14,7 +14,6 @@ from turnlog.rules.result_rules import (
     Judgement,
     ReceivedAnswer,
     judge_answer,
-    judges_answers,
     without_searches,
 )
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
@@ -48,7 +47,7 @@ def judged(
     """
     if ending.status.parked:
         return ending, reply
-    if judges_answers(ask.policy):
+    if ask.policy.judges_answers:
         kind = ErrorKind(ending.kind) if ending.kind else None
         policy, reply = _searched(ask, reply)
         found = judge_answer(policy, _said(ask, kind, reply))

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.classify import (
+    SUCCESS,
     Ending,
     is_method_preserving_redirect,
     is_transport_status,
@@ -117,21 +118,27 @@ def answered(
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
+    result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
+    ttl = said.task_ttl_ms
     reply = AnswerFacts(
         http_status=around.status,
         code=said.code,
-        content=_content(message, text),
+        # `bytes` takes twice as long.
+        content=b"" + result if result is not None else _error_content(message, text),
         complete=not cut,
         digest=text.body.digest,
         rest=text.body.rest,
         media_type=JSON,
         is_mcp=True,
-        is_result=isinstance(message, Message) and message.kind is _RESPONSE,
+        is_result=result is not None,
         size=text.size,
         flags=_flags(said, message, text, around),
-        ttl=_ttl(said),
+        ttl=None if ttl is msgspec.UNSET else -1 if ttl is None else ttl * _NS_PER_MS,
         detail=said.message,
     )
+    # Most calls end well, and their answers have the shape of a result.
+    if said.status is _OK and around.status < _REFUSALS and not (said.foreign or said.void):
+        return SUCCESS, reply
     kind = _kind(said, around)
     return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
 
@@ -271,21 +278,15 @@ def _kind(said: CallAnswer, around: Circumstances) -> ErrorKind | None:
     refuses = around.status >= _REFUSALS
     if refuses and is_transport_status(around.status):
         return kind_of_status(around.status)
-    # First what most are: no error, no code, nothing that waits.
     if said.status is _OK:
-        return (_kind_of_status(None, around) if refuses else None) or _kind_of_shape(said)
+        refused_as = _kind_of_status(None, around) if refuses else None
+        shape = ErrorKind.MALFORMED_RESULT if said.foreign else ErrorKind.NULL_RESULT
+        return refused_as or (shape if said.foreign or said.void else None)
     if said.is_error:
         return ErrorKind.TOOL_FAILED
     if said.status is _FAILED or said.code is not None:
         return _kind_of_code(said, around)
     return None
-
-
-def _kind_of_shape(said: CallAnswer) -> ErrorKind | None:
-    """Return what is wrong with a result whose shape the protocol forbids."""
-    if said.foreign:
-        return ErrorKind.MALFORMED_RESULT
-    return ErrorKind.NULL_RESULT if said.void else None
 
 
 def _kind_of_code(said: CallAnswer, around: Circumstances) -> ErrorKind | None:
@@ -331,18 +332,10 @@ def _flags(
     return (*flags, *redirects(around.status), *suspicion(said.message, around))
 
 
-def _content(message: Message | Outline, text: AnswerText) -> bytes:
+def _error_content(message: Message | Outline, text: AnswerText) -> bytes:
     if not isinstance(message, Message):
         return text.body.finish()
-    if message.kind is _RESPONSE:
-        return b"" + message.result  # `bytes` takes twice as long
     error = {"code": message.error_code, "message": message.error_message}
     if message.error_data:
         return msgspec.json.encode({**error, "data": message.error_data})
     return msgspec.json.encode(error)
-
-
-def _ttl(said: CallAnswer) -> int | None:
-    if said.task_ttl_ms is msgspec.UNSET:
-        return None
-    return -1 if said.task_ttl_ms is None else said.task_ttl_ms * _NS_PER_MS

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.classify import Ending, succeeded
+from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import ErrorFamily, ErrorKind, RetryClass, Status
 from turnlog.rules.model import Surface
@@ -97,7 +97,7 @@ def told(attempt: Attempt | None, *, whole: bool) -> bytes:
         return head.encode()
     if attempt.waits and (commit := _commit(attempt)):
         head += f"\r\nTurnlog-Commit: {commit}"
-    head += _ended(ending) if ending is not _SUCCESS else _SUCCEEDED
+    head += _ended(ending) if ending is not SUCCESS else _SUCCEEDED
     if attempt.flags:
         head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
     made = max(ask.number, attempt.past.attempts) if attempt.past is not None else ask.number
@@ -124,8 +124,7 @@ def _ended(ending: Ending) -> str:
     return "".join(f"\r\nTurnlog-{name}: {value}" for name, value in said.items() if value)
 
 
-_SUCCESS: Final = succeeded()
-_SUCCEEDED: Final = _ended(_SUCCESS)
+_SUCCEEDED: Final = _ended(SUCCESS)
 """Of most calls: an ending is found among others by all of its fields."""
 
 

@@ -86,6 +86,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Reason of the rule that denies access."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the deciding rule of each decided aspect."""
+    judges_answers: bool = False
+    """Whether it can change the judgement of an answer; follows from the others."""
+
+    def __post_init__(self) -> None:
+        judges = bool(self.map_error or self.null_when or self.expects)
+        structs.force_setattr(self, "judges_answers", judges)
 
     @property
     def uses_arguments(self) -> bool:

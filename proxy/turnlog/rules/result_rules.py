@@ -49,11 +49,6 @@ class Judgement(Struct, frozen=True):
     retry_after: float | None = None
 
 
-def judges_answers(policy: Policy) -> bool:
-    """Return whether a policy can change the judgement of an answer."""
-    return bool(policy.map_error or policy.null_when or policy.expects)
-
-
 def judge_answer(policy: Policy, answer: ReceivedAnswer) -> Judgement:
     """Return the judgement of an answer, by `map_error` first and then by `expects`."""
     unsure: list[str] = []

@@ -12,7 +12,6 @@ from turnlog.rules.result_rules import (
     Judgement,
     ReceivedAnswer,
     judge_answer,
-    judges_answers,
     without_searches,
 )
 
@@ -67,7 +66,7 @@ def mapping(*rules: ErrorMap) -> Policy:
     ],
 )
 def test_only_some_policies_judge_answers(policy: Policy, speaks_of_answers: bool) -> None:
-    assert judges_answers(policy) is speaks_of_answers
+    assert policy.judges_answers is speaks_of_answers
 
 
 @pytest.mark.parametrize("kind", [None, ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT])

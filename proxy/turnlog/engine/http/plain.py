@@ -28,7 +28,6 @@ from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input
 from turnlog.rules.model import Access
 from turnlog.rules.policy import deny_unreadable
-from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content
 from turnlog.wire.http.head import Headers
@@ -223,7 +222,7 @@ class PlainCall:
     @property
     def judges(self) -> bool:
         """Whether a rule has a say in how the call has ended."""
-        return judges_answers(self._ask.policy)
+        return self._ask.policy.judges_answers
 
     amends = False
     """Whether an answer to come may get a word of turnlog's: never."""

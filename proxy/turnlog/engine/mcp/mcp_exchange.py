@@ -26,7 +26,6 @@ from turnlog.record.own_answers import (
     repeated,
 )
 from turnlog.record.unread import all_read
-from turnlog.rules.result_rules import judges_answers
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Content
 from turnlog.transport.http_server import Gone
@@ -175,7 +174,7 @@ class McpExchange(ResponseObserver):
             self._underway.notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
-            self.judges = judges_answers(ask.policy)
+            self.judges = ask.policy.judges_answers
 
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
