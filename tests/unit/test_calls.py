@@ -1,15 +1,11 @@
 import asyncio
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from kit.attempts import Time, ask, session
+from kit.attempts import ask, session
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
 from turnlog.engine.call_registry import DETACHED_LIFE, CallRegistry
-from turnlog.engine.context import Context
-from turnlog.engine.mcp.open_attempts import OpenAttempts
 from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Deadlines
 from turnlog.rules.model import Timeouts
@@ -78,11 +74,11 @@ def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id
 def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
     calls, first, second = CallRegistry(), of_client("a", "me"), of_client("b", "me")
     calls.add(HERE, "1", first)
-    calls.rest(("files", "session-3"), second)
-    assert calls.cancel(THERE, "1", "me") is None
-    assert (first.cancelled, second.cancelled) == (False, False)
-    calls.cancel(HERE, "1", "me")
-    assert (first.cancelled, second.cancelled) == (True, False)
+    with calls.resting(("files", "session-3"), second):
+        assert calls.cancel(THERE, "1", "me") is None
+        assert (first.cancelled, second.cancelled) == (False, False)
+        calls.cancel(HERE, "1", "me")
+        assert (first.cancelled, second.cancelled) == (True, False)
 
 
 def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before() -> None:
@@ -91,12 +87,13 @@ def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before
         of_client("a", "me", b'"w1"'),
         of_client("a", "me", b'"w2"'),
     )
-    calls.rest(HERE, before)
     calls.add(HERE, '"w2', due)
-    for scope in (HERE, THERE):
-        before.cancelled = due.cancelled = False
-        assert calls.cancel(scope, "1", "me") == b'"w1"'
-        assert (before.cancelled, due.cancelled) == (True, True)
+    with calls.resting(HERE, before):
+        for scope in (HERE, THERE):
+            before.cancelled = due.cancelled = False
+            assert calls.cancel(scope, "1", "me") == b'"w1"'
+            assert (before.cancelled, due.cancelled) == (True, True)
+    assert calls.cancel(HERE, "1", "me") == b'"w2"'
 
 
 def test_an_answer_elsewhere_claims_the_call_whose_own_stream_ended() -> None:
@@ -126,16 +123,6 @@ def test_a_detached_call_that_nobody_resumes_is_overdue_in_the_end() -> None:
     assert calls.overdue(DETACHED_LIFE + 4) == [early]
     assert calls.overdue(DETACHED_LIFE + 4) == []
     assert (len(calls.of(HERE)), calls.claim(HERE, "1")) == (2, late)
-
-
-def test_a_detached_call_may_have_a_life_of_its_own() -> None:
-    calls, short, plain = CallRegistry(), attempt("a"), attempt("b")
-    for key, each, life in (("1", short, 7), ("2", plain, DETACHED_LIFE)):
-        calls.add(HERE, key, each)
-        calls.detach(HERE, key, each, 5, life)
-    assert calls.overdue(11) == []
-    assert calls.overdue(12) == [short]
-    assert calls.of(HERE) == [plain]
 
 
 @pytest.mark.parametrize(
@@ -190,15 +177,12 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
 
 
 async def test_what_is_left_to_another_stream_waits_as_long_as_rules_say() -> None:
-    calls, clock = CallRegistry(), Time().clock()
-    context = cast("Context", SimpleNamespace(calls=calls, clock=clock))
-    underway = OpenAttempts(context, HERE, "", {})
+    calls = CallRegistry()
     short, plain = attempt("a"), attempt("b")
     short.patience = Deadlines(Timeouts(idle=2.0), asyncio.get_running_loop().time())
     for key, each in (("1", short), ("2", plain)):
         calls.add(HERE, key, each)
-        underway.attempts[each] = key
-    underway.detach()
+        calls.detach(HERE, key, each, 0)
     assert calls.overdue(2 * 10**9 - 1) == []
     assert calls.overdue(2 * 10**9) == [short]
     assert calls.overdue(DETACHED_LIFE) == [plain]

@@ -168,13 +168,15 @@ class CallRegistry:
                 return attempt
         return None
 
-    def rest(self, scope: Scope, attempt: Attempt) -> None:
-        """Remember a call whose next attempt has not left: its caller may cancel it meanwhile."""
-        self._resting[scope, attempt.caller_key] = attempt
-
-    def wake(self, scope: Scope, attempt: Attempt) -> None:
-        """Forget a call that goes on, or has ended."""
-        self._resting.pop((scope, attempt.caller_key), None)
+    @contextmanager
+    def resting(self, scope: Scope, attempt: Attempt) -> Generator[None]:
+        """Note within the block that a call's next attempt has not left: its caller may cancel meanwhile."""
+        key = (scope, attempt.caller_key)
+        self._resting[key] = attempt
+        try:
+            yield
+        finally:
+            self._resting.pop(key, None)
 
     def spellings(self, scope: Scope) -> dict[bytes, bytes]:
         """Return the ids of later attempts in a scope, and those the callers gave."""
@@ -207,12 +209,14 @@ class CallRegistry:
         for patience in patiences:
             patience.told(id_key)
 
-    def detach(
-        self, scope: Scope, id_key: str, attempt: Attempt, now: int, life: int = DETACHED_LIFE
-    ) -> None:
-        """Keep a call open whose own stream ended, for `life` ns: its answer may come on a resuming
+    def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
+        """Keep a call open whose own stream ended, as long as rules say: its answer may come on a resuming
         GET."""
         attempt.shrink()
+        life = DETACHED_LIFE
+        if attempt.patience is not None:
+            loop_time = asyncio.get_running_loop().time()
+            life = round(attempt.patience.resumable(life / 1e9, loop_time) * 1e9)
         self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:

@@ -1,9 +1,9 @@
 """An agent's listening stream, as far as it is the one on which all answers come (2024-11-05)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from turnlog.core.classify import ending_of_call, failed
+from turnlog.core.classify import Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
@@ -15,8 +15,8 @@ from turnlog.wire.jsonrpc import Kind, Message
 from turnlog.wire.sse import Event
 
 from .legacy_sse import LegacyStream, endpoint_of, renamed
-from .open_attempts import OpenAttempts
 
+EndAttempt = Callable[[Attempt, Ending, AnswerFacts], Sequence[Ticket]]
 _ENDPOINT: Final = "endpoint"
 """Type of the event that such a stream begins with."""
 
@@ -24,10 +24,10 @@ _ENDPOINT: Final = "endpoint"
 class Listening:
     """What an exchange that asks for nothing knows of that, whether it is such a stream or not."""
 
-    def __init__(self, context: Context, request: Request, underway: OpenAttempts) -> None:
+    def __init__(self, context: Context, request: Request, end: EndAttempt) -> None:
         self._context = context
         self._request = request
-        self._underway = underway
+        self._end = end
         self._channel: LegacyStream | None = None
         self._renamed: bytes | None = None
         self.lost: list[Unanswered] = []
@@ -95,7 +95,7 @@ class Listening:
         without_call = failure.sentence_without_call(server)
         said = failure.sentence(server, attempt.past) if ask.is_call else without_call
         said = said if told else ""
-        tickets = self._underway.end(attempt, ending, AnswerFacts(detail=failure.detail, said=said))
+        tickets = self._end(attempt, ending, AnswerFacts(detail=failure.detail, said=said))
         if told:
             asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=ask.method)
             self.lost.append(

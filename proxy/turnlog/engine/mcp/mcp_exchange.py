@@ -34,7 +34,6 @@ from turnlog.wire.jsonrpc import Kind, Message, id_key
 from turnlog.wire.splice import with_cancelled_ids, with_id
 
 from .call_factory import CallFactory
-from .open_attempts import OpenAttempts
 from .response_observer import ResponseObserver
 
 _CALL: Final = "tools/call"
@@ -51,6 +50,11 @@ class McpExchange(ResponseObserver):
     `start` is what there is to record, `cut` or not.
     """
 
+    blocked: Ask | None = None
+    """The first call that a rule keeps from being sent, if there is one."""
+    is_due = False
+    """Whether an intent has to be on disk before it leaves."""
+
     def __init__(
         self,
         context: Context,
@@ -62,25 +66,13 @@ class McpExchange(ResponseObserver):
         start: bytes = b"",
         cut: bool = False,
     ) -> None:
+        self._factory = factory = CallFactory(context, request, start, size, not cut)
         first = messages[0] if messages else None
-        self._keys: list[str] = []
-        """Of the ids of its messages."""
-        awaited: dict[str, Message] = {}
-        for message in messages:
-            self._keys.append(key := id_key(message.id))
-            if message.kind is _REQUEST:
-                awaited[key] = message
-        underway = OpenAttempts(context, request.scope, request.kin, awaited)
-        self._asking = asking = CallFactory(context, request, start, size, not cut)
         is_call = len(messages) == 1 and messages[0].method == _CALL
         self._said = mcp.read_call(messages[0].params) if is_call else None
         """What its one message asks, where that is a call."""
-        revision = asking.revision(first, self._said)
-        super().__init__(context, request, messages, underway, revision=revision, as_batch=as_batch)
-        self.blocked: Ask | None = None
-        """The first call that a rule keeps from being sent, if there is one."""
-        self.is_due = False
-        """Whether an intent has to be on disk before it leaves."""
+        revision = factory.revision(first, self._said)
+        super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
 
@@ -112,7 +104,7 @@ class McpExchange(ResponseObserver):
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
         try:
-            for attempt in tuple(self._underway.attempts):
+            for attempt in tuple(self.attempts):
                 await self._context.recorder.on_disk(attempt)
         except StoreError:
             self.left(ErrorKind.SESSION_UNAVAILABLE)
@@ -120,9 +112,9 @@ class McpExchange(ResponseObserver):
 
     def _may_be_denied(self, message: Message) -> bool:
         """Return whether a server may read a denied call in what turnlog reads as something else."""
-        asking = self._asking
-        may_ask = bool(message.method) or not asking.whole
-        return may_ask and asking.is_closed and asking.is_unsure(message)
+        factory = self._factory
+        may_ask = bool(message.method) or not factory.whole
+        return may_ask and factory.is_closed and factory.is_unsure(message)
 
     async def _on_cancel(self, key: str) -> None:
         """Take in a cancel for the id with this key."""
@@ -156,22 +148,22 @@ class McpExchange(ResponseObserver):
         """Queue the intent of a call; `key` is that of its id."""
         reused = self._context.calls.has(self._request.scope, key)
         said = self._said or mcp.read_call(message.params)
-        ask = self._asking.call(message, said, self.revision, reused=reused)
+        ask = self._factory.call(message, said, self.revision, reused=reused)
         is_alone = len(self._messages) == 1 and message.kind is _REQUEST
         is_blocked = ask.is_blocked
         # Another call may get the answer where it is all that the caller waits for.
         if is_alone and not self._as_batch and not is_blocked and ask.may_be_guarded:
             attempt = await self._guarded(message, ask, key)
         else:
-            self._underway.asks[key] = ask
-            attempt = await self._underway.begin(message, ask, key)
+            self._asks[key] = ask
+            attempt = await self._begin(message, ask, key)
             if is_alone:
                 self._drive(attempt)
         self.is_due = self.is_due or attempt.is_due
         if is_blocked and self.blocked is None:
             self.blocked = ask
         if message.kind is _NOTIFICATION:
-            self._underway.notified.add(attempt)
+            self._notified.add(attempt)
         elif len(self._messages) == 1:
             self.attempt = attempt
             self.judges = ask.policy.judges_answers
@@ -179,23 +171,38 @@ class McpExchange(ResponseObserver):
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
         reused = self._context.calls.has(self._request.scope, key)
-        ask = self._asking.lookup(message, self.revision, reused=reused)
-        attempt = await self._underway.begin(message, ask, key)
+        ask = self._factory.lookup(message, self.revision, reused=reused)
+        attempt = await self._begin(message, ask, key)
         self.is_due = self.is_due or attempt.is_due
+
+    async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
+        """Queue the intent of an attempt; `key` is that of the id by which the server knows it.
+
+        Raises `StoreError`.
+        """
+        context, request = self._context, self._request
+        attempt = await context.recorder.begin(ask)
+        attempt.caller_id = message.id
+        attempt.scope, attempt.kin = request.scope, request.kin
+        self.attempts[attempt] = key
+        self.begun[key] = attempt
+        context.calls.add(request.scope, key, attempt)
+        return attempt
 
     async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
         while True:
             admitted, self.driver = await self._admitted(ask, key)
-            self._underway.asks[key] = admitted
-            attempt = await self._underway.begin(message, admitted, key)
+            self._asks[key] = admitted
+            attempt = await self._begin(message, admitted, key)
             if self.driver is None:
                 self._drive(attempt)
                 return attempt
             self.driver.begins(attempt)
             if await self._context.repeats.claimed(self.driver, attempt):
                 return attempt
-            self._underway.drop(attempt)
+            # Its message is to be begun anew.
+            self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
             self.driver = None
             if attempt.cancelled:
                 raise Gone("the call was taken back before it had begun")
@@ -229,7 +236,7 @@ class McpExchange(ResponseObserver):
         found.caller = RequestKey(self._request.scope, self._request.kin, self._keys[0])
         made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
         if made is None:
-            self._underway.asks[self._keys[0]] = ask
+            self._asks[self._keys[0]] = ask
             return self._made(self._untold(found.sentence, found.sentence, ending))
         return made if self.is_answered_here else as_status(made)
 
@@ -264,22 +271,24 @@ class McpExchange(ResponseObserver):
         """Begin another attempt of the one call; return its body. Raises `StoreError`."""
         assert self.attempt is not None
         message, before = self._messages[0], self.attempt
-        wire_id = self._context.recorder.new_request_id()
-        self._lost = None
-        self._on_attempt()
-        with self._underway.resting(before):
-            self.attempt = await self._underway.again(message, following(before), wire_id)
-            self.attempt.past = before.so_far
-            self.attempt.cancelled = before.cancelled
+        wire_id, ask = self._context.recorder.new_request_id(), following(before)
+        self._on_retry()
+        key = id_key(wire_id)
+        with self._context.calls.resting(self._request.scope, before):
+            self.awaited[key] = message
+            self._asks[self._keys[0]] = ask
+            self.attempt = attempt = await self._begin(message, ask, key)
+            attempt.wire_id = wire_id
+            attempt.past, attempt.cancelled = before.so_far, before.cancelled
             if self.driver is not None:
-                self.driver.begins(self.attempt)
+                self.driver.begins(attempt)
             await self.on_disk()
         return with_id(content, wire_id) or content
 
     async def rest(self, pause: Awaitable[None]) -> None:
         """Wait before the next attempt; the caller may cancel meanwhile."""
         assert self.attempt is not None
-        with self._underway.resting(self.attempt):
+        with self._context.calls.resting(self._request.scope, self.attempt):
             await pause
 
     def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
@@ -299,13 +308,11 @@ class McpExchange(ResponseObserver):
 
     def late_reader(self) -> LateReader | None:
         """Return what reads answers to its calls when it is over; `None` where it has none."""
-        begun = self._underway.begun
-        if not begun:
+        if not self.begun:
             return None
         # One of its own, which does not refer back to what is under way here.
-        aside = OpenAttempts(self._context, self._request.scope, self._request.kin, {})
-        reading = ResponseObserver(self._context, self._request, (), aside, revision=self.revision)
-        return partial(reading.take_late, begun)
+        reading = ResponseObserver(self._context, self._request, (), revision=self.revision)
+        return partial(reading.take_late, self.begun)
 
     def cancelling(self) -> bytes:
         """Return the message that takes the attempt back; empty where closing its stream does."""
@@ -319,7 +326,7 @@ class McpExchange(ResponseObserver):
     @property
     def is_once(self) -> bool:
         """Whether it holds a call with a named effect or a key."""
-        for attempt in self._underway.attempts:  # noqa: SIM110 - as in `OpenAttempts.waits`
+        for attempt in self.attempts:  # noqa: SIM110 - as in `waits`
             if attempt.ask.may_be_guarded:
                 return True
         return False

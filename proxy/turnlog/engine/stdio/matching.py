@@ -33,7 +33,7 @@ class AnswerMatcher:
 
     def give_up(self, errand: PipeCarrier, attempt: Attempt) -> None:
         """Wait for an attempt's answer no more; if it comes all the same it is late."""
-        for key in list(errand.exchange.awaits):
+        for key in list(errand.exchange.awaited):
             if self.awaited.drop(key, errand):
                 self.past.add(key, AbandonedAttempt(errand.exchange, attempt, True))
 

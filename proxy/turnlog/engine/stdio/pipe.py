@@ -168,7 +168,7 @@ class Pipe:
     def _send(self, errand: PipeCarrier) -> None:
         self.turns.sent(errand)
         errand.send()
-        if errand.exchange.awaits:
+        if errand.exchange.awaited:
             self._startup.on_request()
 
     async def _in_turn(self, errand: PipeCarrier) -> None:
@@ -295,7 +295,7 @@ class Pipe:
 
     def expect(self, errand: PipeCarrier) -> None:
         """Wait for what answers an errand."""
-        for key in errand.exchange.awaits:
+        for key in errand.exchange.awaited:
             self.matching.awaited.add(key, errand)
         self._count()
 

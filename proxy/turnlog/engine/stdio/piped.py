@@ -3,7 +3,7 @@
 There is no answer that belongs to it as a whole: each message of the server comes by itself.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -69,16 +69,6 @@ class PipedExchange(McpExchange):
         """What its line holds."""
         return self._messages
 
-    @property
-    def attempts(self) -> Collection[Attempt]:
-        """Those without an outcome."""
-        return self._underway.attempts.keys()
-
-    @property
-    def awaits(self) -> Collection[str]:
-        """Keys of the ids, as the server knows them, that answers are to come for."""
-        return self._underway.awaited.keys()
-
     def said(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         """Read one message of the server that came by itself."""
         self.progress.phase = Phase.BODY
@@ -99,7 +89,7 @@ class PipedExchange(McpExchange):
 
     def broken_off(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that a pipe is closed; return what the calls that are open get, and only those."""
-        open_ids = {each.caller_key for each in self._underway.attempts if each.ask.is_call}
+        open_ids = {each.caller_key for each in self.attempts if each.ask.is_call}
         self.progress.phase = failure.phase
         unanswered = self._unanswered(failure)
         calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]
@@ -113,16 +103,16 @@ class PipedExchange(McpExchange):
         Returns the keys of the ids by which the server knows it, and its attempts.
         """
         found: dict[str, Attempt | None] = {}
-        for attempt, wire_key in list(self._underway.attempts.items()):
+        for attempt, wire_key in list(self.attempts.items()):
             if attempt.cancelled and attempt.caller_key == key:
                 found[wire_key] = attempt
                 if attempt.is_guarded and self.driver is not None:
                     self.driver.on_left()
                     continue
                 kind = ErrorKind.CANCELLED_BY_CALLER
-                self._end(
+                self.end(
                     attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
                 )
-        if self._underway.own(key) is None and self._underway.awaited.pop(key, None) is not None:
+        if self._own(key) is None and self.awaited.pop(key, None) is not None:
             found[key] = None
         return found
