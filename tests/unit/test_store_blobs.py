@@ -99,7 +99,7 @@ def test_a_handle_of_a_blob_that_was_never_put_leads_to_nothing(pair: Pair) -> N
     strange = [b"", handle[:32], handle[:34], handle[:32] + b"\x94\x00\x00\xff\x00"]
     for wrong in strange:
         assert pair.reader.get(wrong) is None
-        assert pair.reader.gone(wrong, 0) in (Gone.UNSAVED, Gone.DAMAGED)
+        assert pair.reader.gone(wrong) in (Gone.UNSAVED, Gone.DAMAGED)
     pair.close()
 
 
@@ -112,7 +112,7 @@ def test_marks_that_were_changed_are_damaged_content(tmp_path: Path, pair: Pair)
         txn.put(key, bytes(run).replace(b"\x01one", b"\x00one"))
     again = Pair(tmp_path, epoch=2)
     assert again.reader.get(handle) is None
-    assert again.reader.gone(handle, 0) is Gone.DAMAGED
+    assert again.reader.gone(handle) is Gone.DAMAGED
     again.close()
 
 
@@ -268,9 +268,9 @@ def test_other_content_under_a_digest_is_told_from_none(tmp_path: Path, pair: Pa
     fine = pair.put(b"one", 10)
     wrong = blobs.Packed(sha256(b"two").digest() + b"\0", b"\0twX")
     (handle,) = pair.writer.write([wrong], 10)
-    assert pair.reader.gone(handle, 0) is Gone.DAMAGED
-    assert pair.reader.gone(fine, 0) is None
-    assert pair.reader.gone(bytes(32), 0) is Gone.UNSAVED
+    assert pair.reader.gone(handle) is Gone.DAMAGED
+    assert pair.reader.gone(fine) is None
+    assert pair.reader.gone(bytes(32)) is Gone.UNSAVED
     pair.close()
 
 
@@ -279,13 +279,13 @@ def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew(
 ) -> None:
     first = pair.put(b"one", 10)
     Pair(tmp_path, epoch=2).writer.trim(Bucket(0, 0))
-    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    assert pair.reader.gone(first) is Gone.TRIMMED
     other = Pair(tmp_path, epoch=3)
     other.put(b"two", 20)
     assert names(tmp_path) == ["0-0"]
-    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    assert pair.reader.gone(first) is Gone.TRIMMED
     other.writer.trim(Bucket(0, 0))
-    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    assert pair.reader.gone(first) is Gone.TRIMMED
     pair.close()
     other.close()
 
@@ -302,7 +302,7 @@ def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew_and_holds_n
         (bucket / "data.mdb").touch()
     else:
         lmdb.open(str(bucket), map_size=1 << 40).close()
-    assert pair.reader.gone(first, 0) is Gone.TRIMMED
+    assert pair.reader.gone(first) is Gone.TRIMMED
     assert list(blobs.flaws(tmp_path / "blobs", "now")) == []
     pair.close()
 
@@ -310,19 +310,16 @@ def test_a_trimmed_blob_says_so_also_where_its_bucket_was_begun_anew_and_holds_n
 def test_more_buckets_can_be_read_than_the_address_space_holds(tmp_path: Path, pair: Pair) -> None:
     handles = [pair.put(b"%d" % day, 1000 * day) for day in range(140)]
     pair.writer.close()
-    assert [pair.reader.gone(handle, 0) for handle in handles] == [None] * 140
+    assert [pair.reader.gone(handle) for handle in handles] == [None] * 140
     assert len({Path(name).parent for name in open_files(tmp_path)}) <= blobs.MOST_OPEN
     pair.close()
 
 
-def test_a_bucket_that_went_without_a_mark_is_damaged_unless_none_were_made_then(
-    tmp_path: Path, pair: Pair
-) -> None:
+def test_a_bucket_that_went_without_a_mark_is_damaged(tmp_path: Path, pair: Pair) -> None:
     handle = pair.put(b"one", 10)
     pair.writer.close()
     shutil.rmtree(tmp_path / "blobs" / "0-0")
-    assert pair.reader.gone(handle, 0) is Gone.DAMAGED
-    assert pair.reader.gone(handle, 12) is Gone.TRIMMED
+    assert pair.reader.gone(handle) is Gone.DAMAGED
     pair.close()
 
 
@@ -331,9 +328,9 @@ def test_what_a_crash_of_the_machine_took_is_unsaved_before_and_after_its_bucket
 ) -> None:
     handle = pair.put(b"one", 10)
     later = Pair(tmp_path, epoch=2, boot="another start")
-    assert later.reader.gone(handle, 0) is Gone.UNSAVED
+    assert later.reader.gone(handle) is Gone.UNSAVED
     later.put(b"two", 20)
-    assert later.reader.gone(handle, 0) is Gone.UNSAVED
+    assert later.reader.gone(handle) is Gone.UNSAVED
     later.close()
 
 
@@ -349,5 +346,5 @@ def test_a_blob_that_is_missing_at_the_end_of_a_whole_bucket_is_damaged(
         assert cursor.last()
         cursor.delete()
     again = Pair(tmp_path, epoch=2)
-    assert again.reader.gone(handle, 0) is Gone.DAMAGED
+    assert again.reader.gone(handle) is Gone.DAMAGED
     again.close()

@@ -140,12 +140,3 @@ def test_a_folder_that_is_no_store_is_an_error_with_advice(tmp_path: Path) -> No
     (tmp_path / "definitions" / "data.mdb").write_bytes(b"no store" * 2000)
     with pytest.raises(StoreError, match="definitions"):
         definitions.shown(tmp_path)
-
-
-def test_what_was_shown_without_a_place_is_not_offered_and_goes(tmp_path: Path) -> None:
-    keep(tmp_path, listing("old", server="s"))
-    assert (tools(tmp_path), definitions.listed_whole(tmp_path)) == ([], set())
-    keep(tmp_path, listing("new", server="s@here"))
-    keep(tmp_path, listing("new", "other", server="s@there"))
-    assert tools(tmp_path) == ["s/new", "s/new", "s/other"]
-    assert definitions.listed_whole(tmp_path) == {"s@here", "s@there"}

@@ -161,11 +161,8 @@ class BlobReader:
         value = self._value(place) if place else None
         return _checked(value, place, handle) if place and isinstance(value, bytes) else None
 
-    def gone(self, handle: bytes, since: int) -> Gone | None:
-        """Return why a blob cannot be read; `None` where it can, unchanged.
-
-        `since` is the time, ns UTC, from which on it is marked why a bucket was unlinked.
-        """
+    def gone(self, handle: bytes) -> Gone | None:
+        """Return why a blob cannot be read; `None` where it can, unchanged."""
         place = _place(handle)
         if place is None:
             return Gone.UNSAVED  # the disk took the commit, and not its content
@@ -176,7 +173,7 @@ class BlobReader:
             return value
         bucket = Bucket(place.span, place.bucket)
         marked = (why for why in Gone if _mark(self._folder, bucket, why).is_dir())
-        return next(marked, Gone.DAMAGED if place.n >= since else Gone.TRIMMED)
+        return next(marked, Gone.DAMAGED)
 
     def close(self) -> None:
         """Close all environments."""

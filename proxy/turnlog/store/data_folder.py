@@ -186,12 +186,6 @@ def check_log(path: Path) -> int:
     )
 
 
-def lacks_key(path: Path) -> bool:
-    """Return whether a store that was complete has lost its secret. Raises `StoreError`."""
-    with translated("read", path):
-        return (path / "format").exists() and not (path / "key").exists()
-
-
 def rekeyed(path: Path) -> str:
     """Return the warning for a store whose secret is not the one that was used last."""
     return (

@@ -15,13 +15,13 @@ import lmdb
 import msgspec
 from msgspec import Struct, structs
 
-from turnlog.core.pins import place_of, server_of
 from turnlog.store.log.environment import (
     close_environment,
     file_problems,
     open_environment,
     write_transaction,
 )
+from turnlog.store.log.tables import Txn, keys_with
 from turnlog.store.log.translate_errors import translated
 from turnlog.wire.tool_definition import KeptDefinition, Part, parts_changed
 
@@ -36,8 +36,8 @@ _HOUR: Final = 3600 * 1_000_000_000
 """ns after which it is written again that something is still shown."""
 _DAY: Final = 24 * _HOUR
 _MAP: Final = 1 << 30
-_UNCHECKED: Final = -1
-"""In place of a checksum, in records of a version that made none."""
+_UNSUMMED: Final = -1
+"""In place of a checksum, when it is made."""
 
 
 class Shown(Struct, frozen=True, array_like=True):
@@ -51,7 +51,7 @@ class Shown(Struct, frozen=True, array_like=True):
     """When, ns UTC, to the hour where it has not changed since."""
     by: str
     """Digest of the credential that asked."""
-    check: int = _UNCHECKED
+    check: int = 0
     """Checksum of the fields above, and of the record's key."""
 
 
@@ -79,17 +79,13 @@ class _Stored(Struct, frozen=True, array_like=True):
     at: int
     text: bytes
     partial: bool
-    check: int = _UNCHECKED
-
-
-class _Age(Struct, frozen=True, array_like=True):
-    at: int
+    check: int = 0
 
 
 class _Tables:
     """The tables in one transaction."""
 
-    def __init__(self, env: lmdb.Environment, txn: lmdb.Transaction, *, create: bool) -> None:
+    def __init__(self, env: lmdb.Environment, txn: Txn, *, create: bool) -> None:
         self.txn = txn
         self.texts, self.shown, self.whole = (
             env.open_db(name, txn=txn, create=create) for name in (b"texts", b"shown", b"whole")
@@ -107,12 +103,11 @@ def keep(data: Path, listing: Listing, texts: Callable[[bytes], KeptDefinition])
     `texts` gives what to keep of a definition, asked only for those that are not there yet.
     """
     with _writing(data) as tables:
-        _add(tables, dict.fromkeys(listing.tools.values(), texts), listing.at)
+        _add(tables, listing.tools.values(), texts, listing.at)
         known = {one.tool: one for one in _all_shown(tables, listing.server)}
         for said in _said(listing, known):
             key = _key(said.server, said.tool)
-            tables.txn.put(key, _encode(_checked(said, key)), db=tables.shown)
-        _forget_untargeted(tables, server_of(listing.server))
+            tables.txn.put(key, _checked(said, key), db=tables.shown)
         if listing.whole is not None:
             _forget(tables, listing, listing.whole, known.values())
             server = listing.server.encode()
@@ -123,20 +118,18 @@ def keep(data: Path, listing: Listing, texts: Callable[[bytes], KeptDefinition])
 def add(data: Path, texts: Mapping[bytes, KeptDefinition], at: int) -> None:
     """Keep definitions that no server has shown here. Blocks, raises `StoreError`."""
     with _writing(data) as tables:
-        _add(tables, {digest: _always(text) for digest, text in texts.items()}, at)
-
-
-def _always(text: KeptDefinition) -> Callable[[bytes], KeptDefinition]:
-    return lambda _: text
+        _add(tables, texts, texts.__getitem__, at)
 
 
 def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, KeptDefinition]:
     """Return those of the definitions that are kept. Raises `StoreError`."""
+    found: dict[bytes, KeptDefinition] = {}
     with _reading(data) as tables:
-        if tables is None:
-            return {}
-        found = ((digest, tables.txn.get(digest, db=tables.texts)) for digest in digests)
-        return {digest: _kept(bytes(value)) for digest, value in found if value is not None}
+        for digest in digests:
+            if tables and (value := tables.txn.get(digest, db=tables.texts)) is not None:
+                stored = _decode(value, _Stored)
+                found[digest] = KeptDefinition(stored.text, stored.partial)
+    return found
 
 
 def changed(data: Path, before: bytes, now: bytes) -> list[Part]:
@@ -154,16 +147,14 @@ def shown(data: Path) -> list[Shown]:
     """Return what the servers showed last, sorted by server and tool. Raises `StoreError`."""
     with _reading(data) as tables:
         every = [] if tables is None else _all_shown(tables)
-        return sorted((one for one in every if place_of(one.server)), key=_place)
+    return sorted(every, key=lambda one: (one.server, one.tool))
 
 
 def listed_whole(data: Path) -> set[str]:
     """Return the servers whose list of tools was seen to its end. Raises `StoreError`."""
     with _reading(data) as tables:
-        if tables is None:
-            return set()
-        names = (bytes(key).decode() for key, _ in tables.txn.cursor(tables.whole))
-        return {name for name in names if place_of(name)}
+        rows = [] if tables is None else list(tables.txn.cursor(tables.whole))
+    return {server.decode() for server, _ in rows}
 
 
 def _is_made(path: Path) -> bool:
@@ -181,21 +172,19 @@ def flaws(data: Path) -> Iterator[str]:
     if not _is_made(path):
         return
     try:
-        env = open_environment(path, readonly=True, map_size=_MAP, tables=3)
+        env = _open(path, readonly=True)
+        try:
+            with translated("read", path):
+                # A file with flaws is not read through LMDB.
+                found = file_problems(env, path / "data.mdb")[:1]
+                if not found:
+                    with env.begin() as txn:
+                        found = list(_unreadable(_opened(env, txn)))
+        finally:
+            close_environment(env)
     except StoreError as error:
-        yield str(error)
-        return
-    try:
-        with translated("read", path):
-            found = file_problems(env, path / "data.mdb")
-            yield from found[:1]
-            if not found:
-                with env.begin() as txn:
-                    yield from _unreadable(_opened(env, txn))
-    except StoreError as error:
-        yield str(error)
-    finally:
-        close_environment(env)
+        found = [str(error)]
+    yield from found
 
 
 def _unreadable(tables: "_Tables | None") -> Iterator[str]:
@@ -203,15 +192,15 @@ def _unreadable(tables: "_Tables | None") -> Iterator[str]:
     if tables is None:
         return
     for digest, value in tables.txn.cursor(tables.texts):
-        stored = _decode(bytes(value), _Stored)
-        if stored.check not in (_UNCHECKED, _sum(stored, bytes(digest))):
-            yield f"the definition sha256:{bytes(digest).hex()} is not what was written"
+        stored = _decode(value, _Stored)
+        if stored.check != _sum(stored, digest):
+            yield f"the definition sha256:{digest.hex()} is not what was written"
     for key, value in tables.txn.cursor(tables.shown):
-        one = _decode(bytes(value), Shown)
-        if one.check not in (_UNCHECKED, _sum(one, bytes(key))):
+        one = _decode(value, Shown)
+        if one.check != _sum(one, key):
             yield f"what {one.server!r} showed last for a tool is not what was written"
     for key, value in tables.txn.cursor(tables.whole):
-        if not key or bytes(value) not in (b"", _sum_of(bytes(key))):
+        if not key or value not in (b"", _sum_of(key)):
             yield "a server whose list was seen whole is not what was written"
 
 
@@ -221,21 +210,12 @@ def _sum_of(key: bytes) -> bytes:
 
 def _sum(record: "_Stored | Shown", key: bytes) -> int:
     """Return the checksum of a record and its key, without its own checksum field."""
-    return zlib.crc32(_encode(structs.replace(record, check=_UNCHECKED)), zlib.crc32(key))
+    return zlib.crc32(_encode(structs.replace(record, check=_UNSUMMED)), zlib.crc32(key))
 
 
-def _checked(record: _R, key: bytes) -> _R:
-    """Return a record with its checksum."""
-    return structs.replace(record, check=_sum(record, key))
-
-
-def _place(one: Shown) -> tuple[str, str]:
-    return one.server, one.tool
-
-
-def _kept(value: bytes) -> KeptDefinition:
-    stored = _decode(value, _Stored)
-    return KeptDefinition(stored.text, stored.partial)
+def _checked(record: _R, key: bytes) -> bytes:
+    """Return the bytes of a record with its checksum."""
+    return _encode(structs.replace(record, check=_sum(record, key)))
 
 
 def _decode(value: bytes, kind: type[_T]) -> _T:
@@ -243,16 +223,16 @@ def _decode(value: bytes, kind: type[_T]) -> _T:
 
 
 def _add(
-    tables: _Tables, texts: Mapping[bytes, Callable[[bytes], KeptDefinition]], at: int
+    tables: _Tables, digests: Iterable[bytes], text: Callable[[bytes], KeptDefinition], at: int
 ) -> None:
-    added = False
-    for digest, text in texts.items():
+    wanted, added = set(digests), False
+    for digest in wanted:
         if tables.txn.get(digest, db=tables.texts) is None:
             made = text(digest)
-            value = _encode(_checked(_Stored(at, made.text, made.partial), digest))
+            value = _checked(_Stored(at, made.text, made.partial), digest)
             added = tables.txn.put(digest, value, db=tables.texts)
     if added:
-        _make_room(tables, set(texts))
+        _make_room(tables, wanted)
 
 
 def _make_room(tables: _Tables, wanted: set[bytes]) -> None:
@@ -261,7 +241,7 @@ def _make_room(tables: _Tables, wanted: set[bytes]) -> None:
         return
     used = wanted | {one.digest for one in _all_shown(tables)}
     ages = [
-        (bytes(digest) in used, _decode(bytes(value), _Age).at, bytes(digest))
+        (digest in used, _decode(value, _Stored).at, digest)
         for digest, value in tables.txn.cursor(tables.texts)
     ]
     for _, _, digest in sorted(ages)[:over]:
@@ -269,13 +249,8 @@ def _make_room(tables: _Tables, wanted: set[bytes]) -> None:
 
 
 def _all_shown(tables: _Tables, server: str = "") -> list[Shown]:
-    cursor = tables.txn.cursor(tables.shown)
-    found: list[Shown] = []
-    for key, value in cursor.iternext() if cursor.set_range(_prefix(server)) else ():
-        if server and not bytes(key).startswith(_prefix(server)):
-            break
-        found.append(_decode(bytes(value), Shown))
-    return found
+    rows = keys_with(tables.txn, tables.shown, _prefix(server))
+    return [_decode(value, Shown) for _, value in rows]
 
 
 def _prefix(server: str) -> bytes:
@@ -328,17 +303,14 @@ def _forget(
             tables.txn.delete(_key(one.server, one.tool), db=tables.shown)
 
 
-def _forget_untargeted(tables: _Tables, server: str) -> None:
-    """Forget what 0.1 wrote down of a server without its place."""
-    for one in _all_shown(tables, server):
-        tables.txn.delete(_key(server, one.tool), db=tables.shown)
-    tables.txn.delete(server.encode(), db=tables.whole)
+def _open(path: Path, *, readonly: bool) -> lmdb.Environment:
+    return open_environment(path, readonly=readonly, map_size=_MAP, tables=3)
 
 
 @contextmanager
 def _writing(data: Path) -> Generator[_Tables]:
     path = data / FOLDER
-    env = open_environment(path, readonly=False, map_size=_MAP, tables=3)
+    env = _open(path, readonly=False)
     try:
         with translated("write", path), write_transaction(env) as txn:
             yield _Tables(env, txn, create=True)
@@ -353,7 +325,7 @@ def _reading(data: Path) -> Generator[_Tables | None]:
     if not _is_made(path):
         yield None
         return
-    env = open_environment(path, readonly=True, map_size=_MAP, tables=3)
+    env = _open(path, readonly=True)
     try:
         with translated("read", path), env.begin() as txn:
             yield _opened(env, txn)
@@ -361,7 +333,7 @@ def _reading(data: Path) -> Generator[_Tables | None]:
         close_environment(env)
 
 
-def _opened(env: lmdb.Environment, txn: lmdb.Transaction) -> _Tables | None:
+def _opened(env: lmdb.Environment, txn: Txn) -> _Tables | None:
     try:
         return _Tables(env, txn, create=False)
     except (lmdb.NotFoundError, lmdb.ReadonlyError):

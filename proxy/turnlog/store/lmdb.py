@@ -29,7 +29,6 @@ from turnlog.store.log.keys import (
     EPOCH,
     KEY_MARK,
     LIMIT,
-    MARKED_SINCE,
     NOTES_CHECK,
     REKEYED,
     number,
@@ -37,7 +36,6 @@ from turnlog.store.log.keys import (
 from turnlog.store.log.tables import (
     NAMES,
     Tables,
-    last_position,
     notes_check,
     read_edges,
     read_number,
@@ -130,7 +128,6 @@ class LmdbStore:
         loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
         data_folder.create(data)
-        lacks_key = data_folder.lacks_key(data)
         key = data_folder.read_key(data)
         with ExitStack() as undo:
             env = open_environment(data / "log", readonly=False, tables=len(NAMES))
@@ -156,7 +153,7 @@ class LmdbStore:
             )
             recovered = [*engine.recover(), *engine.expire(now())]
             with translated("open", data):
-                is_rekeyed = _notice_key(env, tables, key, now(), is_new=lacks_key)
+                is_rekeyed = _notice_key(env, tables, key, now())
             store = cls(
                 data,
                 env,
@@ -351,28 +348,21 @@ def rebuild_indexes(data: Path) -> None:
         close_environment(env)
 
 
-def _notice_key(
-    env: lmdb.Environment, tables: Tables, key: bytes, now: int, *, is_new: bool
-) -> bool:
+def _notice_key(env: lmdb.Environment, tables: Tables, key: bytes, now: int) -> bool:
     """Return whether the store's secret is another than before, and take note of it.
 
-    It stands in the log, so that nobody misses it: not who comes after the process that made the
-    secret anew, and not where another file was put in its place. `is_new` speaks for stores that
-    have no such note yet.
+    It stands in the log, so that it is also found after the process that made the secret anew, and
+    where another file was put in its place.
     """
     mark = data_folder.key_mark(key)
     with env.begin() as txn:
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False
-        is_fresh = not last_position(txn, tables)
     with write_transaction(env) as txn:
-        known = txn.get(KEY_MARK, mark, db=tables.meta)
+        is_changed = txn.get(KEY_MARK, mark, db=tables.meta) != mark
         txn.put(KEY_MARK, mark, db=tables.meta)
-        if is_changed := known != mark or is_new:
+        if is_changed:
             txn.put(REKEYED, number(now), db=tables.meta)
-        # Both notes are as old as each other: what an earlier version trimmed has no mark.
-        since = number(0 if is_fresh else now)
-        txn.put(MARKED_SINCE, since, overwrite=False, db=tables.meta)
         txn.put(NOTES_CHECK, notes_check(txn, tables), db=tables.meta)
     return is_changed
 

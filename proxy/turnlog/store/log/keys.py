@@ -5,8 +5,7 @@ Durable, written in the transaction that a caller waits for:
     log        position -> headers          bodies   position -> bodies
                both by the last position of a block of commits, see `blocks`
     aliases    "n" + name -> session        meta     epoch, limit, watermark,
-                                                     which key was used last, since when,
-                                                     since when trims are marked
+                                                     which key was used last, since when
                "s" + session + digest -> alias text
     and beside the tables' names "newest seal" -> position and digest of the newest block, see `digests`
 
@@ -45,7 +44,7 @@ WATERMARK = b"watermark"
 KEY_MARK = b"key mark"
 """Identifies the store's secret, see `data_folder.key_mark`."""
 MARKED_SINCE = b"marked since"
-"""From when on the reason for missing content is marked, ns UTC: 0 for stores that always did."""
+"""A number that release 0.2 wrote, 0 in all its stores."""
 REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
 PROBE = b"probe"

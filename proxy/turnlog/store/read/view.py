@@ -17,15 +17,12 @@ from turnlog.store.log.index import Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
 from turnlog.store.log.keys import (
     LIMIT,
-    MARKED_SINCE,
     NOTE,
     REKEYED,
     alias_key,
     alias_prefix,
     alias_text_prefix,
-    number,
     text_term,
-    unpack,
 )
 from turnlog.store.log.tables import NEVER, keys_with, read_number, read_record
 from turnlog.store.log.translate_errors import guarded, guarded_iterator
@@ -175,8 +172,7 @@ class LmdbView:
 
     @guarded
     def gone(self, handle: bytes) -> Gone | None:
-        since = self._snapshot.txn.get(MARKED_SINCE, number(NEVER), db=self._snapshot.tables.meta)
-        return self._blobs.gone(handle, unpack(since))
+        return self._blobs.gone(handle)
 
     @guarded
     def usage(self) -> Usage:
