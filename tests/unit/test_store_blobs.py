@@ -1,6 +1,7 @@
 """`store.blobs`: content by its hash, in buckets of time."""
 
 import os
+import random
 import shutil
 from contextlib import suppress
 from hashlib import sha256
@@ -32,6 +33,16 @@ def test_a_digest_that_is_known_is_taken_as_it_is() -> None:
 def test_only_what_is_larger_than_a_kilobyte_is_compressed() -> None:
     assert len(blobs.pack(Blob(b"a" * 1024)).value) == 1025
     assert len(blobs.pack(Blob(b"a" * 1025)).value) < 100
+
+
+def test_large_content_is_compressed_where_that_halves_it() -> None:
+    digits = random.Random(1).randbytes(100_000).hex().encode()
+    words = b"".join(b"%d words of a text\n" % n for n in range(10_000))
+    assert len(blobs.pack(Blob(digits)).value) == len(digits) + 1
+    assert len(blobs.pack(Blob(digits[:100_000])).value) < 60_000
+    assert len(blobs.pack(Blob(words)).value) < len(words) // 3
+    for content in (digits, words):
+        assert blobs.unpack_blob(blobs.pack(Blob(content)).value) == Blob(content)
 
 
 class Pair:
@@ -91,6 +102,19 @@ def test_many_blobs_at_once_come_back(pair: Pair) -> None:
     more = pair.put(b"more", 20)
     for handle, content in zip([*handles, more], [*contents, b"more"], strict=True):
         assert pair.reader.get(handle) == Blob(content)
+    pair.close()
+
+
+def test_large_blobs_at_once_come_back_too(pair: Pair) -> None:
+    digits = random.Random(1).randbytes(2 << 20)
+    sizes = [10, 600_000, 20, 500_000, 30, 2 << 20, 40, 600_000]
+    contents = [digits[n : n + size] for n, size in enumerate(sizes)]
+    given = [blobs.pack(Blob(content)) for content in [*contents, contents[1]]]
+    handles = pair.writer.write(given, 10)
+    assert [pair.reader.get(handle) for handle in handles] == list(
+        map(Blob, [*contents, contents[1]])
+    )
+    assert len(set(handles)) == len(contents)
     pair.close()
 
 
