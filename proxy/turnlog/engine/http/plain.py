@@ -403,7 +403,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     rule = context.rules.book.rule_against_unreadable(request.server)
     if rule is not None and request.is_undecodable:
         ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
-    if whole and context.redirected:
+    if whole and context.redirected.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirected.followed(ask, context.clock.monotonic(), key)
     if ask.may_be_guarded:

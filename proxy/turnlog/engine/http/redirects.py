@@ -94,12 +94,8 @@ class Redirects:
     """Calls whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[Hashable, tuple[NextAttempt, int]] = OrderedDict()
-        """Each with the end of its time."""
-
-    def __bool__(self) -> bool:
-        """Return whether any waits to be followed: mostly none does."""
-        return bool(self._waiting)
+        self.waiting: OrderedDict[Hashable, tuple[NextAttempt, int]] = OrderedDict()
+        """Those that wait to be followed, mostly none; each with the end of its time."""
 
     def note(self, key: Hashable, attempt: Attempt, until: int) -> None:
         """Remember an attempt that has ended, by what the next request has in common with it.
@@ -116,17 +112,17 @@ class Redirects:
             number=ask.number + 1,
             past=attempt.past,
         )
-        self._waiting[key] = (step, until)
-        self._waiting.move_to_end(key)
-        if len(self._waiting) > _MOST:
-            self._waiting.popitem(last=False)
+        self.waiting[key] = (step, until)
+        self.waiting.move_to_end(key)
+        if len(self.waiting) > _MOST:
+            self.waiting.popitem(last=False)
 
     def followed(self, ask: Ask, now: int, *keys: Hashable) -> Ask:
         """Return what a call asks: the next attempt of the one that its server asked for, if it is."""
-        while self._waiting and next(iter(self._waiting.values()))[1] < now:
-            self._waiting.popitem(last=False)
-        key = next((key for key in keys if key in self._waiting), None)
-        step, until = self._waiting.pop(key, (None, 0))
+        while self.waiting and next(iter(self.waiting.values()))[1] < now:
+            self.waiting.popitem(last=False)
+        key = next((key for key in keys if key in self.waiting), None)
+        step, until = self.waiting.pop(key, (None, 0))
         if step is None or now > until:
             return ask
         return structs.replace(ask, **structs.asdict(step))

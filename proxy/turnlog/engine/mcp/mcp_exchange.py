@@ -6,17 +6,25 @@ on another stream.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from turnlog.core.kinds import LOOKUPS, ErrorKind
-from turnlog.engine.agent_request import Request
+from msgspec import structs
+
+from turnlog.core.canon import canonical_of_decoded
+from turnlog.core.identity import SessionIdentity
+from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
+from turnlog.engine.agent_request import Request, former
 from turnlog.engine.call_driver import CallDriver, unguarded_terms
 from turnlog.engine.call_registry import Joiner
 from turnlog.engine.context import Context
+from turnlog.engine.duplicates.call_keys import effect_link, key_for
 from turnlog.engine.duplicates.duplicate_match import Repeated, RequestKey
-from turnlog.record.attempt import Ask, Attempt, following
+from turnlog.engine.http.redirects import call_key
+from turnlog.engine.request_identity import read_client
+from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
+from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
 from turnlog.record.errors import LateReader
 from turnlog.record.own_answers import (
     CANCELLED,
@@ -25,15 +33,20 @@ from turnlog.record.own_answers import (
     as_status,
     repeated,
 )
+from turnlog.record.recorder import OFF_LOOP
 from turnlog.record.unread import all_read
+from turnlog.rules.expression import UNREADABLE
+from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Content
 from turnlog.transport.http_server import Gone
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import Kind, Message, id_key
+from turnlog.wire.http.head import trace_id
+from turnlog.wire.json_text import read_value, text_of
+from turnlog.wire.jsonrpc import SCAN_LIMIT, Kind, Message, id_key
 from turnlog.wire.splice import with_cancelled_ids, with_id
 
-from .call_factory import CallFactory
+from .continuations import Continuations
 from .response_observer import ResponseObserver
 
 _CALL: Final = "tools/call"
@@ -41,6 +54,19 @@ _REQUEST: Final = Kind.REQUEST
 _NOTIFICATION: Final = Kind.NOTIFICATION
 _SLICE: Final = 32
 """Calls of a batch that are begun before other requests get their turn."""
+_UNSURE: Final = frozenset(
+    {Flag.DUPLICATE_KEYS, Flag.NOT_JSON, Flag.MALFORMED, Flag.TRUNCATED_RECORD}
+)
+_UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
+"""Flags of a request that is no JSON-RPC."""
+_KEY: Final = "turnlog/key"
+_WHY: Final = "turnlog/why"
+_TRACE: Final = "traceparent"
+_CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
+_ID_REUSED: Final = Flag.ID_REUSED
+_IMPLICIT: Final = Rung.IMPLICIT
+_NO_META: Final[dict[str, bytes]] = {}
+_NOTHING_TOLD: Final = ("", "", "")
 
 
 class McpExchange(ResponseObserver):
@@ -66,12 +92,18 @@ class McpExchange(ResponseObserver):
         start: bytes = b"",
         cut: bool = False,
     ) -> None:
-        self._factory = factory = CallFactory(context, request, start, size, not cut)
-        first = messages[0] if messages else None
+        self._start = start
+        """The body, whole or not, where that is all there is to record of the input."""
+        self._size = size
+        self._whole = not cut
         is_call = len(messages) == 1 and messages[0].method == _CALL
-        self._said = mcp.read_call(messages[0].params) if is_call else None
+        self._said = said = mcp.read_call(messages[0].params) if is_call else None
         """What its one message asks, where that is a call."""
-        revision = factory.revision(first, self._said)
+        revision = request.revision
+        # A call says it in `_meta`, and most have none.
+        if messages and (said is None or said.meta):
+            revision = mcp.requested_revision(messages[0], revision)
+        revision = revision or request.client.revision
         super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
         self._cancels: dict[str, bytes] = {}
         """Ids of the attempts that cancels in this request are for, where the caller knows others."""
@@ -112,9 +144,14 @@ class McpExchange(ResponseObserver):
 
     def _may_be_denied(self, message: Message) -> bool:
         """Return whether a server may read a denied call in what turnlog reads as something else."""
-        factory = self._factory
-        may_ask = bool(message.method) or not factory.whole
-        return may_ask and factory.is_closed and factory.is_unsure(message)
+        if not (message.method or not self._whole) or not self._is_unsure(message):
+            return False
+        book = self._context.rules.book
+        return book.rule_against_unreadable(self._request.server) is not None
+
+    def _is_unsure(self, message: Message) -> bool:
+        """Return whether a server may read something else in a message than turnlog does."""
+        return not _UNSURE.isdisjoint(message.flags) or not self._whole or self._size > SCAN_LIMIT
 
     async def _on_cancel(self, key: str) -> None:
         """Take in a cancel for the id with this key."""
@@ -146,9 +183,7 @@ class McpExchange(ResponseObserver):
 
     async def _open(self, message: Message, key: str) -> None:
         """Queue the intent of a call; `key` is that of its id."""
-        reused = self._context.calls.has(self._request.scope, key)
-        said = self._said or mcp.read_call(message.params)
-        ask = self._factory.call(message, said, self.revision, reused=reused)
+        ask = self._call(message, key)
         is_alone = len(self._messages) == 1 and message.kind is _REQUEST
         is_blocked = ask.is_blocked
         # Another call may get the answer where it is all that the caller waits for.
@@ -168,12 +203,110 @@ class McpExchange(ResponseObserver):
             self.attempt = attempt
             self.judges = ask.policy.judges_answers
 
+    def _call(self, message: Message, key: str) -> Ask:
+        """Return what to record of a `tools/call`."""
+        context, request = self._context, self._request
+        said = self._said or mcp.read_call(message.params)
+        arguments = self._start or bytes(said.arguments)
+        read = partial(self._read_arguments, message, arguments)
+        whose = request.server, request.target, request.credential, said.name
+        model = context.tools.find(*whose) or context.tools.look(*whose, request.place, read)
+        canonical = None if self._start else _canonical(message, arguments)
+        ask, identity = self._asked(message, key, said, model, canonical)
+        if ask.session.rung is _IMPLICIT and not request.is_piped:
+            ask = self._guessed(ask, said)
+        if context.redirected.waiting:
+            keys = call_key(ask, key, request.asker), call_key(ask, "")
+            ask = context.redirected.followed(ask, context.clock.monotonic(), *keys)
+        if self._is_unsure(message) or ask.tool == UNKNOWN_TOOL:
+            rule = context.rules.book.rule_against_unreadable(request.server)
+            if rule is not None:
+                ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
+        if ask.may_be_guarded:
+            ask = structs.replace(ask, former=former(request, identity))
+        policy = model.policy
+        if policy.idempotency is None and not policy.effect_key:
+            return ask
+        sent = key_for(request, ask.policy, ask.effect, given=ask.key, call=ask.call, leg=ask.leg)
+        effect = effect_link(ask, read, context.store.keyed)
+        return structs.replace(ask, key_sent=sent, effect_link=effect)
+
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
-        reused = self._context.calls.has(self._request.scope, key)
-        ask = self._factory.lookup(message, self.revision, reused=reused)
-        attempt = await self._begin(message, ask, key)
+        request = self._request
+        model = structs.replace(
+            BLANK,
+            server=request.server,
+            tool=message.method,
+            method=message.method,
+            effect=Effect.READ,
+            principal=request.credential,
+            target=request.target,
+        )
+        said = mcp.read_lookup(message.method, message.params)
+        ask, _ = self._asked(message, key, said, model, None)
+        attempt = await self._begin(message, structs.replace(ask, key=""), key)
         self.is_due = self.is_due or attempt.is_due
+
+    def _asked(
+        self,
+        message: Message,
+        id_key: str,
+        said: mcp.ToolCall,
+        model: Ask,
+        canonical: tuple[str, bytes] | None,
+    ) -> tuple[Ask, SessionIdentity]:
+        """Return what a request asks that is recorded, and whose it is."""
+        context, request = self._context, self._request
+        meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
+        key, why, trace = _told(meta) if meta else _NOTHING_TOLD
+        client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else request.client
+        hint = request.meant(context.sessions, context.vendor_headers, client, meta)
+        session, identity = context.sessions.find(hint, client), hint.identity
+        before: Ask | None = None
+        if said.request_state or said.has_input_responses:
+            before = Continuations(context, request.target).continued(said, session)
+        reused = context.calls.has(request.scope, id_key)
+        flags = (*message.flags, _ID_REUSED) if reused else message.flags
+        # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
+        ask = structs.replace(
+            model,
+            session=session if before is None else before.session,
+            turn_label=identity.turn_label,
+            turn_source=identity.turn_source,
+            call=context.recorder.new_call() if before is None else before.call,
+            leg=0 if before is None else before.leg + 1,
+            arguments=self._start or bytes(said.arguments),
+            canonical=canonical,
+            complete=self._whole,
+            size=self._size,
+            flags=flags + model.flags,
+            trace=trace or request.trace,
+            protocol=mcp.dated(self.revision),
+            key=key or request.key,
+            why=why or request.why,
+            client=identity.client,
+        )
+        return ask, identity
+
+    def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
+        """Return a call with who its caller may be: nothing else tells that."""
+        request, info = self._request, said.meta.get(_CLIENT_INFO)
+        client = read_client(bytes(info)) if info is not None else request.client
+        is_known = bool(request.credential or client.name)
+        guess = GuessedCaller(
+            f"{request.credential}\n{client.name}" if is_known else "",
+            f"{client.version}\n{request.peer}",
+            request.connection,
+        )
+        self._context.repeats.on_guessed_call(guess)
+        return structs.replace(ask, guess=guess) if ask.is_named else ask
+
+    def _read_arguments(self, message: Message, arguments: bytes) -> object:
+        """Return the arguments for rules to look at: a body that nobody could read has none."""
+        if self._start or not _UNREAD.isdisjoint(message.flags):
+            return UNREADABLE
+        return read_value(arguments, UNREADABLE)
 
     async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
         """Queue the intent of an attempt; `key` is that of the id by which the server knows it.
@@ -330,3 +463,24 @@ class McpExchange(ResponseObserver):
             if attempt.ask.may_be_guarded:
                 return True
         return False
+
+
+def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
+    """Return a call's arguments in canonical form, where they are decoded already and not large."""
+    if message.plain is None or len(arguments) > OFF_LOOP:
+        return None
+    params: Any = message.plain.get("params")
+    try:
+        return canonical_of_decoded(params["arguments"], arguments)
+    except (KeyError, TypeError):  # it has no arguments, or is no object
+        return None
+
+
+def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
+    """Return what `_meta` says of the call: its idempotency key, why it is made, its trace id."""
+    return _text(meta, _KEY), _text(meta, _WHY), trace_id(_text(meta, _TRACE))
+
+
+def _text(meta: Mapping[str, bytes], name: str) -> str:
+    """Return the text that a member of `_meta` says; empty where there is none."""
+    return text_of(meta[name]) if name in meta else ""
