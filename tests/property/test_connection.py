@@ -97,7 +97,7 @@ async def by_turnlog(method: str, data: bytes, cuts: list[int]) -> Seen | None:
     ours.setblocking(False)
     _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
     with theirs:
-        connection.begin(method, Progress())
+        connection.begin(method, Progress(), b"")
         places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
         # Bytes behind the end of an answer make the connection close.
         with suppress(OSError):
@@ -121,8 +121,7 @@ async def behind(before: bytes, data: bytes) -> Seen | None:
     with theirs:
         try:
             for each in (before, data):
-                connection.begin("GET", Progress())
-                connection.sent()
+                connection.begin("GET", Progress(), b"")
                 connection.data_received(each)
                 if each is data:
                     connection.eof_received()
@@ -211,8 +210,7 @@ async def on_one_connection(answers: list[tuple[bytes, list[int]]]) -> list[Seen
     with ExitStack() as opened:
         connection = await connected(opened)
         for data, cuts in answers:
-            connection.begin("POST", Progress())
-            connection.sent()
+            connection.begin("POST", Progress(), b"")
             places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
             for start, end in pairwise(places):
                 connection.data_received(data[start:end])

@@ -28,8 +28,7 @@ async def asked() -> AsyncGenerator[tuple[Connection, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
-    connection.begin("GET", Progress())
-    connection.sent()
+    connection.begin("GET", Progress(), b"")
     try:
         with theirs:
             yield connection, theirs
@@ -133,8 +132,7 @@ async def test_an_answer_behind_a_closing_interim_one_is_read_wherever_it_is_cut
 async def answered(connection: Connection, raw: bytes, method: str = "GET") -> tuple[int, bytes]:
     """Return status and body of an answer to another request, which comes in one piece."""
     assert connection.finish()
-    connection.begin(method, Progress())
-    connection.sent()
+    connection.begin(method, Progress(), b"")
     connection.data_received(raw)
     async with asyncio.timeout(BOUND):
         return (await connection.head()).status, await connection.read()
@@ -184,8 +182,7 @@ async def test_an_interim_answer_is_handed_on_each_time_that_it_comes() -> None:
         assert await connection.read() == b"good"
         for _ in range(2):
             assert connection.finish()
-            connection.begin("GET", Progress(), interim)
-            connection.sent()
+            connection.begin("GET", Progress(), b"", interim)
             connection.data_received(HINT + GOOD)
             assert await connection.read() == b"good"
     assert seen == [103, 103]

@@ -124,7 +124,7 @@ async def test_a_body_of_known_length_is_not() -> None:
 
 async def test_for_an_agent_of_1_0_the_end_of_the_connection_is_the_end_of_the_body() -> None:
     async def handle(down: Downstream) -> None:
-        assert down.version == "1.0"
+        assert down.asked.version == (1, 0)
         await down.start(200, b"OK", b"", None)
         await down.write(b"one")
         await down.end()
@@ -177,7 +177,7 @@ async def test_a_request_is_seen_as_it_came() -> None:
     seen: list[object] = []
 
     async def handle(down: Downstream) -> None:
-        seen.extend([down.method, down.target, list(down.raw), down.version])
+        seen.extend([down.method, down.target, list(down.raw), down.asked.version])
         await down.answer(200, b"OK", b"", b"")
 
     raw = b"PURGE /a//b?x= HTTP/1.1\r\nHost: h\r\nx-B: \xe9\r\nX-b: 2\r\nConnection: close\r\n\r\n"
@@ -186,7 +186,7 @@ async def test_a_request_is_seen_as_it_came() -> None:
         "PURGE",
         "/a//b?x=",
         [(b"Host", b"h"), (b"x-B", b"\xe9"), (b"X-b", b"2"), (b"Connection", b"close")],
-        "1.1",
+        (1, 1),
     ]
 
 

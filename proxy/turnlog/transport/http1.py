@@ -212,19 +212,13 @@ def _response(head: bytes, method: str, *, is_mended: bool) -> ResponseHead | st
         return f"nobody can tell where the answer ends: {found}"
     # To HEAD some servers send a body all the same, so the head has to tell of one that ends.
     ends = framing(status, "GET", said[_LENGTH], said[_CODING]) if method == "HEAD" else found
-    persists = ends != _UNTIL_CLOSE and _is_persistent(head[5:8], said[_CONNECTION])
     # The parser took the line: its version has three bytes, its status three digits.
+    is_default = b"1.1" <= head[5:8] != b"2.0"
+    options = connection_options(said[_CONNECTION]) if said[_CONNECTION] else ()
+    stays = b"close" not in options and (is_default or b"keep-alive" in options)
+    persists = ends != _UNTIL_CLOSE and stays
     reason = head[13 : head.index(b"\n")].rstrip(b"\r")
     return ResponseHead(status, reason, collector.headers, tuple(raw), found, persists)
-
-
-def _is_persistent(version: bytes, said: list[bytes]) -> bool:
-    """Return whether a connection stays open behind a response (RFC 9112, 9.3)."""
-    is_default = version >= b"1.1" and version != b"2.0"
-    if not said:
-        return is_default
-    options = connection_options(said)
-    return b"close" not in options and (is_default or b"keep-alive" in options)
 
 
 def connection_options(values: list[bytes]) -> set[bytes]:

@@ -97,8 +97,16 @@ class Connection(asyncio.Protocol):
 
     # -- one exchange ----------------------------------------------------------------------
 
-    def begin(self, method: str, progress: Progress, interim: Interim | None = None) -> None:
-        """Get ready for a request, whose `progress` will be kept; `interim` gets 1xx answers."""
+    def begin(
+        self,
+        method: str,
+        progress: Progress,
+        request: bytes,
+        interim: Interim | None = None,
+        *,
+        is_whole: bool = True,
+    ) -> None:
+        """Send a request, or its first bytes; `interim` gets 1xx answers. Raises `Failure`."""
         self._busy = self._may_persist = True
         self._method, self._progress, self._interim = method, progress, interim
         self._uploaded = False
@@ -106,6 +114,9 @@ class Connection(asyncio.Protocol):
         progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
+        self.write(request)
+        if is_whole:
+            self.sent()
 
     def write(self, data: bytes) -> None:
         """Hand bytes of the request to the transport. Raises `Failure`."""
@@ -556,13 +567,17 @@ class Upstreams:
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin.connect(), progress.patience, now)
-        connection.begin(method, progress, interim)
         if origin.before_path:
             resource = origin.before_path + (resource if resource != "*" else "")
         line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
+        request = line + lines + origin.lines + _framing(method, body, length)
         upload: asyncio.Task[None] | None = None
         try:
-            upload = self._start(connection, line + lines + origin.lines, body, length)
+            if isinstance(body, bytes) and len(body) <= _PIECE:
+                connection.begin(method, progress, request + body, interim)
+            else:
+                connection.begin(method, progress, request, interim, is_whole=False)
+                upload = self._group.create_task(_upload(connection, body, length))
             head = await connection.head()
         except BaseException:
             await _given_up(connection, upload, progress.patience)
@@ -604,24 +619,6 @@ class Upstreams:
                 finally:
                     await answer.close()
 
-    def _start(
-        self, connection: Connection, head: bytes, body: Content, length: int | None
-    ) -> asyncio.Task[None] | None:
-        """Send the request, or begin to; return the task that goes on with it."""
-        if not isinstance(body, bytes):
-            framing = (
-                b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
-            )
-            head += b"\r\n%b\r\n\r\n" % framing
-            return self._group.create_task(_upload(connection, head, body, chunked=length is None))
-        has_length = body or not head.startswith(_BODILESS_METHODS)
-        head += b"\r\nContent-Length: %d\r\n\r\n" % len(body) if has_length else b"\r\n\r\n"
-        if len(body) <= _PIECE:
-            connection.write(head + body)
-            connection.sent()
-            return None
-        return self._group.create_task(_upload(connection, head, _pieces(body), chunked=False))
-
 
 async def connected(
     connect: Coroutine[None, None, _C], patience: Deadlines | None, now: float
@@ -640,20 +637,29 @@ async def connected(
         raise Failure(kind, Phase.CONNECTING, patience.detail(kind)) from None
 
 
-_BODILESS_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"TRACE ")
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 """Methods without a body unless one was sent: they need no `Content-Length: 0`."""
 
 
-async def _upload(
-    connection: Connection, head: bytes, body: AsyncIterator[bytes], *, chunked: bool
-) -> None:
+def _framing(method: str, body: Content, length: int | None) -> bytes:
+    """Return the field that frames a body, and the end of the head."""
+    if isinstance(body, bytes):
+        if not body and method in _BODILESS_METHODS:
+            return b"\r\n\r\n"
+        length = len(body)
+    if length is None:
+        return b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return b"\r\nContent-Length: %d\r\n\r\n" % length
+
+
+async def _upload(connection: Connection, body: Content, length: int | None) -> None:
     """Send a body while the answer may already be coming. Never raises: the reader learns."""
+    is_chunked = length is None and not isinstance(body, bytes)
     try:
-        connection.write(head)
-        async for piece in body:
-            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        async for piece in _pieces(body) if isinstance(body, bytes) else body:
+            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
             await connection.drain()
-        if chunked:
+        if is_chunked:
             connection.write(b"0\r\n\r\n")
         connection.sent()
     except Failure:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
+from msgspec import field
+
 from turnlog.wire.http.mend import HEAD_END
 
 from .async_pipes import is_ended
@@ -59,48 +61,32 @@ class Gone(Exception):
     """The agent's side closed its connection, or does not go on with its request."""
 
 
-class RequestBody:
+class RequestBody(BodyReader, eq=False):
     """The body of a request that did not come whole with its head."""
 
-    def __init__(self, reader: BodyReader, resume: Callable[[], None]) -> None:
-        self._reader = reader
-        self._resume = resume
-        self._came = asyncio.Event()
-        self._why_not = ""
-        """Why no more of it comes."""
-        self.wanted_at: float | None = None
-        """Since when somebody waits for more of it."""
+    resume: Callable[[], None] | None = None
+    """Called when some of it was taken."""
+    wanted_at: float | None = None
+    """Since when somebody waits for more of it."""
+    _came: asyncio.Event = field(default_factory=asyncio.Event)
+    _why_not: str = ""
+    """Why no more of it comes."""
 
-    @property
-    def at_end(self) -> bool:
-        """Whether all of it has come and been read."""
-        return not (self._reader.missing or self._reader.pieces)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it has come."""
-        return not self._reader.missing
-
-    @property
-    def size(self) -> int:
-        """How many bytes came and were not read."""
-        return self._reader.size
-
-    def feed(self, data: bytes) -> bytes:
+    def on_data(self, data: bytes) -> bytes:
         """Read bytes; return those behind the body's end. Raises `BadChunksError`."""
-        rest = self._reader.feed(data)
+        rest = self.feed(data)
         self._came.set()
         return rest
 
-    def end(self, why: str) -> None:
+    def cut(self, why: str) -> None:
         """Wake whoever waits for more of it: none will come, because of `why`."""
         self._why_not = self._why_not or why
         self._came.set()
 
     async def read(self) -> bytes:
         """Return what has come; nothing at its end. Raises `Gone`."""
-        while not self._reader.pieces:
-            if not self._reader.missing:
+        while not self.pieces:
+            if not self.missing:
                 return b""
             if self._why_not:
                 raise Gone(self._why_not)
@@ -108,8 +94,9 @@ class RequestBody:
             self.wanted_at = asyncio.get_running_loop().time()
             await self._came.wait()
             self.wanted_at = None
-        data = self._reader.take()
-        self._resume()
+        data = self.take()
+        if self.resume is not None:
+            self.resume()
         return data
 
 
@@ -250,15 +237,15 @@ class AgentConnection(asyncio.Protocol):
             self._head = start, length
             self._begun_at = self._loop.time()
             return None
-        reader = BodyReader(length, Chunks() if length < 0 else None)
+        body = RequestBody(length, Chunks() if length < 0 else None, resume=self._resume_reading)
         try:
-            self._came = reader.feed(came)
+            self._came = body.feed(came)
         except BadChunksError:
             return UNSOUND
-        if not reader.missing:
-            return Downstream(self, start, length, reader.take())
-        self._body = RequestBody(reader, self._resume_reading)
-        return Downstream(self, start, length, self._body)
+        if not body.missing:
+            return Downstream(self, start, length, body.take())
+        self._body = body
+        return Downstream(self, start, length, body)
 
     async def _linger(self) -> None:
         """End this side and drop what still comes, for `_LINGER`. The end of the connection cancels this."""
@@ -275,8 +262,8 @@ class AgentConnection(asyncio.Protocol):
             async with asyncio.timeout(_LINGER):
                 while await body.read():
                     pass
-        body.end("its request is over")
-        return body.at_end
+        body.cut("its request is over")
+        return not (body.missing or body.pieces)
 
     def _fail(self, refused: Unreadable) -> None:
         """Answer what could not be read, or handled."""
@@ -291,7 +278,7 @@ class AgentConnection(asyncio.Protocol):
         detail = f"the rest of the request did not come within {UNFINISHED:g} s"
         self._fail(Unreadable(detail, 408))
         if self._body is not None:
-            self._body.end("the agent does not go on with its request")
+            self._body.cut("the agent does not go on with its request")
         self.close()
 
     def close(self) -> None:
@@ -333,15 +320,15 @@ class AgentConnection(asyncio.Protocol):
     def _fed(self, body: RequestBody, data: bytes) -> bytes:
         """Feed the present request's body; return the bytes behind its end."""
         try:
-            rest = body.feed(data)
+            rest = body.on_data(data)
         except BadChunksError:
             self._body = None
             self._is_last = True
             self._fail(UNSOUND)
-            body.end("the request's chunks are not sound")
+            body.cut("the request's chunks are not sound")
             self.close()
             return b""
-        if body.is_whole:
+        if not body.missing:
             self._body = None
         return rest
 
@@ -375,7 +362,7 @@ class AgentConnection(asyncio.Protocol):
         self.memory = None
         self._came = b""
         if self._body is not None:
-            self._body.end("the agent closed its connection")
+            self._body.cut("the agent closed its connection")
             self._body = None
         self._writable.set()
         task, self.task = self.task, None
@@ -543,7 +530,7 @@ class Downstream:
                 return b"".join(pieces), True
             pieces.append(piece)
             size += len(piece)
-        return b"".join(pieces), content.at_end
+        return b"".join(pieces), not (content.missing or content.pieces)
 
     async def rest(self, start: bytes) -> AsyncIterator[bytes]:
         """Yield `start` and then what is left of a body too large to be held."""
@@ -667,12 +654,6 @@ class Downstream:
         """Release the connection; return whether it can carry another request."""
         self.agent.answering = None
         return self.finished and self.asked.keeps and not self._until_close
-
-    @property
-    def version(self) -> str:
-        """HTTP version of the request, such as `1.1`."""
-        major, minor = self.asked.version
-        return f"{major}.{minor}"
 
     def _head(self, status: int, reason: bytes, lines: bytes, length: bytes = b"") -> bytes:
         keep = b""

@@ -8,7 +8,6 @@ from turnlog.wire.http.head import (
     Framing,
     Headers,
     can_dechunk,
-    content_length,
     fields,
     framing,
     media_of,
@@ -179,11 +178,6 @@ def test_the_head_tells_how_long_a_body_is(
     wanted = errors[expected] if isinstance(expected, str) else expected
     lengths, codings = fields(raw, b"content-length"), fields(raw, b"transfer-encoding")
     assert framing(status, method, lengths, codings) == wanted
-
-
-def test_a_length_is_read_only_where_one_stands() -> None:
-    assert content_length([(b"Content-Length", b" 12 ")]) == 12
-    assert content_length([(b"Accept", b"1")]) is None
 
 
 def test_all_values_of_a_field_are_found() -> None:

@@ -25,7 +25,6 @@ __all__ = [
     "allowed_origin",
     "can_dechunk",
     "changed_body",
-    "content_length",
     "decoder_for",
     "fields",
     "framing",
@@ -183,7 +182,7 @@ def request_headers(
 
     Hop-by-hop fields and turnlog's own are out; Host is `authority`; Via, and X-Forwarded-Host
     unless `forwarded_host` is empty, are added behind what was there. Content-Length and Expect
-    are out as well: the connection frames the body itself (`content_length` tells its length).
+    are out as well: the connection frames the body itself.
     """
     dropped = _nominated(raw) | {b"host", b"content-length", b"expect"}
     kept = [(b"Host", authority)]
@@ -315,10 +314,9 @@ def framing(
         return _CHUNKED if codings == [b"chunked"] else BadFraming.BAD_TRANSFER_CODING
     if not lengths:
         return _UNTIL_CLOSE
-    length = _length(lengths)
-    if isinstance(length, int):
-        return Framing(_BY_LENGTH, length)
-    return _UNTIL_CLOSE if length is None else length
+    if len(lengths) == 1 and len(lengths[0]) <= _LENGTH_DIGITS and lengths[0].isdigit():
+        return Framing(_BY_LENGTH, int(lengths[0]))
+    return _one_length(set(_list(lengths)))
 
 
 def can_dechunk(raw: Headers) -> bool:
@@ -330,22 +328,13 @@ def can_dechunk(raw: Headers) -> bool:
     return _list(fields(raw, b"transfer-encoding")) in ([], [b"chunked"])
 
 
-def content_length(raw: Headers) -> int | BadFraming | None:
-    """Return what Content-Length says; the same number may stand there more than once."""
-    return _length(fields(raw, b"content-length"))
-
-
-def _length(found: list[bytes]) -> int | BadFraming | None:
-    if not found:
-        return None
-    if len(found) == 1 and len(found[0]) <= _LENGTH_DIGITS and found[0].isdigit():
-        return int(found[0])
-    values = set(_list(found))
+def _one_length(values: set[bytes]) -> Framing | BadFraming:
+    """Return the length that several values agree on."""
     if not values or any(not value.isdigit() or len(value) > _LENGTH_DIGITS for value in values):
         return BadFraming.BAD_LENGTH
     if len({int(value) for value in values}) > 1:
         return BadFraming.CONTRADICTING_LENGTHS
-    return int(values.pop())
+    return Framing(_BY_LENGTH, int(values.pop()))
 
 
 def _list(values: list[bytes]) -> list[bytes]:
