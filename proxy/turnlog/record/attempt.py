@@ -363,11 +363,6 @@ class Attempt(Struct, eq=False):
         return id_key(self.caller_id)
 
     @property
-    def respelling(self) -> dict[bytes, bytes]:
-        """The id that its answer holds, and the caller's that takes its place."""
-        return {self.wire_id: self.caller_id} if self.wire_id else {}
-
-    @property
     def cancellation(self) -> bytes:
         """The message that takes it back (handshake revisions)."""
         return mcp.cancellation(self.wire_id or self.caller_id)

@@ -75,7 +75,7 @@ class AnswerText(Struct, frozen=True):
 
 
 def is_answer(message: Message | Outline) -> bool:
-    """Tell whether a message answers a request: a result or an error, and JSON-RPC at all.
+    """Return whether a message answers a request: a result or an error, and JSON-RPC at all.
 
     A bare `{"error": ...}` without version and id is some other server's page.
     """
@@ -86,7 +86,7 @@ def is_answer(message: Message | Outline) -> bool:
 
 
 def nameless_error(message: Message | Outline) -> bool:
-    """Tell whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
+    """Return whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
     kind = message.kind if isinstance(message, Message) else outline_kind(message)
     return kind is _ERROR and message.id in _NO_ID
 
@@ -126,8 +126,8 @@ def answered(
         # `bytes` takes twice as long.
         content=b"" + result if result is not None else _error_content(message, text),
         complete=not cut,
-        digest=text.body.digest,
-        rest=text.body.rest,
+        digest=text.body.digest if cut else b"",
+        rest=text.body.rest if cut else b"",
         media_type=JSON,
         is_mcp=True,
         is_result=result is not None,
@@ -215,7 +215,7 @@ def instead(unfit: AnswerText | None, around: Circumstances) -> tuple[Ending, An
 
 
 def is_unfit(text: AnswerText, content: Message | Outline | Malformed) -> bool:
-    """Tell whether what answered nothing stands in the place of a response.
+    """Return whether what answered nothing stands in the place of a response.
 
     Blanks do not, nor events of a type that no message has; a request stands for itself.
     """

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
-import re2  # type: ignore[import-untyped]
 from msgspec import Struct
+
+from turnlog.rules.pattern import any_of
 
 PLACEHOLDER: Final = "[redacted]"
 
@@ -107,9 +108,9 @@ class QuickScan:
         own = tuple(map(_name_pattern, names))
         self.patterns = (*_LOOKS, *(re.compile(name.encode()) for name in own))
         self._searches = tuple(pattern.search for pattern in self.patterns)
-        self._needles = _any_of((*_NEEDLES, *own))
-        self._anything = _any_of((*_NEEDLES, *own, _COVERS))
-        self._anything_in_cut = _any_of((*_NEEDLES, *own, _COVERS, _VALUE_NEEDLE))
+        self._needles = any_of((*_NEEDLES, *own))
+        self._anything = any_of((*_NEEDLES, *own, _COVERS))
+        self._anything_in_cut = any_of((*_NEEDLES, *own, _COVERS, _VALUE_NEEDLE))
 
     def has_candidates(self, data: bytes, *, complete: bool = True) -> bool:
         """Return whether `data` may contain a secret; with `complete=False` it is the start of a longer
@@ -168,28 +169,6 @@ class QuickScan:
 
 def _name_pattern(name: str) -> str:
     return "[^a-z0-9]?".join(re.sub(r"[^a-z0-9]", "", name.lower()))
-
-
-def _any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
-    """Return a search for any of `patterns`; its time does not depend on their number."""
-    engine = cast("Any", re2)
-    options = engine.Options()
-    options.encoding = options.Encoding.LATIN1
-    options.dot_nl = True
-    options.never_capture = True
-    options.case_sensitive = False
-    options.max_mem = 32 << 20
-    options.log_errors = False
-    # A set of one pattern: its search is faster than that of a pattern.
-    together = engine.Set.SearchSet(options)
-    try:
-        together.Add("|".join(patterns).encode())
-        together.Compile()
-    except engine.error:
-        # Thousands of names: then every text is a candidate.
-        return lambda _: True
-    search: Callable[[bytes], object] = together.Match
-    return search
 
 
 class SecretShape(Struct, frozen=True):

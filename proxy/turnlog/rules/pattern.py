@@ -3,6 +3,7 @@
 # Python's `re` backtracks: 31 characters of tool output were enough for `(a+)+$` to stop the proxy.
 # RE2 has no lookaround and no back-references (https://github.com/google/re2/wiki/WhyRE2).
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -67,3 +68,25 @@ def to_text(data: bytes) -> str:
     except UnicodeDecodeError:
         # RE2's `\C` matches any byte, and can leave a part of a character.
         return data.decode("utf-8", "surrogateescape")
+
+
+def any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
+    """Return a search of bytes for any of `patterns`, in upper or lower case; its time does not depend on
+    their number. It finds too much rather than too little."""
+    options = _engine.Options()
+    options.encoding = options.Encoding.LATIN1
+    options.dot_nl = True
+    options.never_capture = True
+    options.case_sensitive = False
+    options.max_mem = 32 << 20
+    options.log_errors = False
+    # A set of one pattern: its search is faster than that of a pattern.
+    together = _engine.Set.SearchSet(options)
+    try:
+        together.Add("|".join(patterns).encode())
+        together.Compile()
+    except _engine.error:
+        # Thousands of names: then every text is a candidate.
+        return lambda _: True
+    search: Callable[[bytes], object] = together.Match
+    return search

@@ -7,7 +7,7 @@ they take for a failure that is none, is measured in tests/unit/wire/test_error_
 import re
 from typing import Final
 
-from turnlog.rules.pattern import compile_pattern
+from turnlog.rules.pattern import any_of, to_bytes
 
 LOOKED_AT: Final = 200
 """Characters of a text that are looked at, from its start."""
@@ -92,19 +92,21 @@ _SPOKEN: Final = re.compile(
 
 # Some of this stands in all that is found. Most texts have none of it: to see that takes a tenth of
 # the time that the patterns above take.
-_GATE: Final = compile_pattern(
-    "(?i)error|exception|failed|went wrong|[fp]a(?:tal|nic): |panicked|un(?:caught|handled) "
-    "|unable to |could(?: not|n't) |can(?:not|'t| not) "
-    "|is (?:required|missing)|must (?:be|match) |not (?:allowed|auth|have permission|permitted)"
-    "| denied|unauthorized|forbidden|no permission to|authentication required"
-    "|missing (?:required |param|arg|field|option|prop|value|query|env|api)"
-    "|unknown (?:tool|command|method|option|action|argument|parameter|function)|invalid "
-    "|(?:not|be) found|n(?:ot|'t) exist|no such "
-    "|[45][0-9][0-9][: ] ?(?:bad|unauth|pay|forb|not|meth|conf|gone|unproc|too|int|serv|gate)"
-    "|returned .*[45][0-9][0-9]|timed out|exceeded|quota|rate limit|connection (?:refused|reset|closed)"
-    "|errno|e(?:noent|acces|perm|exist|isdir|notdir|notempty|inval|mfile|nospc|pipe|rofs|addrinuse)"
-    "|e(?:connre|timedout|hostunreach|ai_again|notfound)|ora-[0-9]|aadsts|npm err|traceback"
-    "|[❌✖⛔🚫]"
+_GATE: Final = any_of(
+    (
+        "error|exception|failed|went wrong|[fp]a(?:tal|nic): |panicked|un(?:caught|handled) ",
+        "unable to |could(?: not|n't) |can(?:not|'t| not) ",
+        "is (?:required|missing)|must (?:be|match) |not (?:allowed|auth|have permission|permitted)",
+        " denied|unauthorized|forbidden|no permission to|authentication required",
+        "missing (?:required |param|arg|field|option|prop|value|query|env|api)",
+        "unknown (?:tool|command|method|option|action|argument|parameter|function)|invalid ",
+        "(?:not|be) found|n(?:ot|'t) exist|no such ",
+        "[45][0-9][0-9][: ] ?(?:bad|unauth|pay|forb|not|meth|conf|gone|unproc|too|int|serv|gate)",
+        "returned .*[45][0-9][0-9]|timed out|exceeded|quota|rate limit|connection (?:refused|reset|closed)",
+        "errno|e(?:noent|acces|perm|exist|isdir|notdir|notempty|inval|mfile|nospc|pipe|rofs|addrinuse)",
+        "e(?:connre|timedout|hostunreach|ai_again|notfound)|ora-[0-9]|aadsts|npm err|traceback",
+        "❌|✖|⛔|🚫",
+    )
 )
 
 
@@ -113,6 +115,6 @@ def looks_like_error(text: str) -> bool:
     start = text[:LOOKED_AT].lstrip(_DECORATION)
     if start.startswith("{"):
         return _JSON.match(start) is not None
-    if not start or not _GATE.is_in(start):
+    if not start or not _GATE(to_bytes(start.casefold())):
         return False
     return bool(_SIGNS.match(start) or _NAMED.match(start) or _SPOKEN.match(start))

@@ -204,7 +204,16 @@ def parse_answer(data: bytes) -> Message | Batch | Malformed:
         envelope = _decode(data)
     except (ValueError, RecursionError):
         return _parse_other(data, None)
-    return _message(envelope, (), unchecked=data)
+    if envelope.method or envelope.error or not envelope.result:
+        return _message(envelope, (), unchecked=data)
+    return Message(
+        kind=_RESPONSE,
+        id=b"" + envelope.id,
+        result=envelope.result,
+        jsonrpc=envelope.jsonrpc == _VERSION,
+        params=envelope.params,
+        unchecked=data,
+    )
 
 
 def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...]]:
@@ -215,7 +224,7 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
     text = message.unchecked
     if not text:
         return None, message.flags
-    if is_large(message):
+    if len(text) > DUPLICATES_LIMIT:
         return None, read_large(message)[1]
     try:
         value = _decode_any(text)
@@ -224,11 +233,6 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
     if repeats_key(text, value):
         return None, (Flag.DUPLICATE_KEYS,)
     return value if len(text) <= _HELD else None, ()
-
-
-def is_large(message: Message) -> bool:
-    """Return whether an answer is too large to be decoded whole."""
-    return len(message.unchecked) > DUPLICATES_LIMIT
 
 
 def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:

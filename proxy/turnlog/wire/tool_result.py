@@ -25,7 +25,7 @@ from .json_text import (
     shape,
     text_of,
 )
-from .jsonrpc import Kind, Message, is_large, outline_kind, read_large, read_whole
+from .jsonrpc import DUPLICATES_LIMIT, Kind, Message, outline_kind, read_large, read_whole
 from .mcp import INVALID_PARAMS, URL_ELICITATION_REQUIRED, is_stateless, state_digest
 
 MESSAGE_LIMIT: Final = 200
@@ -149,8 +149,8 @@ class _TextBlock(Struct, gc=False):
 
 _decode_texts = msgspec.json.Decoder(list[_TextBlock]).decode
 _NO_TASK: Final = _Task()
-# What most answers come to.
-_SPOKEN: Final = CallAnswer(status=_OK, harmless=True)
+SPOKEN: Final = CallAnswer(status=_OK, harmless=True)
+"""What most answers come to: texts that say something, and no error."""
 
 
 # -- how a call ended --------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
     `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
     """
     if isinstance(message, Message):
-        if message.result and is_large(message):
+        if message.result and len(message.unchecked) > DUPLICATES_LIMIT:
             found, flags = read_large(message)
             result = pick(_ResultMembers, found)
         else:
@@ -170,7 +170,7 @@ def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
             if message.kind is _FAILED:
                 return _error(message.error_code, message.error_message, flags)
             if plain is not None and not flags and is_spoken(plain.get("result")):
-                return _SPOKEN
+                return SPOKEN
             result = load(_ResultMembers, message.result)
         task = load(_Task, result.task) if result.task else _NO_TASK
         return _ended(message.result, result, task, revision, flags)
@@ -382,8 +382,11 @@ def is_spoken(result: _Value) -> bool:
     if not isinstance(result, dict) or not result.keys() <= _OF_TEXTS or result.get("isError"):
         return False
     texts = _texts(result.get("content"))
-    text = "\n".join(texts)
-    return not _is_blank(text.strip(), alone=len(texts) == 1) and not looks_like_error(text)
+    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    word = text.strip()
+    if len(word) <= _LONGEST_NULL_TEXT and _is_blank(word, alone=len(texts) == 1):
+        return False
+    return not looks_like_error(text)
 
 
 def _texts(content: _Value) -> list[str]:

@@ -29,6 +29,7 @@ from turnlog.wire.outcome_key import (
     EitherMask,
     OtherReadings,
     OutcomeMask,
+    has_hint,
     holds_json,
     is_wide,
     mask_for,
@@ -48,6 +49,8 @@ _EVENTS: Final = "text/event-stream"
 # To look a member up costs more than to compare it.
 _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
+_USUAL: Final = b'{"'
+"""What most answers begin with; none of several bytes to a letter does."""
 _FORGED: Final = (Flag.FORGED_OUTCOME,)
 _UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
 _FORGED_DETAIL: Final = (
@@ -213,13 +216,16 @@ class Relay(Struct, eq=False):
 
     async def _read_whole(self, raw: bytes, *, goes_on: bool) -> None:
         """Relay a body that is all here, and whatever its transfer still brings where that `goes_on`."""
-        text = self._decoded(raw) if self._head.codings else raw
-        clean, notes = self._clean(text)
+        codings = self._head.codings
+        text = self._decoded(raw) if codings else raw
+        is_clear = not codings and text.startswith(_USUAL) and not has_hint(text)
+        clean, notes = (None, ()) if is_clear else self._clean(text)
         if self._readings is not None and self._is_beyond_cleaning(raw, text, clean):
             await self._forged()
             return
         body = MessageReader.of(text if clean is None else clean, self._keep, notes)
-        body.unread = self._gave_up
+        if codings:
+            body.unread = self._gave_up
         if tickets := self._watched(self._watcher.whole, body, self._head.media, len(raw)):
             await self._recorder.settle(tickets)
         if self._out.gate is not None:

@@ -456,7 +456,7 @@ class HttpCarrier(Struct, eq=False):
         spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
-        head = self._head_of(answer.raw)
+        head = self._heads.answer(answer.raw, self._route, self._raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
         trusted = self._route.target.name in self._context.trusted
         if head.speaks_for_turnlog and not trusted:

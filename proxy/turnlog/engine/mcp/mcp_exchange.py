@@ -437,7 +437,9 @@ class McpExchange(ResponseObserver):
         """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
         if self.listens:
             return self._context.calls.spellings(self._request.scope)
-        return self.attempt.respelling if self.attempt is not None else {}
+        if (attempt := self.attempt) is None or not attempt.wire_id:
+            return {}
+        return {attempt.wire_id: attempt.caller_id}
 
     def late_reader(self) -> LateReader | None:
         """Return what reads answers to its calls when it is over; `None` where it has none."""

@@ -321,20 +321,21 @@ class ResponseObserver:
         """Read one message, and end the attempt that it answers, if it does."""
         if not is_answer(message):
             return self._answers_nothing(message, text)
+        attempt = self.attempt
+        if attempt in self.attempts and message.id == (attempt.wire_id or attempt.caller_id):
+            return self._close(attempt, message, text)
         key = self._key_of(message)
         asked = self._listening.asked(key) if self._listening is not None else None
         if asked is not None:
             return self._notice_answer(asked, message, text)
-        own = self._own(key)
-        if own is not None:
+        if (own := self._own(key)) is not None:
             return self._close(own, message, text)
         if key in self.awaited:
             return self._notice_answer(self.awaited.pop(key), message, text)
-        attempt = self._elsewhere(key)
-        if attempt is None:
-            self._besides.stray(message)
-            return self._answers_nothing(message, text)
-        return self._close_elsewhere(attempt, message, text)
+        if (elsewhere := self._elsewhere(key)) is not None:
+            return self._close_elsewhere(elsewhere, message, text)
+        self._besides.stray(message)
+        return self._answers_nothing(message, text)
 
     def _key_of(self, message: Message | Outline) -> str:
         """Return the key of the request that a message answers.
@@ -443,7 +444,9 @@ class ResponseObserver:
             attempt.message = text.body.finish()
         succeeds = reply.is_result and self._status < 400 and not said.is_error
         attempt.amends = succeeds and bool(ending.error)
-        tickets = self._end_by_answer(attempt, ending, self._parked(attempt, said, ending, reply))
+        if ending.status.parked:
+            reply = self._parked(attempt, said, reply)
+        tickets = self._end_by_answer(attempt, ending, reply)
         if said.code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirected.note(call_key(ask, ""), attempt, until)
@@ -457,13 +460,14 @@ class ResponseObserver:
         ending, reply = answered(said, message, text, self._around(ask))
         if said.code == mcp.RESOURCE_NOT_FOUND:
             ending = refused(ErrorKind.NOT_FOUND, ask.effect)
-        return self._end_by_answer(attempt, ending, self._parked(attempt, said, ending, reply))
+        if ending.status.parked:
+            reply = self._parked(attempt, said, reply)
+        return self._end_by_answer(attempt, ending, reply)
 
-    def _parked(
-        self, attempt: Attempt, said: CallAnswer, ending: Ending, reply: AnswerFacts
-    ) -> AnswerFacts:
+    def _parked(self, attempt: Attempt, said: CallAnswer, reply: AnswerFacts) -> AnswerFacts:
         """Remember a call that waits for another leg, if one can be told to belong to it."""
-        if not (ending.status.parked and (links := self._legs.links(attempt.ask, said))):
+        links = self._legs.links(attempt.ask, said)
+        if not links:
             return reply
         self._context.calls.park(links, attempt)
         return structs.replace(reply, links=links)
