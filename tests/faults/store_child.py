@@ -12,7 +12,7 @@ from pathlib import Path
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import CommitKind, Effect, Rung, Status
-from turnlog.store.base import Draft, SessionRef, Store, alias
+from turnlog.store.base import Draft, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 
 
@@ -35,7 +35,7 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def call_for_ever(store: Store, name: str, limit: int) -> None:
+async def call_for_ever(store: LmdbStore, name: str, limit: int) -> None:
     """Make calls in one session, each commit waited for."""
     ref = SessionRef(
         candidate=uuid7(time.time_ns(), os.urandom(10)),

@@ -12,8 +12,9 @@ import pytest
 
 from turnlog.core.commit import GENESIS, Commit, body_digest, digest
 from turnlog.core.kinds import CommitKind, Status
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 CHILD = Path(__file__).with_name("store_child.py")
 Acknowledged = dict[tuple[bytes, int], bytes]

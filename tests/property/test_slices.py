@@ -15,8 +15,9 @@ from kit.commits import changed
 from property.test_store_index import folder
 from turnlog.core.kinds import Flag, Status
 from turnlog.sessions.log import Query, TurnRange, read_rows
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 WORK = session_id("work")
 ENDINGS: list[dict[str, Any]] = [

@@ -18,9 +18,10 @@ from conformance.store import kit
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import CommitKind, Flag, Status
 from turnlog.core.operation import Operation
-from turnlog.store.base import Filter, SessionRow, Store, View
+from turnlog.store.base import Filter, SessionRow
 from turnlog.store.lmdb import LmdbReader, LmdbStore, rebuild_indexes
 from turnlog.store.log.tables import NAMES
+from turnlog.store.read.view import View
 
 T = TypeVar("T")
 DURABLE = {"log", "bodies", "aliases", "meta"}
@@ -88,7 +89,7 @@ def folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
 
 
-async def write(store: Store, plan: list[Step]) -> None:
+async def write(store: LmdbStore, plan: list[Step]) -> None:
     """Write a plan, one transaction for each step."""
     refs = [kit.session(f"s{n}") for n in range(3)]
     calls = [[kit.new_id() for _ in range(6)] for _ in refs]

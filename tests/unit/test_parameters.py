@@ -9,8 +9,9 @@ from e2e.stores import MINUTE, START, Call, fill, session_id
 from turnlog.api.parameters import BadParameterError, LogQuery, log_query, moment
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.sessions.log import Query, TurnRange
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 NOW = START + 60 * MINUTE
 

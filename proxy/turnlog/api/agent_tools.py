@@ -16,7 +16,7 @@ from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
 from turnlog.sessions.state.state_at import SessionState
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 from turnlog.wire.json_text import members
 

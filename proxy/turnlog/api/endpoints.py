@@ -48,7 +48,7 @@ from turnlog.sessions.state.state_at import (
     head_of,
     read_state,
 )
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .parameters import (

@@ -13,7 +13,8 @@ from turnlog.core.text.units import parse_moment
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
+from turnlog.store.read.view import View
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from turnlog.core.kinds import Executed, Status
 from turnlog.sessions.rows import Row
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 from .render import Cell, Column, Style, local_time
 

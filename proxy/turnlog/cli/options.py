@@ -17,7 +17,7 @@ import click
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import as_utc, parse_moment
 from turnlog.sessions.log import parse_turns
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 from .failures import complain, did_you_mean
 

@@ -18,7 +18,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
-from turnlog.store.base import Store
+from turnlog.store.lmdb import LmdbStore
 from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
 
@@ -32,7 +32,7 @@ from .upstream_health import Health
 class Context(Struct, frozen=True, kw_only=True):
     """The parts that one request needs of the whole."""
 
-    store: Store
+    store: LmdbStore
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder

@@ -43,7 +43,8 @@ from turnlog.observe.events import (
     StoreFilled,
 )
 from turnlog.rules.retry import StopReason
-from turnlog.store.base import Conflict, Draft, SessionRef, Store, StoreError, StoreFull, Ticket
+from turnlog.store.base import Conflict, Draft, SessionRef, StoreError, StoreFull, Ticket
+from turnlog.store.lmdb import LmdbStore
 
 from .attempt import AnswerFacts, Ask, Attempt
 from .drafts import Drafter, retell
@@ -88,7 +89,7 @@ class Recorder:
 
     def __init__(
         self,
-        store: Store,
+        store: LmdbStore,
         drafter: Drafter,
         log: Log,
         clock: Clock,

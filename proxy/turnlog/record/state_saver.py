@@ -8,7 +8,9 @@ from typing import Final
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
 from turnlog.sessions.state.backlog import StateBacklog
-from turnlog.store.base import Store, StoreError, View
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 LOOK: Final = 1.0
@@ -19,7 +21,7 @@ SHARE: Final = 20
 """For so many times as long as it works, it rests: it takes a twentieth of a processor at most."""
 
 
-async def save_states(store: Store, saved: SavedStates, clock: Clock, log: Log) -> None:
+async def save_states(store: LmdbStore, saved: SavedStates, clock: Clock, log: Log) -> None:
     """Save states for ever. What cannot be read is told once, and tried again when that has changed."""
     saving = StateBacklog(saved)
     told = ""
@@ -40,7 +42,7 @@ class StateSaver:
     """Takes a look at what has grown, and folds it, as long as there is little else to do."""
 
     def __init__(
-        self, store: Store, saving: StateBacklog, clock: Clock, thread: ThreadPoolExecutor
+        self, store: LmdbStore, saving: StateBacklog, clock: Clock, thread: ThreadPoolExecutor
     ) -> None:
         self._store = store
         self._saving = saving

@@ -13,7 +13,7 @@ from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import decode_note
 from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.wire.tool_definition import Part
 
 from .errors import NotFoundError

@@ -16,7 +16,8 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, ErrorKind, NoteKind, Phase, Status
 from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
+from turnlog.store.read.view import View
 
 from .payloads import Payload, bodies_of, read_output
 from .rows import Row, row_of

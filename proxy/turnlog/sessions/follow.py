@@ -5,7 +5,9 @@ from contextlib import closing
 
 from msgspec import Struct, structs
 
-from turnlog.store.base import Filter, Reader, StoreAbsent, View
+from turnlog.store.base import Filter, StoreAbsent
+from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 from .log import Query, find_session, read_rows
 from .rows import Row, row_of
@@ -34,7 +36,7 @@ class News(Struct, frozen=True, kw_only=True):
 
 
 def follow(
-    open_store: Callable[[], Reader], wanted: FollowQuery, *, at_once: int = 1000
+    open_store: Callable[[], LmdbReader], wanted: FollowQuery, *, at_once: int = 1000
 ) -> Generator[News]:
     """Yield the result of each look: attempts that got an outcome, in the order of outcomes.
 
@@ -60,7 +62,7 @@ def follow(
 
 
 def _follow_one(
-    reader: Reader, wanted: FollowQuery, *, anew: bool, at_once: int
+    reader: LmdbReader, wanted: FollowQuery, *, anew: bool, at_once: int
 ) -> Generator[News]:
     """Yield the looks at one store until it is replaced."""
     after = 0

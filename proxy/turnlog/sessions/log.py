@@ -10,7 +10,8 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.operation import TOOLS_USED, Operation
-from turnlog.store.base import Filter, SessionRow, View
+from turnlog.store.base import Filter, SessionRow
+from turnlog.store.read.view import View
 
 from .errors import NotFoundError
 from .rows import Row, row_of

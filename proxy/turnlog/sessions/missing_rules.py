@@ -18,7 +18,8 @@ from turnlog.packs.fit import (
     pack_advice,
 )
 from turnlog.store import definitions
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
+from turnlog.store.read.view import View
 
 _LOOKED_AT: Final = 1000
 """Number of newest attempts whose tools are considered."""

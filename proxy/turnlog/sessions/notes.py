@@ -14,7 +14,9 @@ from turnlog.core.note import Fact, Note, TurnStart, decode_note, encode_note, n
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
-from turnlog.store.base import Draft, SessionRef, Store, View
+from turnlog.store.base import Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .errors import NoteError
 from .log import find_session
@@ -41,7 +43,7 @@ class NoteWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: LmdbStore,
         redactor: Redactor,
         wall: Callable[[], int],
         monotonic: Callable[[], int],

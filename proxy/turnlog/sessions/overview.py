@@ -13,7 +13,8 @@ from turnlog.core.kinds import Rung, TurnSource
 from turnlog.core.text.units import timestamp
 from turnlog.host import lock_holders
 from turnlog.rules.circuit_breaker import CircuitState
-from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage, View
+from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage
+from turnlog.store.read.view import View
 
 from .dangling import DanglingReason
 from .rows import Row, row_of

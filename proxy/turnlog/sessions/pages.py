@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 from .dangling import Dangling, DanglingFilter, describe, find_dangling
 from .log import Query, filter_of, is_wanted, read_attempts

@@ -6,7 +6,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.store.base import Gone, View
+from turnlog.store.base import Gone
+from turnlog.store.read.view import View
 
 
 class PayloadState(StrEnum):

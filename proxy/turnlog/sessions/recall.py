@@ -10,7 +10,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.state.state_at import outcomes_of_key
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError

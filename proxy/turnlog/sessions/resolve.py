@@ -19,7 +19,9 @@ from turnlog.core.kinds import (
     Status,
 )
 from turnlog.exchange.delivery import runs_on
-from turnlog.store.base import Draft, SessionRef, Store, StoreError, View
+from turnlog.store.base import Draft, SessionRef, StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .call_detail import find_call
 from .errors import NotFoundError, UnresolvableError, UnresolvableReason
@@ -40,7 +42,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 async def resolve(
-    store: Store, name: str, claim: Claim, *, runs: Callable[[bytes], bool] = lambda _: False
+    store: LmdbStore, name: str, claim: Claim, *, runs: Callable[[bytes], bool] = lambda _: False
 ) -> Row:
     """Append the outcome that an operator claims; return the attempt with it.
 

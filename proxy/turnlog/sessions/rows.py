@@ -20,7 +20,7 @@ from turnlog.core.kinds import (
 )
 from turnlog.core.operation import Operation, had_effect, tool_use
 from turnlog.core.text.units import timestamp
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 from .payloads import Payload, bodies_of, read_input, read_output
 

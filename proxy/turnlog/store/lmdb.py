@@ -1,4 +1,4 @@
-"""The LMDB engine behind the contract of `base`: one log for all writers of a host."""
+"""The store on disk, for writing and for reading: one log for all writers of a host."""
 
 import asyncio
 import hmac
@@ -42,7 +42,7 @@ from turnlog.store.log.tables import (
 )
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.read.snapshot import Snapshot, TailCache
-from turnlog.store.read.view import LmdbView
+from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
 from turnlog.store.write.pending_append import PendingAppend
 from turnlog.store.write.prepare import Backlog, DraftPreparer
@@ -61,7 +61,10 @@ _INTENT: Final = CommitKind.INTENT
 
 
 class LmdbStore:
-    """A `Store` for one event loop of one process. Open it after forking."""
+    """One store on disk, opened for writing by one process among several, on one event loop.
+
+    Open it after forking.
+    """
 
     def __init__(
         self,
@@ -176,14 +179,23 @@ class LmdbStore:
 
     @property
     def recovered(self) -> list[Commit]:
+        """The outcomes that opening wrote for attempts that can never be finished.
+
+        Those of parked legs whose time had passed carry `Flag.EXPIRED`.
+        """
         return self._recovered
 
     @property
     def recovered_epochs(self) -> int:
+        """How many writers had died whose attempts opening, or the last `recover`, closed."""
         return self._epochs
 
     @property
     def down(self) -> str:
+        """Why calls cannot be recorded at the moment; empty where they can. Looks at folder and disk.
+
+        Intents are refused as long as it is not empty.
+        """
         writer, self._gone = self._writer, None
         if writer.down:
             return writer.down
@@ -202,6 +214,19 @@ class LmdbStore:
     def submit(
         self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
     ) -> PendingAppend:
+        """Queue a draft. Called on the event loop's thread; never blocks.
+
+        With `wait` the writer is woken at once; without, the draft goes along with the next
+        transaction, within 50 ms, and without its blobs when too much is queued. `Ticket.done`
+        returns once the transaction is flushed to the disk, in both cases.
+        An outcome whose n is taken by one that the store wrote itself (recovery, expiry) gets the
+        next free n and `Flag.LATE`, see `Ticket.placed`. One that the full disk refuses fails, and
+        is written later, when there is room: its ticket is placed then.
+        `told` is called once on the loop, before any waiter: with whether the commit is on disk.
+        Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,
+        `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
+        stored (text with a lone surrogate, an intent or outcome without a call).
+        """
         writer = self._writer
         if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
             # Reads wait for no write: they would be sent and never recorded.
@@ -212,34 +237,40 @@ class LmdbStore:
         writer.submit(pending, wait)
         return pending
 
-    def view(self) -> LmdbView:
+    def view(self) -> View:
+        """Open a snapshot."""
         try:  # guarded calls ask for views: what `translated` does, for a tenth of the time
             snapshot = Snapshot(self._env, self._tables, self._tails)
         except FAILURES as error:
             raise explained("read", self._data, error) from error
-        return LmdbView(snapshot, self._data, self._blobs)
+        return View(snapshot, self._data, self._blobs)
 
     def keyed(self, data: bytes) -> bytes:
+        """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
         return hmac.digest(self._key, data, "sha256")
 
     async def flush(self) -> None:
+        """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
         await self._writer.run(lambda: None)
 
     async def recover(self) -> list[Commit]:
+        """Close the open attempts of writers that died; return the outcomes written."""
         commits = await self._writer.run(self._engine.recover)
         self._epochs = self._engine.dead_epochs
         return commits
 
     async def expire(self, now: int) -> list[Commit]:
+        """Close the parked legs whose `Facts.expires` passed at `now`; return the outcomes."""
         return await self._writer.run(lambda: self._engine.expire(now))
 
     async def close(self) -> None:
+        """Write what is queued, release the epoch, close. Nothing submitted is lost."""
         await self._writer.stop()
         self._blobs.close()
 
 
 class LmdbReader:
-    """A `Reader`: what commands use beside running writers."""
+    """A store opened for reading only, beside its writers."""
 
     def __init__(self, data: Path, env: lmdb.Environment, tables: Tables, *, identity: int) -> None:
         self._data = data
@@ -270,10 +301,11 @@ class LmdbReader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def view(self) -> LmdbView:
+    def view(self) -> View:
+        """Open a snapshot."""
         with translated("read", self._data):
             snapshot = Snapshot(self._env, self._tables, self._tails)
-        return LmdbView(snapshot, self._data, self._blobs)
+        return View(snapshot, self._data, self._blobs)
 
     def problems(self) -> list[str]:
         """Return the flaws of the log's file, without reading it through LMDB."""
@@ -317,10 +349,12 @@ class LmdbReader:
                     )
 
     def is_replaced(self) -> bool:
+        """Return whether the folder now holds another store, or none."""
         with translated("read", self._data):
             return identity(self._data / "log") != self._identity
 
     def close(self) -> None:
+        """Close the files."""
         self._blobs.close()
         close_environment(self._env)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformance.store.kit import ENGINES, Engine
-from turnlog.store.base import Store
+from turnlog.store.lmdb import LmdbStore
 
 
 @pytest.fixture(params=sorted(ENGINES))
@@ -15,7 +15,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.fixture
-async def store(engine: Engine, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(engine: Engine, tmp_path: Path) -> AsyncIterator[LmdbStore]:
     """A store that flushes its indexes after every third commit, so that both halves are read."""
     opened = engine.open(tmp_path / "data", flush_every=3)
     yield opened

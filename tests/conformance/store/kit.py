@@ -18,8 +18,9 @@ from turnlog.core.kinds import (
     Status,
     TurnSource,
 )
-from turnlog.store.base import Blob, Draft, Reader, SessionRef, Store, Ticket, View, alias
+from turnlog.store.base import Blob, Draft, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.read.view import View
 
 START = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000
@@ -28,17 +29,17 @@ MINUTE = 60_000_000_000
 class Engine(Protocol):
     """One implementation of the contract."""
 
-    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> Store: ...
-    def read(self, path: Path) -> Reader: ...
+    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> LmdbStore: ...
+    def read(self, path: Path) -> LmdbReader: ...
 
 
 class Lmdb:
     """The LMDB engine."""
 
-    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> Store:
+    def open(self, path: Path, *, flush_every: int = 2000, limit: int = 1 << 30) -> LmdbStore:
         return LmdbStore.open(path, flush_every=flush_every, limit=limit, now=lambda: START)
 
-    def read(self, path: Path) -> Reader:
+    def read(self, path: Path) -> LmdbReader:
         return LmdbReader.open(path)
 
 
@@ -146,12 +147,12 @@ def note(
     return Draft(session=ref, facts=facts, intent=ticket)
 
 
-async def put(store: Store, draft: Draft) -> Commit:
+async def put(store: LmdbStore, draft: Draft) -> Commit:
     """Write a draft and wait for the disk."""
     return await store.submit(draft, wait=True).done()
 
 
-async def begin(store: Store, draft: Draft) -> Ticket:
+async def begin(store: LmdbStore, draft: Draft) -> Ticket:
     """Write an intent, wait for the disk, and return what its outcome needs."""
     ticket = store.submit(draft, wait=True)
     await ticket.done()
@@ -159,7 +160,7 @@ async def begin(store: Store, draft: Draft) -> Ticket:
 
 
 async def whole_call(
-    store: Store,
+    store: LmdbStore,
     ref: SessionRef,
     *,
     tool: str = "read_file",

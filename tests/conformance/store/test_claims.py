@@ -9,14 +9,15 @@ from msgspec import structs
 from conformance.store.kit import Engine, begin, intent, new_id, note, outcome, put, session
 from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import NoteKind
-from turnlog.store.base import Conflict, Draft, SessionRef, Store
+from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
 
 LINK = b"k" * 32
 OTHER = b"o" * 32
 
 
 @pytest.fixture
-async def other(engine: Engine, tmp_path: Path, store: Store) -> AsyncGenerator[Store]:
+async def other(engine: Engine, tmp_path: Path, store: LmdbStore) -> AsyncGenerator[LmdbStore]:
     """Another writer of the same store."""
     opened = engine.open(tmp_path / "data")
     yield opened
@@ -30,13 +31,13 @@ def claiming(ref: SessionRef, call: bytes, seen: int, *links: bytes) -> Draft:
     return structs.replace(draft, claims=claims, seen=seen)
 
 
-def last(store: Store) -> int:
+def last(store: LmdbStore) -> int:
     with store.view() as view:
         return view.last
 
 
 async def test_of_two_writers_that_saw_nothing_of_each_other_one_is_written(
-    store: Store, other: Store
+    store: LmdbStore, other: LmdbStore
 ) -> None:
     seen = last(store)
     first = await put(store, claiming(session(), new_id(), seen))
@@ -52,13 +53,13 @@ async def test_of_two_writers_that_saw_nothing_of_each_other_one_is_written(
 
 
 @pytest.mark.parametrize("link", [LINK, OTHER])
-async def test_each_of_its_claims_counts(store: Store, other: Store, link: bytes) -> None:
+async def test_each_of_its_claims_counts(store: LmdbStore, other: LmdbStore, link: bytes) -> None:
     await put(store, claiming(session(), new_id(), 0, link))
     with pytest.raises(Conflict):
         await put(other, claiming(session(), new_id(), 0, LINK, OTHER))
 
 
-async def test_a_writer_does_not_compete_with_itself(store: Store, other: Store) -> None:
+async def test_a_writer_does_not_compete_with_itself(store: LmdbStore, other: LmdbStore) -> None:
     await put(store, claiming(session(), new_id(), 0))
     second = await put(store, claiming(session(), new_id(), 0))
     with pytest.raises(Conflict):
@@ -66,7 +67,7 @@ async def test_a_writer_does_not_compete_with_itself(store: Store, other: Store)
 
 
 async def test_behind_a_commit_of_its_own_that_of_another_writer_counts(
-    store: Store, other: Store
+    store: LmdbStore, other: LmdbStore
 ) -> None:
     await put(store, claiming(session(), new_id(), 0))
     await put(other, claiming(session(), new_id(), last(store)))
@@ -93,13 +94,15 @@ async def test_an_intent_whose_writer_has_seen_the_one_before_is_written(
     await other.close()
 
 
-async def test_an_intent_that_was_written_before_is_written_once(store: Store) -> None:
+async def test_an_intent_that_was_written_before_is_written_once(store: LmdbStore) -> None:
     ref, call = session(), new_id()
     first = await put(store, claiming(ref, call, 0))
     assert await put(store, claiming(ref, call, 0)) == first
 
 
-async def test_nothing_follows_an_intent_that_was_refused(store: Store, other: Store) -> None:
+async def test_nothing_follows_an_intent_that_was_refused(
+    store: LmdbStore, other: LmdbStore
+) -> None:
     ref, call = session(), new_id()
     await put(other, claiming(session(), new_id(), 0))
     refused = store.submit(claiming(ref, call, 0), wait=False)
@@ -111,7 +114,7 @@ async def test_nothing_follows_an_intent_that_was_refused(store: Store, other: S
         assert view.call(call) == []
 
 
-async def test_other_links_are_left_alone(store: Store, other: Store) -> None:
+async def test_other_links_are_left_alone(store: LmdbStore, other: LmdbStore) -> None:
     ref, call = session(), new_id()
     ticket = await begin(other, intent(ref, new_id(), body=CommitBody(links=(OTHER,))))
     assert ticket.placed is not None
@@ -121,7 +124,7 @@ async def test_other_links_are_left_alone(store: Store, other: Store) -> None:
 
 
 async def test_a_session_whose_first_draft_is_refused_has_its_id(
-    store: Store, other: Store
+    store: LmdbStore, other: LmdbStore
 ) -> None:
     await put(store, claiming(session(), new_id(), 0))
     ref = session("one")

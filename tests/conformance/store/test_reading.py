@@ -23,7 +23,9 @@ from conformance.store.kit import (
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import to_text
 from turnlog.core.kinds import Flag, NoteKind, Rung, Status
-from turnlog.store.base import Filter, Store, View
+from turnlog.store.base import Filter
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 
 def calls_of(attempts: Iterable[list[Commit]]) -> list[bytes]:
@@ -38,7 +40,7 @@ def find(view: View, want: Filter) -> list[bytes]:
     return found[::-1]
 
 
-async def test_an_attempt_is_an_intent_with_its_outcomes(store: Store) -> None:
+async def test_an_attempt_is_an_intent_with_its_outcomes(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -57,7 +59,7 @@ async def test_an_attempt_is_an_intent_with_its_outcomes(store: Store) -> None:
     ]
 
 
-async def test_attempts_are_found_by_tool_and_server(store: Store) -> None:
+async def test_attempts_are_found_by_tool_and_server(store: LmdbStore) -> None:
     ref = session()
     read = await whole_call(store, ref, tool="read_file")
     write = await whole_call(store, ref, tool="write_file")
@@ -72,7 +74,7 @@ async def test_attempts_are_found_by_tool_and_server(store: Store) -> None:
         assert find(view, Filter(tool="[!r]*", server="*")) == [write, push, odd]
 
 
-async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: Store) -> None:
+async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: LmdbStore) -> None:
     ref = session()
     write = await whole_call(store, ref, tool="write_file")
     push = await whole_call(store, ref, tool="push", server="git")
@@ -89,7 +91,7 @@ async def test_a_tool_pattern_with_a_slash_may_name_the_server(store: Store) -> 
         assert find(view, Filter(tool="gitpush")) == []
 
 
-async def test_attempts_are_found_by_how_they_ended_last(store: Store) -> None:
+async def test_attempts_are_found_by_how_they_ended_last(store: LmdbStore) -> None:
     ref = session()
     await whole_call(store, ref)
     slow = await whole_call(
@@ -115,7 +117,7 @@ async def test_attempts_are_found_by_how_they_ended_last(store: Store) -> None:
 
 
 async def test_attempts_that_ended_behind_a_position_come_as_each_outcome_left_them(
-    store: Store,
+    store: LmdbStore,
 ) -> None:
     ref = session()
     await whole_call(store, ref)
@@ -170,7 +172,7 @@ async def test_a_reader_tells_when_the_folder_holds_another_store(
     reader.close()
 
 
-async def test_attempts_are_found_by_session_seq_and_turn(store: Store) -> None:
+async def test_attempts_are_found_by_session_seq_and_turn(store: LmdbStore) -> None:
     one, two = session(), session()
     calls = [await whole_call(store, one, turn=f"turn {n // 2}") for n in range(8)]
     other = await whole_call(store, two)
@@ -189,7 +191,7 @@ async def test_attempts_are_found_by_session_seq_and_turn(store: Store) -> None:
         assert find(view, Filter(sessions=(new_id(),))) == []
 
 
-async def test_attempts_are_found_by_time(store: Store) -> None:
+async def test_attempts_are_found_by_time(store: LmdbStore) -> None:
     ref = session()
     times = [START + n * MINUTE for n in (0, 1, 2, 9, 4, 5, 6)]
     calls = [await whole_call(store, ref, at=at) for at in times]
@@ -205,7 +207,7 @@ async def test_attempts_are_found_by_time(store: Store) -> None:
         assert find(view, both) == [calls[3], calls[5], calls[6]]
 
 
-async def test_an_attempt_in_flight_has_no_outcome(store: Store) -> None:
+async def test_an_attempt_in_flight_has_no_outcome(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     await put(store, intent(ref, call))
@@ -215,7 +217,7 @@ async def test_an_attempt_in_flight_has_no_outcome(store: Store) -> None:
         assert [len(attempt) for attempt in view.attempts(Filter(), newest_first=True)] == [1]
 
 
-async def test_calls_are_found_by_the_start_of_their_id(store: Store) -> None:
+async def test_calls_are_found_by_the_start_of_their_id(store: LmdbStore) -> None:
     ref = session()
     calls = [await whole_call(store, ref) for _ in range(5)]
     with store.view() as view:
@@ -231,7 +233,7 @@ async def test_calls_are_found_by_the_start_of_their_id(store: Store) -> None:
         assert view.find_calls(to_text(new_id())) == []
 
 
-async def test_sessions_are_found_by_id_prefix_and_name(store: Store) -> None:
+async def test_sessions_are_found_by_id_prefix_and_name(store: LmdbStore) -> None:
     named, plain = session("build 42"), session()
     for ref in (named, plain):
         await whole_call(store, ref)
@@ -245,7 +247,7 @@ async def test_sessions_are_found_by_id_prefix_and_name(store: Store) -> None:
         assert view.find_sessions(to_text(new_id())) == []
 
 
-async def test_sessions_come_with_the_most_recently_active_first(store: Store) -> None:
+async def test_sessions_come_with_the_most_recently_active_first(store: LmdbStore) -> None:
     refs = [session(f"s{n}", rung=Rung.VENDOR) for n in range(6)]
     for ref in [*refs, refs[2], refs[0]]:
         await whole_call(store, ref, at=START + MINUTE)
@@ -260,7 +262,7 @@ async def test_sessions_come_with_the_most_recently_active_first(store: Store) -
     assert rows[0].place.in_flight == 0
 
 
-async def test_a_sessions_row_is_its_newest_commit(store: Store) -> None:
+async def test_a_sessions_row_is_its_newest_commit(store: LmdbStore) -> None:
     ref = session()
     await whole_call(store, ref)
     commit = await put(store, intent(ref, new_id()))
@@ -270,7 +272,7 @@ async def test_a_sessions_row_is_its_newest_commit(store: Store) -> None:
     assert row.place.in_flight == 1
 
 
-async def test_commits_are_read_from_any_seq(store: Store) -> None:
+async def test_commits_are_read_from_any_seq(store: LmdbStore) -> None:
     ref = session()
     for _ in range(4):
         await whole_call(store, ref)
@@ -287,7 +289,7 @@ async def test_commits_are_read_from_any_seq(store: Store) -> None:
         ]
 
 
-async def test_a_link_leads_to_the_newest_commit_that_carries_it(store: Store) -> None:
+async def test_a_link_leads_to_the_newest_commit_that_carries_it(store: LmdbStore) -> None:
     ref = session()
     first = await put(store, intent(ref, new_id(), body=CommitBody(links=(b"task", b"x" * 600))))
     for _ in range(2):
@@ -314,7 +316,7 @@ async def test_a_link_leads_to_the_newest_commit_that_carries_it(store: Store) -
     ],
 )
 async def test_a_call_is_unsettled_by_its_last_status(
-    store: Store, status: Status, unsettled: bool
+    store: LmdbStore, status: Status, unsettled: bool
 ) -> None:
     ref = session()
     call = new_id()
@@ -332,7 +334,7 @@ async def test_a_call_is_unsettled_by_its_last_status(
         assert calls_of(view.unsettled()) == []
 
 
-async def test_the_newest_leg_of_a_call_tells_how_it_stands(store: Store) -> None:
+async def test_the_newest_leg_of_a_call_tells_how_it_stands(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -347,7 +349,7 @@ async def test_the_newest_leg_of_a_call_tells_how_it_stands(store: Store) -> Non
         assert list(view.unsettled()) == []
 
 
-async def test_a_poll_that_got_no_answer_leaves_its_task_pending(store: Store) -> None:
+async def test_a_poll_that_got_no_answer_leaves_its_task_pending(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -376,7 +378,7 @@ async def test_a_poll_that_got_no_answer_leaves_its_task_pending(store: Store) -
         assert list(view.unsettled()) == []
 
 
-async def test_a_view_does_not_move(store: Store) -> None:
+async def test_a_view_does_not_move(store: LmdbStore) -> None:
     ref = session()
     await whole_call(store, ref)
     with store.view() as early:
@@ -392,7 +394,7 @@ async def test_a_view_does_not_move(store: Store) -> None:
         assert early.usage().commits == 3
 
 
-async def test_a_view_first_used_late_does_not_see_what_came_later(store: Store) -> None:
+async def test_a_view_first_used_late_does_not_see_what_came_later(store: LmdbStore) -> None:
     ref = session()
     await put(store, intent(ref, new_id()))
     with store.view() as early:
@@ -406,7 +408,7 @@ async def test_a_view_first_used_late_does_not_see_what_came_later(store: Store)
 
 
 async def test_a_reader_sees_what_a_running_writer_wrote(
-    engine: Engine, store: Store, tmp_path: Path
+    engine: Engine, store: LmdbStore, tmp_path: Path
 ) -> None:
     ref = session("alice")
     reader = engine.read(tmp_path / "data")
@@ -419,7 +421,7 @@ async def test_a_reader_sees_what_a_running_writer_wrote(
     reader.close()
 
 
-async def test_usage_counts_what_is_there(store: Store) -> None:
+async def test_usage_counts_what_is_there(store: LmdbStore) -> None:
     with store.view() as view:
         assert (view.usage().commits, view.usage().sessions, view.usage().pending) == (0, 0, 0)
     for _ in range(2):
@@ -446,7 +448,7 @@ async def test_keyed_digests_belong_to_the_store(engine: Engine, tmp_path: Path)
     await reopened.close()
 
 
-async def test_one_session_is_read_as_it_is_listed(store: Store) -> None:
+async def test_one_session_is_read_as_it_is_listed(store: LmdbStore) -> None:
     refs = [session(name) for name in ("alice", "bob")]
     for ref in (*refs, refs[0]):
         await whole_call(store, ref)
@@ -456,7 +458,7 @@ async def test_one_session_is_read_as_it_is_listed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("want", [Filter(), Filter(tool="read_*"), Filter(flag="late")])
-async def test_attempts_are_found_in_pages(store: Store, want: Filter) -> None:
+async def test_attempts_are_found_in_pages(store: LmdbStore, want: Filter) -> None:
     ref = session()
     for _ in range(5):
         await whole_call(store, ref, flags=(Flag.LATE,))
@@ -471,7 +473,7 @@ async def test_attempts_are_found_in_pages(store: Store, want: Filter) -> None:
             assert find(view, earlier) == calls_of(found[:2])
 
 
-async def test_sessions_come_in_the_order_of_their_newest_commits(store: Store) -> None:
+async def test_sessions_come_in_the_order_of_their_newest_commits(store: LmdbStore) -> None:
     for name in ("one", "two", "three"):
         await whole_call(store, session(name))
     with store.view() as view:
@@ -481,7 +483,7 @@ async def test_sessions_come_in_the_order_of_their_newest_commits(store: Store) 
     assert positions == sorted(positions, reverse=True)
 
 
-async def test_a_call_stands_where_its_newest_attempt_left_it(store: Store) -> None:
+async def test_a_call_stands_where_its_newest_attempt_left_it(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     await begin(store, intent(ref, call))
@@ -497,7 +499,7 @@ async def test_a_call_stands_where_its_newest_attempt_left_it(store: Store) -> N
         assert view.standing(new_id()) == []
 
 
-async def test_calls_are_found_by_notes_on_them(store: Store) -> None:
+async def test_calls_are_found_by_notes_on_them(store: LmdbStore) -> None:
     ref = session()
     tickets = [await begin(store, intent(ref, new_id())) for _ in range(3)]
     for ticket, kind in (

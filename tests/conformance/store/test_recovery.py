@@ -21,10 +21,11 @@ from conformance.store.kit import (
 from kit.holding import nobody_writes
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, Flag, Status
-from turnlog.store.base import Filter, Store
+from turnlog.store.base import Filter
+from turnlog.store.lmdb import LmdbStore
 
 
-def last_status(store: Store, call: bytes) -> str:
+def last_status(store: LmdbStore, call: bytes) -> str:
     """Return the status of a call's last commit."""
     with store.view() as view:
         return view.call(call)[-1].facts.status
@@ -121,7 +122,7 @@ async def test_parked_legs_outlive_their_writer(engine: Engine, tmp_path: Path) 
     await store.close()
 
 
-async def _parked(store: Store, status: Status, expires: int) -> bytes:
+async def _parked(store: LmdbStore, status: Status, expires: int) -> bytes:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -130,7 +131,7 @@ async def _parked(store: Store, status: Status, expires: int) -> bytes:
 
 
 @pytest.mark.promise("REC-13")
-async def test_a_parked_leg_past_its_time_becomes_unknown(store: Store) -> None:
+async def test_a_parked_leg_past_its_time_becomes_unknown(store: LmdbStore) -> None:
     soon = await _parked(store, Status.INPUT_REQUIRED, START + MINUTE)
     later = await _parked(store, Status.ACCEPTED, START + 2 * MINUTE)
     never = await _parked(store, Status.ACCEPTED, 0)
@@ -146,7 +147,7 @@ async def test_a_parked_leg_past_its_time_becomes_unknown(store: Store) -> None:
         assert len(list(view.unsettled())) == 3
 
 
-async def test_a_leg_that_went_on_does_not_expire(store: Store) -> None:
+async def test_a_leg_that_went_on_does_not_expire(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -158,7 +159,7 @@ async def test_a_leg_that_went_on_does_not_expire(store: Store) -> None:
     assert await store.expire(START + 2 * MINUTE) == []
 
 
-async def test_an_answer_after_the_expiry_settles_the_call(store: Store) -> None:
+async def test_an_answer_after_the_expiry_settles_the_call(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -171,7 +172,7 @@ async def test_an_answer_after_the_expiry_settles_the_call(store: Store) -> None
         assert list(view.unsettled()) == []
 
 
-async def test_an_answer_that_does_not_know_of_the_expiry_is_late(store: Store) -> None:
+async def test_an_answer_that_does_not_know_of_the_expiry_is_late(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))

@@ -21,10 +21,11 @@ from conformance.store.kit import (
 )
 from turnlog.core.commit import GENESIS, CommitBody, Facts, body_digest, digest
 from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.store.base import Blob, Draft, Filter, SessionRef, Store, StoreClosed, StoreError
+from turnlog.store.base import Blob, Draft, Filter, SessionRef, StoreClosed, StoreError
+from turnlog.store.lmdb import LmdbStore
 
 
-async def test_the_first_draft_of_a_session_opens_it(store: Store) -> None:
+async def test_the_first_draft_of_a_session_opens_it(store: LmdbStore) -> None:
     ref = session("alice")
     commit = await put(store, intent(ref, new_id()))
     assert commit.link.seq == 1
@@ -38,7 +39,7 @@ async def test_the_first_draft_of_a_session_opens_it(store: Store) -> None:
     assert opened.body.metadata["rung"] == "explicit"
 
 
-async def test_a_session_has_no_id_before_it_is_on_disk(store: Store) -> None:
+async def test_a_session_has_no_id_before_it_is_on_disk(store: LmdbStore) -> None:
     ref = session()
     ticket = store.submit(intent(ref, new_id()), wait=True)
     assert ref.id is None
@@ -48,7 +49,7 @@ async def test_a_session_has_no_id_before_it_is_on_disk(store: Store) -> None:
     assert ticket.placed == commit
 
 
-async def test_what_nobody_waited_for_can_be_waited_for(store: Store) -> None:
+async def test_what_nobody_waited_for_can_be_waited_for(store: LmdbStore) -> None:
     ref = session()
     tickets = [store.submit(intent(ref, new_id()), wait=False) for _ in range(3)]
     await store.flush()
@@ -58,7 +59,7 @@ async def test_what_nobody_waited_for_can_be_waited_for(store: Store) -> None:
         await store.flush()
 
 
-async def test_an_outcome_points_to_its_intent_and_stands_in_its_turn(store: Store) -> None:
+async def test_an_outcome_points_to_its_intent_and_stands_in_its_turn(store: LmdbStore) -> None:
     ref = session()
     call, other = new_id(), new_id()
     ticket = await begin(store, intent(ref, call, turn="one"))
@@ -71,7 +72,7 @@ async def test_an_outcome_points_to_its_intent_and_stands_in_its_turn(store: Sto
     assert end.link.turn_source is TurnSource.EXPLICIT
 
 
-async def test_an_outcome_finds_an_intent_whose_ticket_is_gone(store: Store) -> None:
+async def test_an_outcome_finds_an_intent_whose_ticket_is_gone(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     begun = await put(store, intent(ref, call))
@@ -82,7 +83,7 @@ async def test_an_outcome_finds_an_intent_whose_ticket_is_gone(store: Store) -> 
 
 
 @pytest.mark.promise("REC-25")
-async def test_sessions_have_gapless_seqs_and_a_chain_each(store: Store) -> None:
+async def test_sessions_have_gapless_seqs_and_a_chain_each(store: LmdbStore) -> None:
     refs = [session(), session(), session()]
     for number in range(12):
         await whole_call(store, refs[number % 3])
@@ -99,7 +100,9 @@ async def test_sessions_have_gapless_seqs_and_a_chain_each(store: Store) -> None
             )
 
 
-async def test_a_draft_that_nobody_waits_for_reaches_the_disk_all_the_same(store: Store) -> None:
+async def test_a_draft_that_nobody_waits_for_reaches_the_disk_all_the_same(
+    store: LmdbStore,
+) -> None:
     ticket = store.submit(intent(session(), new_id()), wait=False)
     async with asyncio.timeout(10):
         commit = await ticket.done()
@@ -107,7 +110,7 @@ async def test_a_draft_that_nobody_waits_for_reaches_the_disk_all_the_same(store
         assert view.get(commit.link.session, commit.link.seq) == commit
 
 
-async def test_what_was_queued_before_a_wait_is_on_disk_after_it(store: Store) -> None:
+async def test_what_was_queued_before_a_wait_is_on_disk_after_it(store: LmdbStore) -> None:
     ref = session()
     lazy = [store.submit(intent(ref, new_id()), wait=False) for _ in range(5)]
     last = await put(store, intent(ref, new_id()))
@@ -117,7 +120,7 @@ async def test_what_was_queued_before_a_wait_is_on_disk_after_it(store: Store) -
 
 
 @pytest.mark.promise("REC-10")
-async def test_a_call_that_was_never_sent_is_written_whole(store: Store) -> None:
+async def test_a_call_that_was_never_sent_is_written_whole(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     draft = intent(ref, call)
@@ -134,7 +137,7 @@ async def test_a_call_that_was_never_sent_is_written_whole(store: Store) -> None
 
 
 @pytest.mark.parametrize("between", [0, 4])
-async def test_the_same_commit_is_written_once(store: Store, between: int) -> None:
+async def test_the_same_commit_is_written_once(store: LmdbStore, between: int) -> None:
     ref = session()
     call = new_id()
     first = await put(store, intent(ref, call))
@@ -148,7 +151,7 @@ async def test_the_same_commit_is_written_once(store: Store, between: int) -> No
         assert len(view.call(call)) == 2
 
 
-async def test_the_same_commit_twice_in_one_batch_is_written_once(store: Store) -> None:
+async def test_the_same_commit_twice_in_one_batch_is_written_once(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     body = CommitBody(summary="once")
@@ -159,7 +162,7 @@ async def test_the_same_commit_twice_in_one_batch_is_written_once(store: Store) 
         assert seqs(view, ref) == [0, 1]
 
 
-async def test_a_later_outcome_of_an_attempt_has_its_own_number(store: Store) -> None:
+async def test_a_later_outcome_of_an_attempt_has_its_own_number(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
     ticket = await begin(store, intent(ref, call))
@@ -170,7 +173,7 @@ async def test_a_later_outcome_of_an_attempt_has_its_own_number(store: Store) ->
         assert [c.facts.n for c in view.call(call)] == [0, 0, 1]
 
 
-async def test_a_cancelled_wait_harms_no_other(store: Store) -> None:
+async def test_a_cancelled_wait_harms_no_other(store: LmdbStore) -> None:
     ticket = store.submit(intent(session(), new_id()), wait=True)
     async with asyncio.TaskGroup() as group:
         given_up = group.create_task(ticket.done())
@@ -203,7 +206,7 @@ async def test_a_closed_store_takes_nothing(engine: Engine, tmp_path: Path) -> N
         await store.expire(START)
 
 
-async def test_facts_that_cannot_be_stored_are_refused_at_once(store: Store) -> None:
+async def test_facts_that_cannot_be_stored_are_refused_at_once(store: LmdbStore) -> None:
     with pytest.raises(ValueError, match="call id of 16 bytes"):
         store.submit(intent(session(), b""), wait=True)
     with pytest.raises(ValueError, match="surrogates"):
@@ -219,7 +222,7 @@ async def test_facts_that_cannot_be_stored_are_refused_at_once(store: Store) -> 
     await whole_call(store, session())
 
 
-async def test_one_name_is_one_session(store: Store) -> None:
+async def test_one_name_is_one_session(store: LmdbStore) -> None:
     first, second = session("alice"), session("alice")
     await put(store, intent(first, new_id()))
     commit = await put(store, intent(second, new_id()))
@@ -227,7 +230,7 @@ async def test_one_name_is_one_session(store: Store) -> None:
     assert commit.link.seq == 2
 
 
-async def test_two_first_drafts_of_one_name_in_one_batch_make_one_session(store: Store) -> None:
+async def test_two_first_drafts_of_one_name_in_one_batch_make_one_session(store: LmdbStore) -> None:
     refs = [session("alice") for _ in range(5)]
     tickets = [store.submit(intent(ref, new_id()), wait=True) for ref in refs]
     commits = [await ticket.done() for ticket in tickets]
@@ -235,7 +238,7 @@ async def test_two_first_drafts_of_one_name_in_one_batch_make_one_session(store:
     assert [commit.link.seq for commit in commits] == [1, 2, 3, 4, 5]
 
 
-async def test_a_known_name_lends_its_session_to_the_others(store: Store) -> None:
+async def test_a_known_name_lends_its_session_to_the_others(store: LmdbStore) -> None:
     first = session("alice")
     both = session("bob", "alice")
     last = session("bob")
@@ -248,7 +251,7 @@ async def test_a_known_name_lends_its_session_to_the_others(store: Store) -> Non
 
 
 @pytest.mark.promise("SESS-5")
-async def test_a_name_belongs_to_its_principal_and_rung(store: Store) -> None:
+async def test_a_name_belongs_to_its_principal_and_rung(store: LmdbStore) -> None:
     refs = [
         session("alice"),
         session("alice", principal="other"),
@@ -261,7 +264,7 @@ async def test_a_name_belongs_to_its_principal_and_rung(store: Store) -> None:
         assert sorted(view.find_sessions("alice")) == sorted(known(ref) for ref in refs)
 
 
-async def test_names_of_any_length_are_told_apart(store: Store) -> None:
+async def test_names_of_any_length_are_told_apart(store: LmdbStore) -> None:
     long = "n" * 3000
     refs = [session(long + "a"), session(long + "b"), session(long + "a")]
     for ref in refs:
@@ -286,7 +289,7 @@ async def test_a_ref_to_a_known_session_continues_it(engine: Engine, tmp_path: P
 
 
 @pytest.mark.promise("CHAIN-5")
-async def test_bodies_are_salted(store: Store) -> None:
+async def test_bodies_are_salted(store: LmdbStore) -> None:
     ref = session()
     body = CommitBody(summary="the same")
     first = await put(store, intent(ref, new_id(), body=body))
@@ -299,7 +302,7 @@ async def test_bodies_are_salted(store: Store) -> None:
     assert first.link.body_hash != second.link.body_hash
 
 
-async def test_bodies_with_content_are_salted_each_for_itself(store: Store) -> None:
+async def test_bodies_with_content_are_salted_each_for_itself(store: LmdbStore) -> None:
     ref, body = session(), CommitBody(summary="the same")
     drafts = [intent(ref, new_id(), body=body, blob=Blob(b"the same")) for _ in range(3)]
     tickets = [store.submit(draft, wait=True) for draft in drafts]
@@ -310,7 +313,7 @@ async def test_bodies_with_content_are_salted_each_for_itself(store: Store) -> N
     assert len({found.input_blob for found in bodies if found}) == 1
 
 
-async def test_a_commit_without_body_has_none(store: Store) -> None:
+async def test_a_commit_without_body_has_none(store: LmdbStore) -> None:
     ref = session()
     commit = await put(store, intent(ref, new_id()))
     assert commit.body is None
@@ -318,7 +321,7 @@ async def test_a_commit_without_body_has_none(store: Store) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 1024, 1025, 300_000])
-async def test_blobs_come_back_as_they_were(store: Store, size: int) -> None:
+async def test_blobs_come_back_as_they_were(store: LmdbStore, size: int) -> None:
     ref = session()
     data = bytes(i * 7 % 251 for i in range(size))
     draft = intent(ref, new_id(), blob=Blob(data, redacted=True))
@@ -333,7 +336,7 @@ async def test_blobs_come_back_as_they_were(store: Store, size: int) -> None:
 
 
 async def test_a_blob_that_redaction_touched_is_marked_whatever_else_is_the_same(
-    store: Store,
+    store: LmdbStore,
 ) -> None:
     same = [Blob(b"the same"), Blob(b"the same", redacted=True), Blob(b"the same")]
     commits = [await put(store, intent(session(), new_id(), blob=blob)) for blob in same]
@@ -367,7 +370,7 @@ async def test_recovered_outcomes_read_the_effect(engine: Engine, tmp_path: Path
     }
 
 
-async def test_a_note_is_written_as_often_as_it_is_given(store: Store) -> None:
+async def test_a_note_is_written_as_often_as_it_is_given(store: LmdbStore) -> None:
     ref = session()
     note = intent(ref, new_id())
     facts = type(note.facts)(kind=CommitKind.NOTE, at=START, clock=0, status=Status.OK)
@@ -377,7 +380,9 @@ async def test_a_note_is_written_as_often_as_it_is_given(store: Store) -> None:
         assert seqs(view, ref) == [0, 1, 2]
 
 
-async def test_a_note_follows_the_commit_that_it_speaks_of_in_the_same_turn(store: Store) -> None:
+async def test_a_note_follows_the_commit_that_it_speaks_of_in_the_same_turn(
+    store: LmdbStore,
+) -> None:
     ref, call = session(), new_id()
     begun = await begin(store, intent(ref, call))
     ended = store.submit(outcome(ref, call, begun), wait=False)
@@ -397,7 +402,9 @@ async def test_errors_of_the_store_are_one_family() -> None:
     assert issubclass(StoreClosed, StoreError)
 
 
-async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(store: Store) -> None:
+async def test_another_attempt_follows_the_outcome_before_in_the_same_turn(
+    store: LmdbStore,
+) -> None:
     ref, call = session(), new_id()
     first = await begin(store, intent(ref, call))
     failed = await put(store, outcome(ref, call, first, status=Status.ERROR, error="timeout"))
@@ -444,7 +451,7 @@ async def test_a_note_is_written_once_under_its_key_in_each_session(
     await reopened.close()
 
 
-async def test_a_note_of_a_turn_begins_one(store: Store) -> None:
+async def test_a_note_of_a_turn_begins_one(store: LmdbStore) -> None:
     ref = session()
     await whole_call(store, ref)
     marked = await put(store, noted(ref, b"", NoteKind.TURN))

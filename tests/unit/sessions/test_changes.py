@@ -17,8 +17,8 @@ from turnlog.sessions.state.changes import (
     session_differences,
 )
 from turnlog.sessions.state.state_at import saved_states, state_at
-from turnlog.store.base import View
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 WORK, PLAY = session_id("work"), session_id("play")
 CALLS = [

@@ -11,7 +11,7 @@ from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.base import Filter, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.read.view import LmdbView
+from turnlog.store.read.view import View
 
 PRESENT = News()
 
@@ -115,14 +115,14 @@ async def test_many_commits_come_in_several_looks_without_gaps(
     follower.close()
 
 
-views: list[LmdbView] = []
+views: list[View] = []
 """What `_Remembering` gave."""
 
 
 class _Remembering(LmdbReader):
     """A reader that keeps the views it gave."""
 
-    def view(self) -> LmdbView:
+    def view(self) -> View:
         views.append(super().view())
         return views[-1]
 

@@ -7,8 +7,9 @@ from msgspec import structs
 from e2e.stores import Call, fill, session_id
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import Query, TurnRange, find_session, only_session, read_rows
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 CALLS = [Call(tool=f"t{n}", minute=10 * n) for n in range(6)]
 WORK = session_id("work")

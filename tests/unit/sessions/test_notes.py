@@ -29,7 +29,7 @@ from turnlog.core.state.session_state import State
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NoteError, NotFoundError
 from turnlog.sessions.notes import ID_CHARS, NoteWriter, parse_note, redact_note, session_ref
-from turnlog.store.base import Conflict, SessionRef, Store, alias
+from turnlog.store.base import Conflict, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 
 AT = 1_790_000_000_000_000_000
@@ -38,7 +38,7 @@ DECIDED = Decision(text="use lmdb", why="one file")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def store(tmp_path: Path) -> AsyncIterator[LmdbStore]:
     opened = LmdbStore.open(tmp_path)
     yield opened
     await opened.close()
@@ -52,17 +52,17 @@ def session(name: str = "work") -> SessionRef:
     )
 
 
-def noter(store: Store) -> NoteWriter:
+def noter(store: LmdbStore) -> NoteWriter:
     return NoteWriter(store, Redactor(), lambda: AT, lambda: 7)
 
 
-def commits(store: Store, ref: SessionRef) -> list[Commit]:
+def commits(store: LmdbStore, ref: SessionRef) -> list[Commit]:
     assert ref.id is not None
     with store.view() as view:
         return list(view.commits(ref.id))
 
 
-async def test_a_note_opens_its_session_and_is_folded(store: Store) -> None:
+async def test_a_note_opens_its_session_and_is_folded(store: LmdbStore) -> None:
     ref = session()
     noted = await noter(store).write(ref, DECIDED, actor=Actor.OPERATOR)
     opened, note = commits(store, ref)
@@ -76,7 +76,7 @@ async def test_a_note_opens_its_session_and_is_folded(store: Store) -> None:
 
 
 @pytest.mark.promise("AGENT-5")
-async def test_a_note_under_a_known_id_is_not_repeated(store: Store) -> None:
+async def test_a_note_under_a_known_id_is_not_repeated(store: LmdbStore) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, DECIDED, note_id="n1")
     again = await write(ref, Decision(text="something else"), note_id="n1")
@@ -90,7 +90,7 @@ def fact(action: FactAction, **more: str) -> Fact:
     return Fact(id="port", action=action, subject="port", **more)
 
 
-async def test_a_fact_is_changed_only_with_its_newest_version_as_head(store: Store) -> None:
+async def test_a_fact_is_changed_only_with_its_newest_version_as_head(store: LmdbStore) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, fact(FactAction.ASSERT, value="80"))
     with pytest.raises(Conflict, match="commit 1 says something of the same fact") as refused:
@@ -111,7 +111,7 @@ async def test_a_fact_is_changed_only_with_its_newest_version_as_head(store: Sto
 
 
 async def test_a_repeated_note_needs_no_newer_head(
-    store: Store,
+    store: LmdbStore,
 ) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, fact(FactAction.ASSERT), note_id="n1")
@@ -119,7 +119,9 @@ async def test_a_repeated_note_needs_no_newer_head(
     assert (again.seq, again.known) == (first.seq, True)
 
 
-async def test_only_one_of_several_simultaneous_changes_of_a_fact_is_written(store: Store) -> None:
+async def test_only_one_of_several_simultaneous_changes_of_a_fact_is_written(
+    store: LmdbStore,
+) -> None:
     ref, write = session(), noter(store).write
     first = await write(ref, fact(FactAction.ASSERT))
     actions = (FactAction.VERIFY, FactAction.DISPUTE, FactAction.RETRACT)
@@ -138,14 +140,14 @@ async def test_fact_keys_are_the_same_in_another_process(tmp_path: Path) -> None
         await store.close()
 
 
-async def test_a_turn_note_begins_a_turn_with_its_name(store: Store) -> None:
+async def test_a_turn_note_begins_a_turn_with_its_name(store: LmdbStore) -> None:
     ref = session()
     await noter(store).write(ref, TurnStart(name="a"))
     noted = await noter(store).write(ref, TurnStart(name="b"))
     assert noted.turn == 2
 
 
-async def test_an_existing_session_can_be_written_to_by_any_name(store: Store) -> None:
+async def test_an_existing_session_can_be_written_to_by_any_name(store: LmdbStore) -> None:
     ref = session()
     await noter(store).write(ref, DECIDED)
     with store.view() as view:
@@ -164,13 +166,13 @@ async def test_an_existing_session_can_be_written_to_by_any_name(store: Store) -
     ],
 )
 async def test_notes_that_cannot_be_stored_are_refused(
-    store: Store, note: Note, message: str
+    store: LmdbStore, note: Note, message: str
 ) -> None:
     with pytest.raises(NoteError, match=message):
         await noter(store).write(session(), note)
 
 
-async def test_an_overlong_note_id_is_refused(store: Store) -> None:
+async def test_an_overlong_note_id_is_refused(store: LmdbStore) -> None:
     with pytest.raises(NoteError, match=f"give {ID_CHARS} or less"):
         await noter(store).write(session(), DECIDED, note_id="x" * (ID_CHARS + 1))
 

@@ -11,8 +11,9 @@ from turnlog.core import ids
 from turnlog.core.kinds import Status
 from turnlog.sessions.errors import NotRecallableError
 from turnlog.sessions.recall import recall
-from turnlog.store.base import Gone, View
+from turnlog.store.base import Gone
 from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.view import View
 
 WORK = session_id("work")
 IMAGE = b'{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}]}'

@@ -25,8 +25,9 @@ from turnlog.sessions.state.state_at import (
     saved_states,
     state_at,
 )
-from turnlog.store.base import Draft, SessionRef, Ticket, View
+from turnlog.store.base import Draft, SessionRef, Ticket
 from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 WORK = session_id("work")

@@ -23,7 +23,8 @@ from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
 from turnlog.sessions.notes import NoteWriter, WrittenNote
-from turnlog.store.base import SessionRef, View
+from turnlog.store.base import SessionRef
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 from turnlog.wire.endpoint import RpcRefusal, is_stateless_request
 from turnlog.wire.json_text import members

@@ -19,8 +19,9 @@ from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.values import session_name
-from turnlog.store.base import SessionRef, StoreAbsent, StoreError, View, alias
+from turnlog.store.base import SessionRef, StoreAbsent, StoreError, alias
 from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
+from turnlog.store.read.view import View
 from turnlog.wire.endpoint import RpcRefusal, is_stateless_request
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Defect, Malformed, Message, parse
 from turnlog.wire.mcp import PARSE_ERROR, STATELESS_SINCE

@@ -18,7 +18,7 @@ from turnlog.cli.options import (
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
 from turnlog.sessions.dangling import Dangling, DanglingFilter, DanglingReason, dangling
 from turnlog.sessions.log import find_session
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 _COLUMNS = (
     Column("SINCE", whole=True, is_time=True),

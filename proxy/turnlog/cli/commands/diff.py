@@ -21,7 +21,7 @@ from turnlog.sessions.state.changes import (
     turn_bounds,
 )
 from turnlog.sessions.state.state_at import head_of, saved_states
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .show import difference

@@ -28,7 +28,8 @@ from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
 from turnlog.sessions.log import DEFAULT_LAST, Query, TurnRange
 from turnlog.sessions.rows import Row, with_payloads
-from turnlog.store.base import Filter, View
+from turnlog.store.base import Filter
+from turnlog.store.read.view import View
 
 from .show import attempt_text
 

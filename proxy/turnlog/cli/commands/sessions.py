@@ -9,7 +9,7 @@ from turnlog.cli.attempts import session_id_cell, time_cell
 from turnlog.cli.options import data_option, json_option, open_view, printout
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
 from turnlog.sessions.overview import SessionLine, list_sessions
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 _COLUMNS = (
     Column("SESSION", whole=True),

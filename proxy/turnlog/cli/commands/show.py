@@ -21,7 +21,7 @@ from turnlog.sessions.call_detail import (
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import find_session
 from turnlog.sessions.payloads import Payload, PayloadState
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 _SHOWN = 4096
 """Characters of a payload that are shown without `--full`."""

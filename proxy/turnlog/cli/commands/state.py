@@ -29,7 +29,7 @@ from turnlog.sessions.state.state_at import (
     read_state,
     saved_states,
 )
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 
 
 @click.command("state")

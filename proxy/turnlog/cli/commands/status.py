@@ -29,9 +29,10 @@ from turnlog.sessions.overview import (
     store_writers,
 )
 from turnlog.sessions.rows import Row
-from turnlog.store.base import Usage, View
+from turnlog.store.base import Usage
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.quota import Quota
+from turnlog.store.read.view import View
 
 _COLUMNS = (
     Column("SINCE", whole=True, is_time=True),

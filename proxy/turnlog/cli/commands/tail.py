@@ -18,7 +18,7 @@ from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
 from turnlog.cli.options import Number, data_option, json_option, warn_of_damage
 from turnlog.cli.render import Cell, Style, aligned, json_line, terminal_width
 from turnlog.sessions.follow import FollowQuery, News, follow
-from turnlog.store.base import Reader
+from turnlog.store.lmdb import LmdbReader
 
 _WIDTHS = (13, 23, 4, 4, 20, 11, 5, 5, 24, 0)
 """Least width of each column: what most attempts need, since later ones are not known yet."""
@@ -71,7 +71,7 @@ def command(session: str | None, last: int, data: str, as_json: bool, **wanted: 
     return FINE
 
 
-def _open(data: str) -> Reader:
+def _open(data: str) -> LmdbReader:
     from turnlog.store.lmdb import LmdbReader
 
     return LmdbReader.open(Path(data).expanduser())

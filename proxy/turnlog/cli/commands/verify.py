@@ -15,9 +15,10 @@ from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_w
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
-from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken, View
+from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken
 from turnlog.store.bounded_process import Send, Unfinished, Worker, WorkerFailed, seconds_for
 from turnlog.store.lmdb import LmdbReader, rebuild_indexes
+from turnlog.store.read.view import View
 
 _SAID = {
     FlawKind.UNREADABLE: "cannot be read",

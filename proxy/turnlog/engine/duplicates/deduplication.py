@@ -44,7 +44,9 @@ from turnlog.record.errors import in_time
 from turnlog.record.own_answers import OwnAnswer
 from turnlog.record.recorder import Recorder
 from turnlog.rules.model import OnDuplicate
-from turnlog.store.base import Conflict, SessionRef, Store, View
+from turnlog.store.base import Conflict, SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .duplicate_index import DuplicateIndex
 from .duplicate_match import DuplicateMatch, InDoubt, Joins, Repeated, RequestKey
@@ -93,7 +95,7 @@ class Deduplicator:
 
     def __init__(
         self,
-        store: Store,
+        store: LmdbStore,
         recorder: Recorder,
         limits: NeverTwice,
         clock: Clock,

@@ -16,7 +16,9 @@ from turnlog.observe.events import Log, StoreFailed
 from turnlog.record.attempt import NO_LINKS, Ask, DuplicateLinks, source_of
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP
-from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Store, StoreError, View
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .duplicate_match import DuplicateMatch, commits_of, damaged, earlier_of, source_in
 
@@ -29,7 +31,7 @@ _SAME: Final = Likeness.SAME
 class DuplicateIndex:
     """Earlier calls by the keyed digests in their intents. A store that cannot be read stops no call."""
 
-    def __init__(self, store: Store, limits: NeverTwice, clock: Clock, log: Log) -> None:
+    def __init__(self, store: LmdbStore, limits: NeverTwice, clock: Clock, log: Log) -> None:
         self._store = store
         self._limits = limits
         self._clock = clock

@@ -14,7 +14,8 @@ from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.exchange.duplicates import EarlierCall
 from turnlog.record.attempt import Ask, Attempt, StoredTicket
 from turnlog.record.own_answers import OwnAnswer
-from turnlog.store.base import Corrupt, Ticket, View
+from turnlog.store.base import Corrupt, Ticket
+from turnlog.store.read.view import View
 
 _NS: Final = 1_000_000_000
 

@@ -19,7 +19,8 @@ from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
 from turnlog.record.errors import Failure, Progress
 from turnlog.record.own_answers import JSON, OwnAnswer, problem
-from turnlog.store.base import Store, StoreError
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.http_client import Answer, Upstreams
 from turnlog.transport.http_server import Downstream, Gone
 from turnlog.transport.message_heads import lines
@@ -126,7 +127,7 @@ async def _pass_on(answer: Answer, down: Downstream) -> None:
     await down.end()
 
 
-def probed(method: str, path: str, store: Store, stop: asyncio.Event) -> OwnAnswer:
+def probed(method: str, path: str, store: LmdbStore, stop: asyncio.Event) -> OwnAnswer:
     """Return the answer to a question for health or readiness; `stop` is set once the proxy stops."""
     if method not in {"GET", "HEAD"}:
         refused = problem(405, "Method Not Allowed", f"{path} takes GET and HEAD", {})

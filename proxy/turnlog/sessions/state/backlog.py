@@ -6,7 +6,8 @@ from typing import Final
 from turnlog.core.commit import Commit
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State, encode_state
-from turnlog.store.base import StoreError, View
+from turnlog.store.base import StoreError
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .state_at import EVERY, nearest

@@ -9,7 +9,7 @@ from turnlog.core.state.fold import ChangeCause, fold_with_causes
 from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import StateField, Table, Value, diff, state_table
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
-from turnlog.store.base import View
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .state_at import (

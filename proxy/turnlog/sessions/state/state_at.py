@@ -18,7 +18,8 @@ from turnlog.core.text.units import timestamp
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import turn_number
 from turnlog.sessions.payloads import read_payload
-from turnlog.store.base import SessionRow, View
+from turnlog.store.base import SessionRow
+from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 _SEQ_DIGITS: Final = 18

@@ -32,8 +32,12 @@ from .attempts import AttemptReader, ended_attempts, find_attempts
 from .snapshot import Snapshot
 
 
-class LmdbView:
-    """A `View`. Close it soon: see `Snapshot.close`."""
+class View:
+    """A consistent snapshot for reading, newest commits of any process included; a context manager.
+
+    Close it soon: see `Snapshot.close`. Everything raises `StoreError` when the files cannot be
+    read, `Corrupt` for one record.
+    """
 
     def __init__(self, snapshot: Snapshot, data: Path, blobs: BlobReader) -> None:
         self._snapshot = snapshot
@@ -48,16 +52,19 @@ class LmdbView:
 
     @guarded_iterator
     def sessions(self) -> Iterator[SessionRow]:
+        """Yield all sessions, the most recently active first."""
         for session, head in self._snapshot.heads():
             yield self._row(session, head)
 
     @guarded
     def session(self, session: bytes) -> SessionRow | None:
+        """Return one session; `None` when there is no such session."""
         head = self._snapshot.head(session)
         return self._row(session, head) if head else None
 
     @guarded
     def find_sessions(self, name: str) -> list[bytes]:
+        """Return the sessions that `name` means: a UUID, an unambiguous prefix of one, an alias."""
         snapshot = self._snapshot
         whole = _uuid(name)
         if whole and snapshot.head(whole):
@@ -71,22 +78,26 @@ class LmdbView:
 
     @guarded_iterator
     def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
+        """Yield a session's commits in seq order, with bodies."""
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
         for position in positions:
             yield self._snapshot.commit(self._snapshot.entry(position))
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:
+        """Return one commit."""
         position = self._snapshot.find(session, seq) if seq >= 0 else None
         return None if position is None else self._snapshot.commit(self._snapshot.entry(position))
 
     @guarded
     def call(self, call: bytes) -> list[Commit]:
+        """Return all commits of one call, in order of position."""
         snapshot = self._snapshot
         return [snapshot.commit(snapshot.entry(p)) for p in snapshot.call(call)]
 
     @guarded
     def find_calls(self, prefix: str) -> list[bytes]:
+        """Return the calls whose UUID text starts with `prefix` (at most 10)."""
         snapshot = self._snapshot
         whole = _uuid(prefix)
         if whole:
@@ -97,6 +108,11 @@ class LmdbView:
 
     @guarded_iterator
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
+        """Yield attempts that `want` covers: `[intent, outcome, later outcome, ...]`.
+
+        Order is by the intent's position. Damaged records are left out, and counted. tool, server, times and turns are matched on the intent,
+        error, kind and flag on the last outcome.
+        """
         for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
             commits = [self._snapshot.readable_commit(entry) for entry in attempt]
             if not want.input or self._asks(commits[0].body, want.input):
@@ -104,6 +120,10 @@ class LmdbView:
 
     @guarded_iterator
     def ended(self, want: Filter, *, after: int, until: int) -> Iterator[list[Commit]]:
+        """Yield for each outcome at a position in (`after`, `until`] its attempt as it stood then.
+
+        Order is by the outcome's position; one attempt may come again. Otherwise as `attempts`.
+        """
         for attempt in ended_attempts(self._snapshot, want, range(after + 1, until + 1)):
             commits = [self._snapshot.readable_commit(entry) for entry in attempt]
             if not want.input or self._asks(commits[0].body, want.input):
@@ -120,6 +140,7 @@ class LmdbView:
 
     @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
+        """Yield the newest attempt of each call that belongs in `pending_actions`."""
         reader = AttemptReader(self._snapshot)
         intents = sorted(
             state.intent
@@ -131,6 +152,7 @@ class LmdbView:
 
     @guarded
     def standing(self, call: bytes) -> list[Commit]:
+        """Return the attempt by which a call belongs in `pending_actions`; empty if it does not."""
         state = self._snapshot.call_state(call)
         intent = state and self._snapshot.readable(state.intent)
         if not intent:
@@ -140,6 +162,7 @@ class LmdbView:
 
     @guarded_iterator
     def noted(self, note: NoteKind) -> Iterator[bytes]:
+        """Yield once the calls that have a note of this kind, in the order of the notes."""
         snapshot = self._snapshot
         found = snapshot.term(text_term(NOTE, note), 1, snapshot.last, newest_first=False)
         notes = filter(None, map(snapshot.readable, found))
@@ -147,20 +170,24 @@ class LmdbView:
 
     @guarded_iterator
     def unheard(self) -> Iterator[bytes]:
+        """Yield the calls that have ended without a note that their guarded answer was delivered."""
         yield from self._snapshot.unheard()
 
     @guarded
     def readable(self, call: bytes) -> list[Commit]:
+        """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
         snapshot = self._snapshot
         entries = filter(None, map(snapshot.readable, snapshot.call(call)))
         return [snapshot.readable_commit(entry) for entry in entries]
 
     @guarded
     def is_alive(self, epoch: int) -> bool:
+        """Return whether the writer of an epoch still runs."""
         return is_locked(self.data / "epochs", epoch)
 
     @guarded
     def linked(self, key: bytes) -> Commit | None:
+        """Return the newest commit whose body carries the link `key`."""
         position = self._snapshot.linked(key)
         if position is None:
             return None
@@ -168,14 +195,17 @@ class LmdbView:
 
     @guarded
     def blob(self, handle: bytes) -> Blob | None:
+        """Return stored content by what a body holds of it, or `None` where `gone` says why not."""
         return self._blobs.get(handle)
 
     @guarded
     def gone(self, handle: bytes) -> Gone | None:
+        """Return why stored content cannot be read; `None` where it can, unchanged."""
         return self._blobs.gone(handle)
 
     @guarded
     def usage(self) -> Usage:
+        """Return sizes and counts."""
         snapshot = self._snapshot
         known = snapshot.txn.stat(snapshot.tables.heads)["entries"]
         fresh = [s for s in list(snapshot.tail.sessions) if self._is_fresh(s)]
@@ -193,16 +223,22 @@ class LmdbView:
 
     @guarded_iterator
     def headers(self, session: bytes) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Yield `(position, header bytes, body bytes or None)` in seq order, for `verify`.
+
+        The header of a damaged record is empty, or what is left of it.
+        """
         for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
             header = read_record(self._snapshot.txn, self._snapshot.tables.log, position)
             yield position, header or b"", self._snapshot.body(position)
 
     @guarded_iterator
     def flaws(self) -> Iterator[Flaw]:
+        """Yield the flaws of the log as a whole, of all sessions."""
         yield from flaws(self._snapshot.txn, self._snapshot.tables)
 
     @guarded_iterator
     def index_flaws(self) -> Iterator[str]:
+        """Yield where the indexes and the names of sessions disagree with the log."""
         found = index_flaws(self._snapshot.txn, self._snapshot.tables)
         for flaw in first_of_each(found):
             yield f"the index {flaw.table!r} does not fit the log: {flaw.detail}"
@@ -210,10 +246,12 @@ class LmdbView:
     @property
     @guarded
     def last(self) -> int:
+        """Position of the newest commit; 0 for none."""
         return self._snapshot.last
 
     @property
     def left_out(self) -> int:
+        """How many records could not be read and were left out so far, where that is said above."""
         return len(self._snapshot.left_out)
 
     def _named(self, name: str) -> list[bytes]:
