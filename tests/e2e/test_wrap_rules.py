@@ -212,6 +212,14 @@ def test_a_long_answer_that_comes_too_late_is_kept_from_the_agent(ruled: Wrap, l
     assert is_late(ruled, "long_soon")
 
 
+def test_a_call_that_is_too_large_to_hold_has_a_limit_for_its_answer(ruled: Wrap) -> None:
+    said = call("large_soon", {"text": "x" * 17_000_000}, request_id=next(LAST)) + b"\n"
+    assert pumped(said, ruled.stdin, ruled.server.stdin) == said
+    assert outcome(ruled.stdout.json())["kind"] == "response_timeout"
+    assert ruled.server.request()["method"] == "notifications/cancelled"
+    assert ended(ruled, "large_soon")[0].phase == "sent"
+
+
 def test_a_long_answer_that_has_begun_is_not_cut_off_by_a_limit(ruled: Wrap) -> None:
     number, other = next(LAST), next(LAST)
     ruled.asked(call("begun_later", request_id=number))

@@ -1,6 +1,6 @@
-"""Stand between a client and the command that it has started: relay, record, and end with it.
+"""A wrapped command: relays and records between a client and the command that it has started.
 
-The command's end is the end. When its client has gone, or when told to stop, it is given a moment;
+It ends with the command. A command whose client has gone, or that gets a signal, is given a moment;
 then whatever is left of it is ended.
 """
 
@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from io import FileIO
@@ -37,24 +37,23 @@ from turnlog.transport.routes import Route, Target
 from turnlog.wire.jsonrpc import Batch, Malformed, Message
 from turnlog.wire.message import LinePiece, LineReader
 
-from .incoming import Incoming
-from .pipe import Pipe
-from .signals import Signals
+from .stdio_handler import ServerLines, StdioHandler
 
 MOST: Final = 16 << 20
-"""bytes: a longer line of the client's is recorded by its start."""
+"""bytes: a longer line of the client is recorded by its start."""
 _QUEUED: Final = 64
-"""Lines of the client's that wait for the disk before no more are read."""
+"""Lines of the client that wait for the disk before no more are read."""
 _LOG_SIZE: Final = 16 << 20
 """bytes: a longer log is set aside when a command is wrapped."""
 _LAST_LOOKS: Final = 3
 """Times `GRACE` that a client which asks on is answered when its command has ended."""
+_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
 
 class Line(Struct, frozen=True):
-    """A line of the client's, or a piece of one, and what it says where it is whole."""
+    """A line of the client, or a piece of one, and its content where it is whole."""
 
     piece: LinePiece
     content: Message | Batch | Malformed | None
@@ -71,19 +70,21 @@ class Wrapped:
         self._to_agent = Outbox(self._agent_end, context.recorder)
         self._to_server = self._process.outbox
         limit = startup_limit(context.rules, request.server)
-        self._startup = Startup(limit, self._overdue)
+        self._startup = Startup(limit, self._on_overdue)
         caller = AgentPipes(_STDIN, self._agent_end)
-        self._pipe = Pipe(context, request, caller, self._to_agent, self._to_server, self._startup)
-        self._incoming = Incoming(self._pipe, self._to_agent)
+        self._handler = StdioHandler(
+            context, request, caller, self._to_agent, self._to_server, self._startup
+        )
+        self._server_lines = ServerLines(self._handler)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
-        """Whether the client has said anything since that was looked at."""
+        """Whether the client has sent anything since that was looked at."""
         self._name = request.server
         self._has_failed = False
 
     async def relay(self) -> int:
         """Relay until the command has ended; return its exit code, below zero for a signal's."""
-        async with own_tasks() as tasks, self._pipe.attempts(tasks):
+        async with own_tasks() as tasks, self._handler.attempts(tasks):
             self._reading = tasks.create_task(self._read_agent())
             chores = (self._forward(tasks), self._watch_server())
             running = [self._reading, *map(tasks.create_task, chores)]
@@ -96,64 +97,62 @@ class Wrapped:
             self._failed(ENDED, code)
         return code
 
-    def told(self, number: signal.Signals) -> None:
+    def on_signal(self, number: signal.Signals) -> None:
         """Pass a signal on, and begin no attempt any more."""
         self._process.send(number)
-        self._pipe.stop()
+        self._handler.stop()
         self._process.leave()
 
-    def _overdue(self) -> None:
-        """End a command that takes too long to answer anything."""
+    def _on_overdue(self) -> None:
+        """End a command whose first message takes too long."""
         self._failed(self._startup.detail)
         self._process.stop()
 
     def _failed(self, reason: str, code: int | None = None) -> None:
-        """Log that nothing came of the command, once."""
+        """Log that the command did not work, once."""
         if not self._has_failed:
             self._has_failed = True
             event = ProcessFailed(server=self._name, reason=reason, exit_code=code)
             self._context.log.emit(event)
 
-    # -- the four ways ---------------------------------------------------------------------
+    # -- the client --------------------------------------------------------------------------
 
     async def _read_agent(self) -> None:
         reader = LineReader(MOST)
         while chunk := await self._agent.read():
             self._asked = True
             for piece in reader.feed(chunk):
-                await self._take(piece)
+                await self._queue(piece)
         for piece in reader.finish():
-            await self._take(piece)
+            await self._queue(piece)
         await self._lines.put(None)
 
-    async def _take(self, piece: LinePiece) -> None:
-        """Let a line wait for its turn, unless it answers the server: that must not wait."""
+    async def _queue(self, piece: LinePiece) -> None:
+        """Queue a line, unless it answers the server: that must not wait."""
         whole = piece.starts and piece.ends
-        content = self._pipe.read(piece.raw) if whole else None
-        if isinstance(content, Message):
-            if self._pipe.answered(content, piece.raw):
-                return
-            self._pipe.on_cancel_read(content)
+        content = self._handler.read(piece.raw) if whole else None
+        if isinstance(content, Message) and self._handler.passes_at_once(content, piece.raw):
+            return
         await self._lines.put(Line(piece, content))
 
     async def _forward(self, tasks: asyncio.TaskGroup) -> None:
         while line := await self._lines.get():
             if line.content is not None:
-                await self._pipe.forward(line.content, line.piece.raw)
+                await self._handler.forward(line.content, line.piece.raw)
             else:
-                await self._pipe.forward_piece(line.piece)
+                await self._handler.forward_piece(line.piece)
             await self._to_server.room()
             self._lines.task_done()
         self._lines.task_done()
         first = asyncio.FIRST_COMPLETED
         left = tasks.create_task(self._unread())
-        sent = tasks.create_task(self._pipe.all_sent())
+        sent = tasks.create_task(self._handler.all_sent())
         await asyncio.wait({sent, left}, return_when=first)
         sent.cancel()
         self._to_server.close()
-        self._pipe.deaf = True
+        self._handler.deaf = True
         # Nobody is waited for who died with a call open.
-        over = {tasks.create_task(self._pipe.idle.wait()), left}
+        over = {tasks.create_task(self._handler.idle()), left}
         _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
         if self._startup.is_awaited:
             self._failed("it has answered nothing yet, and its client has left")
@@ -164,45 +163,45 @@ class Wrapped:
         self._process.leave()
 
     async def _unread(self) -> None:
-        """Wait until the agent is gone."""
+        """Wait until the client is gone."""
         await self._agent_end.unread()
-        self._pipe.left()
-
-    async def _watch_server(self) -> None:
-        # The client would meet a closed pipe; its calls end as they would then.
-        await self._process.unread()
-        self._pipe.deaf = True
+        self._handler.on_left()
 
     async def _write_agent(self) -> None:
         try:
             await self._to_agent.run()
         except BrokenPipeError:
-            self._pipe.left()
+            self._handler.on_left()
             self._process.leave()
 
-    # -- hearing the command ---------------------------------------------------------------
+    # -- the command -------------------------------------------------------------------------
+
+    async def _watch_server(self) -> None:
+        # The client would meet a closed pipe; its calls end as they would then.
+        await self._process.unread()
+        self._handler.deaf = True
 
     def on_output(self, chunk: bytes) -> None:
         """Pass the command's output on."""
-        self._incoming.take(chunk)
+        self._server_lines.feed(chunk)
 
     async def room(self) -> None:
         """Wait while the client reads slowly."""
         await self._to_agent.room()
 
     def lift(self) -> None:
-        """Wait for the client no more."""
+        """End that wait for good."""
         self._to_agent.lift()
 
     def on_input_closed(self) -> None:
         """Send nothing more; the command may yet answer what it has read."""
-        self._pipe.deaf = True
+        self._handler.deaf = True
 
     async def on_output_end(self) -> None:
         """End what is open, and wait until the client has read it, or does not want to."""
-        self._incoming.finish()
-        said = self._startup.detail if self._startup.over else "the command has ended"
-        if await self._pipe.lost(said, untouched=self._process.is_untouched):
+        self._server_lines.finish()
+        why = self._startup.detail if self._startup.over else "the command has ended"
+        if await self._handler.on_server_end(why, untouched=self._process.is_untouched):
             await self._answer_last_calls()
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
@@ -210,11 +209,9 @@ class Wrapped:
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
     async def _answer_last_calls(self) -> None:
-        """Answer the client until it has been quiet for `GRACE`, so that it does not lose a call.
-
-        Behind the answer that says that the command has ended it may make the next call before it
-        sees its pipe closed.
-        """
+        """Answer the client until it has been quiet for `GRACE`, so that it does not lose a call."""
+        # Behind the answer that says that the command has ended it may make the next call before it
+        # sees its pipe closed.
         gone = {self._reading, self._delivery, self._process.leaving}
         for _ in range(_LAST_LOOKS):
             self._asked = False
@@ -226,6 +223,28 @@ class Wrapped:
                 await self._lines.join()
 
 
+class Signals:
+    """Signals that ask to end, as long as the loop is there: they must not cut its last work off."""
+
+    def __init__(self) -> None:
+        self._came: list[signal.Signals] = []
+        self._take: Callable[[signal.Signals], None] = self._came.append
+        loop = asyncio.get_running_loop()
+        for number in _FORWARDED:
+            # What our client has us ignore (nohup) the command ignores as well.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._take(number)
+
+    def go_to(self, take: Callable[[signal.Signals], None]) -> None:
+        """Call `take` with each signal, those that came before as well."""
+        self._take = take
+        for number in self._came:
+            take(number)
+
+
 _NOTHING: Final = RequestStart(
     method="",
     target="",
@@ -233,7 +252,7 @@ _NOTHING: Final = RequestStart(
     keeps=True,
     head=RequestHead((), {}, {}, frozenset()),
 )
-"""What a line says before its body: there are no headers on a pipe."""
+"""Stands for the head of a request: there are no headers on a pipe."""
 
 
 def request_of(
@@ -243,7 +262,7 @@ def request_of(
     session: str,
     environment: Mapping[str, str],
 ) -> Request:
-    """Return what all lines have in common: where they go, and whose conversation they are."""
+    """Return the request that all lines have in common: its server and its session."""
     target = Target(
         name=server, origin="", path="", query="", authority=b"", host="", port=0, place=place
     )
@@ -261,10 +280,8 @@ def request_of(
 
 @contextmanager
 def logging_to(settings: Settings) -> Generator[Log]:
-    """Write the log into the data folder, where all wrapped commands write theirs.
-
-    Raises `StoreError`. A line is written at once, so that those of several processes do not mix.
-    """
+    """Write the log into the data folder, like all wrapped commands. Raises `StoreError`."""
+    # A line is written at once, so that those of several processes do not mix.
     folder = settings.data / "logs"
     with translated("write the log to", folder):
         stream = _log_file(folder)
@@ -317,7 +334,7 @@ async def run(
         )
         request = request_of(context, server, place, session, os.environ)
         wrapped = Wrapped(child, context, request)
-        signals.go_to(wrapped.told)
+        signals.go_to(wrapped.on_signal)
         code = await wrapped.relay()
         log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
     return code

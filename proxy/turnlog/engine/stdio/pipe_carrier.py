@@ -1,61 +1,157 @@
-"""One line of an agent on its way through a pipe: its attempts, and which answer the agent gets."""
+"""Carries one line of an agent through a pipe: its exchange, its attempts, and which answer the agent gets.
+
+No answer belongs to a line as a whole: each message of the server comes by itself.
+"""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final, Protocol
 
+from msgspec import structs
+
+from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
+from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
+from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import NotRecorded, Overdue, Recorded, SlotGranted, Woken
-from turnlog.record.attempt import Attempt
+from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.deadlines import Deadlines
 from turnlog.record.errors import Failure, Progress, blocked, in_time
-from turnlog.record.own_answers import OwnAnswer
+from turnlog.record.outcome import AnswerText
+from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.outbox import Outbox, Told
+from turnlog.wire.json_stream import Outline
+from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.splice import with_id
-
-from .piped import PipedExchange
 
 _NO_RULES: Final = Policy()
 
 
-class ErrandPipe(Protocol):
-    """The pipe that an errand goes through."""
+class PipedExchange(McpExchange):
+    """The messages of one line, and the calls in it."""
+
+    joins: Joins | None = None
+    """The earlier call that its call waits for, or has waited for."""
+
+    async def begin(self) -> None:
+        """Queue the intents, after an earlier call that is waited for.
+
+        Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
+        """
+        if self.joins is not None:
+            await self._context.repeats.joined(self.joins)
+        await super().begin()
+
+    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
+        """Look for an earlier call. Raises `Repeated`, and `Joins` where it has to wait."""
+        # It does not wait here: other lines are behind it. No revision cancels by closing a stream.
+        return self._context.repeats.admitted(ask, stateless=False, before=self.joins)
+
+    def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
+        """Return the whole response, for a duplicate."""
+        message = self.attempt.message.strip() if self.attempt is not None else b""
+        return OwnAnswer(200, b"OK", JSON, message) if message else sent
+
+    async def retold(self, found: Repeated) -> OwnAnswer:
+        """Return the answer to a call that is not sent, once its outcome is on disk."""
+        attempt = found.attempt
+        if attempt.waits and attempt.outcome is not None:
+            await self._context.recorder.settle([attempt.outcome])
+        return self.repeated(found)
+
+    def over(self) -> None:
+        """Mark the call as over, for duplicates that wait for it."""
+        driver = self.driver
+        if driver is not None and driver.is_guarded:
+            self._context.repeats.over(driver, self.kept(driver.kept))
+        elif driver is not None:
+            driver.close()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages of its line."""
+        return self._messages
+
+    def said(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
+        """Read one message of the server."""
+        self.progress.phase = Phase.BODY
+        return self.message(message, text)
+
+    def late(
+        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
+        """Read the answer to an attempt that was given up before it came."""
+        tickets = super().late(attempt, message, text)
+        if attempt is self.attempt:
+            self.over()
+        return tickets
+
+    def broken_off(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
+        """Record that a pipe is closed; return the answer to the calls that are open, and only those."""
+        open_ids = {each.caller_key for each in self.attempts if each.ask.is_call}
+        self.progress.phase = failure.phase
+        unanswered = self._unanswered(failure)
+        calls = [asked for asked in unanswered.requests if id_key(asked.id) in open_ids]
+        unanswered = structs.replace(unanswered, requests=calls)
+        tickets = self._end_all(failure.kind, failure.detail, unanswered.said)
+        return self._made(unanswered), tickets
+
+    def on_cancel(self, key: str) -> dict[str, Attempt | None]:
+        """Record that the agent cancelled the request with this id; a guarded call runs on a while.
+
+        Returns the keys of the ids by which the server knows it, and its attempts.
+        """
+        found: dict[str, Attempt | None] = {}
+        for attempt, wire_key in list(self.attempts.items()):
+            if attempt.cancelled and attempt.caller_key == key:
+                found[wire_key] = attempt
+                if attempt.is_guarded and self.driver is not None:
+                    self.driver.on_left()
+                    continue
+                kind = ErrorKind.CANCELLED_BY_CALLER
+                self.end(
+                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
+                )
+        if self._own(key) is None and self.awaited.pop(key, None) is not None:
+            found[key] = None
+        return found
+
+
+class LinePipe(Protocol):
+    """The pipe that a line goes through."""
 
     context: Context
     to_server: Outbox
     unheard: set["PipeCarrier"]
     """Guarded calls whose answers are on their way to the agent."""
 
-    def expect(self, errand: "PipeCarrier") -> None:
-        """Wait for what answers an errand."""
+    def expect(self, carrier: "PipeCarrier") -> None:
+        """Expect the answers to a line."""
         ...
 
-    def give_up(self, errand: "PipeCarrier", attempt: Attempt) -> None:
-        """Wait for an attempt's answer no more."""
+    def give_up(self, carrier: "PipeCarrier", attempt: Attempt) -> None:
+        """Expect the answers to an attempt no more."""
         ...
 
-    def later(self, errand: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
-        """Make another attempt of an errand in its own time."""
+    def later(self, carrier: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
+        """Make an attempt in a task of its own."""
         ...
 
     def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
-        """Give the agent an answer, if there is one."""
+        """Send the agent a line, unless it is empty."""
         ...
 
 
 class PipeCarrier:
-    """One line of the agent on its way to the server, and what comes back of it.
-
-    Carries its call, if it holds exactly one (`engine.call_driver.Carrier`).
-    """
+    """Carries one line, and its call if it holds exactly one (`engine.call_driver.Carrier`)."""
 
     has_left = False
     """Whether some of the answer has left: lines leave whole."""
@@ -64,7 +160,7 @@ class PipeCarrier:
     is_in_doubt = False
     can_tell = True
 
-    def __init__(self, pipe: ErrandPipe, exchange: PipedExchange, line: bytes | None) -> None:
+    def __init__(self, pipe: LinePipe, exchange: PipedExchange, line: bytes | None) -> None:
         """`line` is `None` where it comes in pieces, and cannot be sent again."""
         self._pipe = pipe
         self._context = pipe.context
@@ -77,13 +173,13 @@ class PipeCarrier:
         """Among the calls under way, where a rule counts them."""
         self.exchange = exchange
         self.token = ""
-        """With which its progress is reported, where the agent asked for that."""
+        """Key of the token with which its progress is reported, if it is."""
         if exchange.driver is not None:
             exchange.driver.carried_by(self)
 
     @property
     def policy(self) -> Policy:
-        """What the rules come to for its call; nothing where it is none."""
+        """The policy of its call; that of no rules where there is none."""
         attempt = self.exchange.attempt
         return attempt.ask.policy if attempt is not None else _NO_RULES
 
@@ -100,7 +196,7 @@ class PipeCarrier:
         return attempt is not None and self._context.health.may_retry(attempt.ask.server)
 
     def tell(self, failure: Failure) -> None:
-        """Record that the caller's time is over, and tell it; the call runs on."""
+        """Record that the caller's time is over, and answer it; the call runs on."""
         assert self.exchange.attempt is not None  # it has time limits
         self._pipe.give_up(self, self.exchange.attempt)
         made, tickets = self.exchange.failed(failure)
@@ -129,13 +225,13 @@ class PipeCarrier:
         """Wait until it is on disk. Raises `StoreError`, and `Failure` where it must not leave."""
         if ask := self.exchange.blocked:
             raise blocked(ask)
-        limits = self.policy.timeout
         if self.exchange.attempt is not None:
             self._context.health.called(self.exchange.attempt.ask.server)
+        limits = self.policy.timeout
         await in_time(limits, self._began, self._began, self.exchange.on_disk())
 
     def is_free(self) -> bool:
-        """Claim a slot among the calls under way; tell whether it may leave at once."""
+        """Claim a slot among the calls under way; return whether it may leave at once."""
         driver = self.exchange.driver
         if driver is None:
             return True
@@ -173,24 +269,23 @@ class PipeCarrier:
     # -- attempts ---------------------------------------------------------------------------
 
     def send(self) -> None:
-        """Make the first attempt, unless its server is left alone."""
+        """Make the first attempt, unless the server's circuit is open."""
         line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
         if self._leaves():
             self._send(line)
 
     def begin(self) -> bool:
-        """Make the only attempt, whose pieces are sent by somebody else; false where it must not be
-        sent."""
+        """Begin the only attempt, whose pieces the caller sends; false where it must not be sent."""
         if not (self.is_free() and self._leaves() and self._passes()):
             return False
-        self._sending()
+        self._begin_attempt()
         return True
 
-    def sent(self) -> None:
+    def on_sent(self) -> None:
         """Note that the last piece has been sent."""
         self.exchange.progress.sent()
-        self.exchange.acknowledge()
+        self.exchange.acknowledged()
 
     def _passes(self) -> bool:
         """Return whether an attempt may be made; answer it where the circuit is open."""
@@ -200,19 +295,17 @@ class PipeCarrier:
         try:
             self._context.health.watch(attempt.ask.server, attempt)
         except Failure as failure:
-            made, tickets = self.exchange.failed(failure)
-            self._over(line_of(made), tickets)
+            self._fail(failure)
             return False
         return True
 
     def _send(self, line: bytes) -> None:
-        if not self._passes():
-            return
-        self._sending()
-        self._pipe.to_server.line(line)
-        self.sent()
+        if self._passes():
+            self._begin_attempt()
+            self._pipe.to_server.line(line)
+            self.on_sent()
 
-    def _sending(self) -> None:
+    def _begin_attempt(self) -> None:
         attempt = self.exchange.attempt
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
@@ -222,24 +315,25 @@ class PipeCarrier:
                 progress.patience = attempt.patience
         self._pipe.expect(self)
 
-    def came(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+    def on_answer(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
         """Pass on the whole answer, or keep it where another attempt follows."""
         attempt = self.exchange.attempt
         if attempt is not None:
-            raw = _amended(self.exchange, respelled(attempt, raw))
-        self._over(raw, tickets)
+            raw = respelled(attempt, raw)
+            raw = self.exchange.amended(raw) or raw
+        self._ended(raw, tickets)
 
     @property
     def is_limited(self) -> bool:
-        """Whether a rule may yet take another answer in place of the one to come."""
+        """Whether a time limit may yet put turnlog's answer in place of the server's."""
         return self.exchange.progress.patience is not None
 
-    def answering(self) -> None:
-        """Count no time any more, as the answer has begun to come: it cannot be taken back."""
+    def on_answer_begun(self) -> None:
+        """Stop the time limits: the start of the answer leaves, so nothing can take its place."""
         if (patience := self.exchange.progress.patience) is not None:
             patience.close()
 
-    def lost(self, failure: Failure) -> None:
+    def on_lost(self, failure: Failure) -> None:
         """Answer the agent: nothing will come from the server any more."""
         if self.exchange.attempt is None or self.exchange.attempt.ending is None:
             made, tickets = self.exchange.broken_off(failure)
@@ -247,30 +341,28 @@ class PipeCarrier:
         self._give()
 
     def _expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the attempt up, as a time limit was reached, unless it runs on."""
+        """Fail the attempt, as a time limit was reached, unless it runs on."""
         attempt, driver = self.exchange.attempt, self.exchange.driver
         assert attempt is not None
         failure = Failure(kind, self.exchange.progress.phase, detail)
-        if driver is not None and driver.on_expired(failure):
-            return True
-        self._pipe.give_up(self, attempt)
-        made, tickets = self.exchange.failed(failure)
-        self._over(line_of(made), tickets)
+        if driver is None or not driver.on_expired(failure):
+            self._pipe.give_up(self, attempt)
+            self._fail(failure)
         return True
 
-    def left(self) -> None:
+    def on_left(self) -> None:
         """Mark the agent as gone."""
         if self.exchange.driver is not None and self.exchange.driver.is_guarded:
             self.exchange.driver.on_left()
 
     def given(self) -> Told | None:
-        """Return who wants to know that the answer, which is on its way, has left."""
+        """Return what to call once the answer, which is on its way, has left."""
         if self.exchange.driver is None or not self.exchange.driver.is_guarded:
             return None
         self._pipe.unheard.add(self)
-        return self._handed_over
+        return self._on_handed_over
 
-    def _handed_over(self) -> None:
+    def _on_handed_over(self) -> None:
         driver = self.exchange.driver
         assert driver is not None
         self._pipe.unheard.discard(self)
@@ -283,8 +375,13 @@ class PipeCarrier:
         attempt = self.exchange.attempt
         return attempt.ask.number if attempt is not None else 0
 
-    def _over(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Give the agent an answer, or make another attempt."""
+    def _fail(self, failure: Failure) -> None:
+        """End the attempt with an answer of turnlog's."""
+        made, tickets = self.exchange.failed(failure)
+        self._ended(line_of(made), tickets)
+
+    def _ended(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        """Send the agent the answer to an attempt, or make another attempt."""
         self._held[self._number] = (raw, tickets)
         attempt, driver = self.exchange.attempt, self.exchange.driver
         if attempt is not None and driver is not None and driver.call.stage is Stage.WAITING:
@@ -294,11 +391,11 @@ class PipeCarrier:
             self._give()
 
     async def _again(self, before: Attempt, driver: CallDriver) -> None:
-        """Make another attempt after a while, unless nobody wants it any more."""
+        """Make another attempt after a while, unless the agent has left or cancelled."""
         limits = RetryLimits(self.policy, self._began, self._context.stop)
         await self.exchange.rest(limits.pause(driver.delay))
         if driver.is_over:  # it was dropped meanwhile
-            self._dropped(before, driver)
+            self._on_dropped(before, driver)
         elif self._is_withdrawn(before):
             return
         elif reason := limits.overdue(None):
@@ -316,7 +413,7 @@ class PipeCarrier:
             self._release(before, StopReason.UNRECORDED)
         except TooLate as late:
             if driver.is_over:
-                self._dropped(before, driver)
+                self._on_dropped(before, driver)
                 return
             driver.feed(Overdue(late.reason, late.kind))
             self._release(before, late.reason)
@@ -326,13 +423,13 @@ class PipeCarrier:
                 if self._leaves():
                     self._send(line)
 
-    def _dropped(self, before: Attempt, driver: CallDriver) -> None:
-        """Send the agent the answer that there is, where the proxy stops; else nobody waits for one."""
+    def _on_dropped(self, before: Attempt, driver: CallDriver) -> None:
+        # Where the proxy stops the agent gets the answer that there is; else it is gone.
         if not driver.has_left:
             self._release(before, StopReason.STOPPING)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
-        """Return whether the call was cancelled; nobody answers what was (MCP, cancellation)."""
+        """Return whether the call was cancelled: then it gets no answer (MCP, cancellation)."""
         if self.exchange.withdrawn() is None:
             return False
         self._context.recorder.abandoned(before, StopReason.CANCELLED)
@@ -340,7 +437,7 @@ class PipeCarrier:
         return True
 
     def _release(self, before: Attempt, reason: StopReason) -> None:
-        """Give the agent the answer to an attempt that no other follows."""
+        """Send the agent the answer to an attempt without a further one."""
         self._context.recorder.abandoned(before, reason)
         self._give()
 
@@ -350,67 +447,6 @@ class PipeCarrier:
         raw, tickets = self._held.get(number, (b"", ()))
         self._held.clear()
         self._pipe.say(raw, tickets, self.given())
-
-
-class PendingAnswers:
-    """Errands by the keys of the ids that the server knows.
-
-    An agent may give an id again before it is answered: the newest is the one that is answered.
-    """
-
-    def __init__(self) -> None:
-        self._errands: dict[str, list[PipeCarrier]] = {}
-
-    def __len__(self) -> int:
-        return len(self._errands)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._errands
-
-    def __iter__(self) -> Iterator[PipeCarrier]:
-        """Go through all errands, each once, in the order in which their ids were given."""
-        return iter(dict.fromkeys(one for many in self._errands.values() for one in many))
-
-    @property
-    def first_key(self) -> str:
-        """The key that was given first of those that are awaited."""
-        return next(iter(self._errands))
-
-    def add(self, key: str, errand: PipeCarrier) -> None:
-        """Wait for an answer with this id."""
-        self._errands.setdefault(key, []).append(errand)
-
-    def find(self, key: str) -> PipeCarrier | None:
-        """Return what an answer with this id is for."""
-        return self._errands[key][-1] if key in self._errands else None
-
-    def drop(self, key: str, errand: PipeCarrier) -> bool:
-        """Wait no more for an answer with this id to this errand; tell whether that was so."""
-        errands = self._errands.get(key, [])
-        if errand not in errands:
-            return False
-        errands.remove(errand)
-        if not errands:
-            del self._errands[key]
-        return True
-
-    def take(self, key: str) -> PipeCarrier | None:
-        """Return what an answer with this id is for, which has come."""
-        errand = self.find(key)
-        if errand is not None:
-            self.drop(key, errand)
-        return errand
-
-    def heard(self, token: str) -> None:
-        """Note that a call goes on: its progress was reported with this token, if any."""
-        for errand in self if token else ():
-            attempt = errand.exchange.attempt
-            if attempt is not None and attempt.patience is not None and errand.token == token:
-                attempt.patience.heard()
-
-    def clear(self) -> None:
-        """Wait for nothing."""
-        self._errands.clear()
 
 
 def line_of(made: OwnAnswer) -> bytes:
@@ -425,7 +461,3 @@ def respelled(attempt: Attempt, raw: bytes) -> bytes:
     if not attempt.wire_id:
         return raw
     return with_id(raw, attempt.caller_id) or raw
-
-
-def _amended(exchange: PipedExchange, raw: bytes) -> bytes:
-    return exchange.amended(raw) or raw
