@@ -270,6 +270,10 @@ class Rulebook:
         """Return the rule that denies calls of a server which cannot be read with certainty."""
         return (self._servers.get(server) or self._add(server)).against_unreadable
 
+    def denies_unreadable(self, server: str) -> bool:
+        """Return whether a rule denies calls of a server which cannot be read with certainty."""
+        return (self._servers.get(server) or self._add(server)).against_unreadable is not None
+
     def may_deny_tool_calls(self, server: str) -> bool:
         """Return whether a rule may deny a `tools/call` of a server."""
         return (self._servers.get(server) or self._add(server)).may_deny_tool_calls

@@ -265,6 +265,7 @@ def test_an_unreadable_call_is_denied_if_a_rule_might_deny_it(
 ) -> None:
     book = Rulebook(rules, {}, ())
     assert book.rule_against_unreadable("files") == found
+    assert book.denies_unreadable("files") is (found is not None)
     assert book.may_deny_tool_calls("files") is (found is not None)
 
 

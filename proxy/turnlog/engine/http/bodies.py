@@ -44,7 +44,8 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body, transport), body
-    size, closes = max(down.length, 0), _may_deny(context, request, transport)
+    size, book = max(down.length, 0), context.rules.book
+    closes = transport is not _HTTP and book.denies_unreadable(request.server)
     denied = (
         _denied(context, request, body[:START], size, transport, whole=False) if closes else None
     )
@@ -64,7 +65,7 @@ def exchange_of(
     context: Context, request: Request, body: bytes, transport: Transport
 ) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    asks = closes = _may_deny(context, request, transport)
+    asks = closes = transport is not _HTTP and context.rules.book.denies_unreadable(request.server)
     if closes:
         denied = _denied(context, request, body, len(body), transport)
         if denied is not None:
@@ -76,14 +77,6 @@ def exchange_of(
     if asks or (request.is_post and transport is not _HTTP):
         exchange = _mcp(context, request, body, transport, closes=closes)
     return exchange or PlainCall(context, request, body, len(body))
-
-
-def _may_deny(context: Context, request: Request, transport: Transport) -> bool:
-    """Return whether a rule may deny what is not read surely: most servers have no such rule."""
-    return (
-        transport is not _HTTP
-        and context.rules.book.rule_against_unreadable(request.server) is not None
-    )
 
 
 def _denied(

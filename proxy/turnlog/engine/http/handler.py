@@ -51,8 +51,11 @@ class Handler:
         self._settings = settings
         self._context = context
         self._routes = routes
-        self._upstreams = upstreams
-        self._commands = commands
+        self._ways = {
+            name: upstreams if upstream.url else commands
+            for name, upstream in settings.upstreams.items()
+        }
+        self._loop = asyncio.get_running_loop()
         self._own = own
         self._admission = Admission(
             frozenset((*settings.allow_hosts, settings.listen.host)),
@@ -72,7 +75,11 @@ class Handler:
         """
         self.in_flight += 1
         try:
-            await self._handle(down, down.agent)
+            request = self._known(down.asked, down.agent)
+            if request is None:
+                await self._answer_here(down, down.agent)
+            else:
+                await self._handle(down, request)
         except Gone:
             down.abort()
         finally:
@@ -101,12 +108,8 @@ class Handler:
                     await self._quiet.wait()
                 await self._context.repeats.idle()
 
-    async def _handle(self, down: Downstream, agent: AgentConnection) -> None:
-        """Answer, or record, forward, relay; whatever ends this early is recorded too."""
-        request = self._known(down.asked, agent)
-        if request is None:
-            await self._answer_here(down, agent)
-            return
+    async def _handle(self, down: Downstream, request: Request) -> None:
+        """Record, forward, relay; whatever ends this early is recorded too."""
         context, route = self._context, request.route
         transport = self._settings.upstreams[request.server].transport
         content: Content
@@ -125,7 +128,11 @@ class Handler:
             self._end(exchange, error)
             raise
         else:
-            await self._carry(down, route, exchange, content)
+            driver = exchange.driver
+            if driver is not None and driver.is_guarded:
+                await self._guard(driver, down, route, exchange, content)
+            else:
+                await self._carried(down, self._carrier(down, route, exchange), exchange, content)
         finally:
             # What never got under way is over.
             driver = exchange.driver
@@ -240,18 +247,6 @@ class Handler:
                 await self._context.recorder.settle(tickets)
         await carrier.send(made)
 
-    def _carry(
-        self, down: Downstream, route: Route, exchange: Exchange, content: Content
-    ) -> Coroutine[None, None, None]:
-        """Carry out what has begun: guarded, where it may outlive its caller."""
-        driver = exchange.driver
-        if driver is not None and driver.is_guarded:
-            return self._guard(driver, down, route, exchange, content)
-        carrier = self._carrier(down, route, exchange)
-        if driver is not None:
-            driver.carried_by(carrier)
-        return self._carried(down, carrier, exchange, content)
-
     async def _guard(
         self,
         driver: CallDriver,
@@ -309,6 +304,9 @@ class Handler:
         self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content
     ) -> None:
         """Forward and relay, once the request may leave; whatever ends this early is recorded too."""
+        driver = exchange.driver
+        if driver is not None and not driver.is_guarded:
+            driver.carried_by(carrier)
         try:
             try:
                 if (step := carrier.queued(content)) is not None:
@@ -325,8 +323,8 @@ class Handler:
             carrier.over()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
-        if exchange.driver is not None and not exchange.driver.is_guarded:
-            exchange.driver.close()
+        if driver is not None and not driver.is_guarded:
+            driver.close()
 
     def _end(self, exchange: Exchange, error: BaseException) -> None:
         by_caller = isinstance(error, Gone | asyncio.CancelledError)
@@ -339,8 +337,7 @@ class Handler:
             driver.close()
 
     def _carrier(self, down: AgentSide, route: Route, exchange: Exchange) -> HttpCarrier:
-        way = self._commands if route.target.is_command else self._upstreams
-        began, attempt = asyncio.get_running_loop().time(), exchange.attempt
+        way, began, attempt = self._ways[route.target.name], self._loop.time(), exchange.attempt
         policy = attempt.ask.policy if attempt is not None else NO_RULES
         return HttpCarrier(
             self._context, self._heads, way, down, route, exchange, began, down.raw, policy

@@ -146,8 +146,7 @@ class McpExchange(ResponseObserver):
         """Return whether a server may read a denied call in what turnlog reads as something else."""
         if not (message.method or not self._whole) or not self._is_unsure(message):
             return False
-        book = self._context.rules.book
-        return book.rule_against_unreadable(self._request.server) is not None
+        return self._context.rules.book.denies_unreadable(self._request.server)
 
     def _is_unsure(self, message: Message) -> bool:
         """Return whether a server may read something else in a message than turnlog does."""
