@@ -10,7 +10,7 @@ from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
 from turnlog.record.attempt import AnswerFacts, Ask
-from turnlog.record.judging import judged, seen, unwrapped, waiting
+from turnlog.record.outcome import judged, seen, unwrapped, waiting
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import ErrorMap, Expects
 from turnlog.rules.policy import Policy

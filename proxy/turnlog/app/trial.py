@@ -9,8 +9,15 @@ from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
 from turnlog.packs.examples import Sample, SampleOutcome
 from turnlog.packs.explain import MCP, call_arguments
 from turnlog.record.attempt import AnswerFacts, Ask
-from turnlog.record.judging import judged, seen
-from turnlog.record.outcome import JSON, AnswerText, Circumstances, answered, answered_plainly
+from turnlog.record.outcome import (
+    JSON,
+    AnswerText,
+    Circumstances,
+    answered,
+    answered_plainly,
+    judged,
+    seen,
+)
 from turnlog.rules.effects import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef

@@ -28,7 +28,7 @@ from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json_text import value_of
 
 from .attempt import NO_LINKS, AnswerFacts, Ask, Attempt
-from .judging import seen
+from .outcome import seen
 from .own_answers import envelope, with_tail
 
 _DETAIL_CHARS: Final = 1024

@@ -1,10 +1,12 @@
-"""What the text of an answer says of a call: how it ended, and what to record. Pure."""
+"""How an attempt ended and what to record of its answer: by the protocol, then by the rules. Pure."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.classify import (
     SUCCESS,
@@ -18,13 +20,27 @@ from turnlog.core.classify import (
     succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
+from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
+from turnlog.rules.policy import Policy
+from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
+from turnlog.wire.error_text import LOOKED_AT, looks_like_error
+from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json_stream import Outline
+from turnlog.wire.json_text import members, read_value
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import EventReader
-from turnlog.wire.tool_result import CallAnswer
+from turnlog.wire.tool_result import (
+    CallAnswer,
+    has_error_member,
+    is_structured,
+    start_of_result,
+    text_of_body,
+    text_of_error,
+    text_of_result,
+)
 
-from .attempt import AnswerFacts
+from .attempt import AnswerFacts, Ask
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
@@ -55,6 +71,12 @@ _SEARCHED: Final = 1024
 """Characters of an error that are looked at for what it says of the session."""
 _OK: Final = Status.OK
 _FAILED: Final = Status.ERROR
+_NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
+_CONTAINERS: Final = (b"{", b"[")
+SAYS_WHEN: Final = frozenset({429, 503})
+"""Statuses of refusals that may say when to come back."""
+_START: Final = 4 * LOOKED_AT
+"""Bytes that hold as many characters as are looked at."""
 _REASON_FLAGS: Final = {
     Defect.EMPTY: (Flag.NULL_RESULT, Flag.VOID),
     Defect.CUT: (Flag.MALFORMED,),
@@ -248,6 +270,56 @@ def redirects(status: int) -> tuple[Flag, ...]:
     return (Flag.REDIRECTED,) if leads else ()
 
 
+def judged(
+    ask: Ask, ending: Ending, reply: AnswerFacts, *, harmless: bool = False
+) -> tuple[Ending, AnswerFacts]:
+    """Return how an attempt ended, as the rules of its call see it, and what to record of it.
+
+    `harmless` is of an answer whose text is known not to read like an error.
+    """
+    if ending.status.parked:
+        return ending, reply
+    if ask.policy.judges_answers:
+        kind = ErrorKind(ending.kind) if ending.kind else None
+        policy, reply = _searched(ask, reply)
+        found = judge_answer(policy, _said(ask, kind, reply))
+        if found.kind is not kind:
+            ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
+        if found.flags != reply.flags or found.retry_after is not None:
+            reply = structs.replace(reply, flags=found.flags, retry_after=found.retry_after)
+    if not ending.kind and not harmless and _speaks_of_error(reply):
+        reply = structs.replace(reply, flags=(*reply.flags, Flag.ERROR_LIKE_TEXT))
+    return ending, reply
+
+
+def waiting(reply: AnswerFacts, headers: Headers, now: Callable[[], int]) -> AnswerFacts:
+    """Return what to record of an answer, which may say when to come back; `now` gives ns UTC."""
+    if reply.http_status not in SAYS_WHEN:
+        return reply
+    asked = fields(headers, b"retry-after")
+    seconds = retry_after(asked[0], now()) if asked else None
+    return reply if seconds is None else structs.replace(reply, retry_after=seconds)
+
+
+def unwrapped(reply: AnswerFacts) -> AnswerFacts:
+    """Return what is recorded of the state of a task: the result of its call, where it is inside."""
+    inner = members(reply.content).get("result") if reply.is_result and reply.complete else None
+    if inner is None:
+        return structs.replace(reply, is_result=False)
+    return structs.replace(reply, content=bytes(inner))
+
+
+def seen(ask: Ask, reply: AnswerFacts, unreadable: object = None) -> ExpressionInput:
+    """Return what expressions look at: what is cut or no JSON is not there. `unreadable` stands for
+    what is whole and cannot be read."""
+    readable = reply.is_result and reply.complete
+    return ExpressionInput(
+        args=read_value(ask.arguments, unreadable) if ask.complete else None,
+        result=read_value(reply.content, unreadable) if readable else None,
+        status=reply.http_status or None,
+    )
+
+
 def _unfit(text: AnswerText) -> tuple[ErrorKind, tuple[Flag, ...]]:
     """Return what a body is that comes with a success and answers nothing, and its flags."""
     match text.body.content:
@@ -339,3 +411,66 @@ def _error_content(message: Message | Outline, text: AnswerText) -> bytes:
     if message.error_data:
         return msgspec.json.encode({**error, "data": message.error_data})
     return msgspec.json.encode(error)
+
+
+def _searched(ask: Ask, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
+    """Return the rules that an answer is held against: a large one is not searched."""
+    policy = ask.policy
+    if len(ask.arguments) + len(reply.content) <= MAX_SEARCHED_BYTES:
+        return policy, reply
+    bounded = without_searches(policy)
+    if bounded is policy:
+        return policy, reply
+    return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
+
+
+def _said(ask: Ask, kind: ErrorKind | None, reply: AnswerFacts) -> ReceivedAnswer:
+    looked: list[ExpressionInput] = []
+    # A plain tool may answer with any text.
+    json = reply.is_mcp or reply.content.lstrip()[:1] in _CONTAINERS
+    unreadable = UNREADABLE if json else None
+
+    def look() -> ExpressionInput:
+        if not looked:
+            looked.append(seen(ask, reply, unreadable))
+        return looked[0]
+
+    return ReceivedAnswer(
+        kind=kind,
+        flags=reply.flags,
+        code=reply.code,
+        status=reply.http_status,
+        has_result=reply.is_result,
+        is_structured=partial(_is_structured, reply),
+        # A page in place of JSON is no answer at all.
+        unstructured=ErrorKind.MALFORMED_RESULT
+        if reply.content and not reply.is_mcp
+        else ErrorKind.NULL_RESULT,
+        text=partial(_text, reply),
+        values=look,
+    )
+
+
+def _is_structured(reply: AnswerFacts) -> bool:
+    """Return whether there is structure; an answer of which only the start is held is taken to have it."""
+    if not (reply.is_result and reply.complete):
+        return not reply.complete
+    return is_structured(reply.content) if reply.is_mcp else read_value(reply.content) is not None
+
+
+def _text(reply: AnswerFacts) -> str:
+    if not reply.is_mcp:
+        return text_of_body(reply.content)
+    return text_of_result(reply.content) if reply.is_result else text_of_error(reply.content)
+
+
+def _speaks_of_error(reply: AnswerFacts) -> bool:
+    """Return whether an answer looks like success and reads like an error."""
+    if not reply.is_result or not _NULL.isdisjoint(reply.flags):
+        return False
+    content = reply.content
+    if reply.is_mcp:
+        return looks_like_error(start_of_result(content, LOOKED_AT))
+    if has_error_member(content):
+        return True
+    return not content.startswith(_CONTAINERS) and looks_like_error(text_of_body(content[:_START]))

@@ -29,8 +29,7 @@ from turnlog.observe.events import (
     StoreFailed,
     ToolsListed,
 )
-from turnlog.observe.logs import Logs, StandardLogging, configure, short_line
-from turnlog.observe.spool import LIMIT_BYTES
+from turnlog.observe.logs import LIMIT_BYTES, Logs, StandardLogging, configure, short_line
 
 AT = 1_795_824_000_123_456_789
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
-from turnlog.observe.spool import LIMIT_BYTES, Spool
+from turnlog.observe.logs import LIMIT_BYTES, Spool
 
 
 def gap(lines: int) -> bytes:

@@ -21,8 +21,7 @@ from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.errors import Failure, Progress
-from turnlog.record.judging import judged, waiting
-from turnlog.record.outcome import AnswerText, answered_plainly
+from turnlog.record.outcome import AnswerText, answered_plainly, judged, waiting
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input

@@ -18,8 +18,7 @@ from turnlog.engine.context import Context
 from turnlog.exchange.delivery import lacks_answer
 from turnlog.observe.events import StoreFailed
 from turnlog.record.attempt import Ask, Attempt, StoredTicket
-from turnlog.record.judging import judged, unwrapped
-from turnlog.record.outcome import AnswerText, Circumstances, answered
+from turnlog.record.outcome import AnswerText, Circumstances, answered, judged, unwrapped
 from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline

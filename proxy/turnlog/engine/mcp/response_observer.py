@@ -25,9 +25,9 @@ from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.errors import Failure, Progress
-from turnlog.record.judging import SAYS_WHEN, judged, waiting
 from turnlog.record.outcome import (
     JSON,
+    SAYS_WHEN,
     AnswerText,
     Circumstances,
     acknowledged,
@@ -35,9 +35,11 @@ from turnlog.record.outcome import (
     instead,
     is_answer,
     is_unfit,
+    judged,
     mislabelled,
     nameless_error,
     unanswered,
+    waiting,
 )
 from turnlog.record.own_answers import (
     EVENTS,
