@@ -12,13 +12,12 @@ from msgspec import Struct, structs
 
 from turnlog.wire.http.head import (
     OWN_PREFIX,
+    SEALS,
     Headers,
     fields,
-    is_sealed,
     media_of,
     request_headers,
     response_headers,
-    without_length,
 )
 from turnlog.wire.http.reference import LEADING, led_back
 
@@ -179,33 +178,20 @@ def host_of(raw: Raw) -> bytes:
 
 def read_answer(raw: Raw) -> AnswerHead:
     """Return what an answer's fields say."""
-    medias: list[bytes] = []
-    codings, sets_cookies, leads = "", False, False
+    given: dict[bytes, list[bytes]] = {}
     for name, value in raw:
-        match name.lower():
-            case b"content-type":
-                medias.append(value)
-            case b"content-encoding":
-                coding = value.decode("latin-1")
-                codings = f"{codings},{coding}" if codings else coding
-            case b"set-cookie":
-                sets_cookies = True
-            case key if key in LEADING:
-                leads = True
-            case _:
-                pass
-    kept = response_headers(raw, cookie_path=None)
-    media, charsets = media_of(medias)
+        given.setdefault(name.lower(), []).append(value)
+    media, charsets = media_of(given.get(b"content-type", ()))
     return AnswerHead(
         media=media,
         charsets=charsets,
         is_json=media == "application/json" or media.endswith("+json"),
-        codings=codings,
-        sets_cookies=sets_cookies,
-        leads=leads,
-        is_sealed=is_sealed(raw),
-        lines=lines(without_length(kept)),
-        speaks_for_turnlog=any(name.lower().startswith(OWN_PREFIX) for name, _ in raw),
+        codings=b",".join(filter(None, given.get(b"content-encoding", ()))).decode("latin-1"),
+        sets_cookies=b"set-cookie" in given,
+        leads=not LEADING.isdisjoint(given),
+        is_sealed=not SEALS.isdisjoint(given),
+        lines=lines(response_headers(raw, cookie_path=None)),
+        speaks_for_turnlog=any(name.startswith(OWN_PREFIX) for name in given),
     )
 
 
@@ -283,4 +269,4 @@ class Heads:
             cookie_path=route.prefix.encode("utf-8", "surrogateescape") if confines else None,
             upstream_path=route.target.path.encode(),
         )
-        return structs.replace(head, lines=lines(without_length(confined)))
+        return structs.replace(head, lines=lines(confined))

@@ -15,7 +15,6 @@ from turnlog.wire.http.head import (
     response_headers,
     retry_after,
     trace_id,
-    without_length,
 )
 
 
@@ -201,11 +200,6 @@ def test_all_values_of_a_field_are_found() -> None:
 def test_of_transfer_codings_only_chunked_can_be_undone(codings: list[bytes], can: bool) -> None:
     raw = [(b"Host", b"h"), *((b"Transfer-ENCODING", coding) for coding in codings)]
     assert can_dechunk(raw) is can
-
-
-def test_lengths_can_be_taken_out() -> None:
-    raw = [(b"A", b"1"), (b"content-LENGTH", b"2"), (b"B", b"3")]
-    assert without_length(raw) == [(b"A", b"1"), (b"B", b"3")]
 
 
 @pytest.mark.parametrize(

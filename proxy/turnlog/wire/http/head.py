@@ -36,7 +36,6 @@ __all__ = [
     "response_headers",
     "retry_after",
     "trace_id",
-    "without_length",
 ]
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -119,7 +118,7 @@ _END_TO_END_PREFIXES = (
 for all recipients; whoever does so is broken, or wants the proxy to strip what the server relies
 on (its session, its credentials), so those stay. Other nominated fields go, as the RFC says."""
 
-_SEALS = frozenset(
+SEALS = frozenset(
     {
         b"content-digest",
         b"content-md5",
@@ -129,7 +128,7 @@ _SEALS = frozenset(
         b"signature-input",
     }
 )
-_OF_ONE_REQUEST = _SEALS | {b"content-encoding", b"idempotency-key"}
+_OF_ONE_REQUEST = SEALS | {b"content-encoding", b"idempotency-key"}
 _TRACEPARENT = re.compile(
     r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.DOTALL
 )
@@ -215,14 +214,9 @@ def response_headers(
     ]
 
 
-def without_length(raw: Headers) -> list[tuple[bytes, bytes]]:
-    """Return all fields but Content-Length, for a body that is framed anew."""
-    return [pair for pair in raw if pair[0].lower() != b"content-length"]
-
-
 def is_sealed(raw: Headers) -> bool:
     """Tell whether a digest or signature of the body would be broken by a change (RFC 9530, 9421)."""
-    return any(name.lower() in _SEALS for name, _ in raw)
+    return any(name.lower() in SEALS for name, _ in raw)
 
 
 def notice_headers(raw: Headers) -> list[tuple[bytes, bytes]]:
@@ -238,7 +232,7 @@ def changed_body(raw: Headers, *, decoded: bool) -> list[tuple[bytes, bytes]]:
 
     Of a body that was `decoded` as well, no Content-Encoding.
     """
-    dropped = {*_SEALS, b"content-encoding"} if decoded else _SEALS
+    dropped = {*SEALS, b"content-encoding"} if decoded else SEALS
     return [
         (name, b"W/" + value)
         if name.lower() == b"etag" and not value.startswith(b"W/")
