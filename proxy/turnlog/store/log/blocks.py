@@ -48,7 +48,7 @@ def pack(records: Sequence[bytes]) -> bytes:
     """Return the bytes of a block."""
     held = len(records)
     offsets = accumulate(map(len, records), initial=4 * (held + 1))
-    return _tables[held](*offsets) + b"".join(records)
+    return b"".join((_tables[held](*offsets), *records))
 
 
 def unpack(data: bytes) -> list[bytes]:
