@@ -100,7 +100,7 @@ _NOBODY: Final = _Nobody()
 
 
 class CallDriver:
-    """One call under way, or lately ended. Points in time are on the loop's clock, in seconds."""
+    """One call under way, or lately ended. Points in time are in seconds, on the monotonic clock."""
 
     # Most calls keep these, and are made faster when they need not set them.
     is_guarded: bool
@@ -145,8 +145,8 @@ class CallDriver:
         self.is_guarded = terms.is_guarded
         self._recorder = recorder
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        now, number, past = self._loop.time(), ask.number, ask.past
+        # Not by the loop, as that asks for the id of the process: a system call.
+        now, number, past = clock.monotonic() / 1e9, ask.number, ask.past
         if attempt is not None:
             self.attempt, attempt.driver = attempt, self
             recording = Stage.RECORDING
@@ -200,7 +200,7 @@ class CallDriver:
     @property
     def may_be_guessed(self) -> bool:
         """Whether a caller that is only guessed may join it."""
-        return self.call.may_be_guessed(self._loop.time())
+        return self.call.may_be_guessed(self._clock.monotonic() / 1e9)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -221,7 +221,9 @@ class CallDriver:
 
     def seen(self) -> EarlierCall:
         """Return what a later call that asks the same has to know of it."""
-        return self.call.seen(self._loop.time(), is_repeat=Flag.REPEAT_OF_UNKNOWN in self.ask.flags)
+        return self.call.seen(
+            self._clock.monotonic() / 1e9, is_repeat=Flag.REPEAT_OF_UNKNOWN in self.ask.flags
+        )
 
     # -- events of whoever carries it -------------------------------------------------------
 
@@ -239,7 +241,7 @@ class CallDriver:
     def feed(self, event: ev.Event) -> Commands:
         """Carry out what follows an event; return it."""
         try:
-            commands = self.call.handle(event, self._loop.time())
+            commands = self.call.handle(event, self._clock.monotonic() / 1e9)
         except InvalidEvent:
             self._on_bug(event)
             return ()
@@ -273,7 +275,7 @@ class CallDriver:
     def _on_bug(self, event: ev.Event) -> None:
         """End this call, and no other."""
         self._recorder.on_bug(self.ask, self.call.stage.value, type(event).__name__)
-        self.call.give_up(self._loop.time())
+        self.call.give_up(self._clock.monotonic() / 1e9)
         self.do_disarm(ev.Disarm())
         self._carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
         self._carrier.drop(ErrorKind.OUTCOME_UNKNOWN)
@@ -346,7 +348,7 @@ class CallDriver:
     def on_guess_left(self, connection: int | str) -> None:
         """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
         self.left_by |= {connection}
-        self.call.on_guess_left(self._loop.time())
+        self.call.on_guess_left(self._clock.monotonic() / 1e9)
 
     async def resumed(self) -> None:
         """End it for the stream that resumes its own, if its caller has left."""
@@ -424,7 +426,7 @@ class CallDriver:
     def do_arm(self, command: ev.Arm) -> None:
         """Begin to count the time for which it runs on alone."""
         self.do_disarm(ev.Disarm())
-        self._timer = self._loop.call_later(command.delay, self.feed, ev.Drained())
+        self._timer = asyncio.get_running_loop().call_later(command.delay, self.feed, ev.Drained())
 
     def do_disarm(self, _: ev.Disarm) -> None:
         """Count that time no more."""
