@@ -30,7 +30,7 @@ from turnlog.cli.main import COMMANDS
 TURNLOG = "turnlog"
 LOADED = (
     "turnlog.app.serve",
-    "turnlog.engine.stdio.wrapped",
+    "turnlog.app.wrap",
     "turnlog.settings.layers",
     "turnlog.store.startup_check",
     "turnlog.cli.main",

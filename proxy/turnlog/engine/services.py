@@ -1,7 +1,7 @@
 """Everything that the handlers of calls share, built once: the store, what writes to it, the rules.
 
 Beside them runs what keeps it in order. Who carries messages, over HTTP or through pipes, comes on
-top: `app.serve`, `engine.stdio.wrapped`.
+top: `app.serve`, `app.wrap`.
 """
 
 import asyncio

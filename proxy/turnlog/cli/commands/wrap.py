@@ -89,7 +89,7 @@ def _carried(
     # The modules load while the store is checked.
     import asyncio
 
-    from turnlog.engine.stdio.wrapped import logging_to, run
+    from turnlog.app.wrap import logging_to, run
     from turnlog.observe.events import ProcessFailed
     from turnlog.transport.routes import place_of_command
 

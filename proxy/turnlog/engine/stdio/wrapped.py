@@ -5,35 +5,20 @@ then whatever is left of it is ended.
 """
 
 import asyncio
-import logging
-import os
 import signal
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.metadata import version
-from io import FileIO
-from pathlib import Path
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.identity import VendorTable, vendor_variables
 from turnlog.engine.agent_request import Request
 from turnlog.engine.command.child import Child
 from turnlog.engine.command.process import ENDED, GRACE, Process, Startup, startup_limit
 from turnlog.engine.context import Context
-from turnlog.engine.services import own_tasks, recording
-from turnlog.engine.tools.pin_set import PinSet
-from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, ProxyReady
-from turnlog.observe.logs import StandardLogging, configure
-from turnlog.packs.load import load
-from turnlog.packs.sources import find_pack, packs_folder
-from turnlog.settings.model import Settings
-from turnlog.store.log.translate_errors import translated
+from turnlog.engine.services import own_tasks
+from turnlog.observe.events import ProcessFailed
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
-from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.outbox import Outbox
-from turnlog.transport.routes import Route, Target
 from turnlog.wire.jsonrpc import Batch, Malformed, Message
 from turnlog.wire.message import LinePiece, LineReader
 
@@ -43,11 +28,8 @@ MOST: Final = 16 << 20
 """bytes: a longer line of the client is recorded by its start."""
 _QUEUED: Final = 64
 """Lines of the client that wait for the disk before no more are read."""
-_LOG_SIZE: Final = 16 << 20
-"""bytes: a longer log is set aside when a command is wrapped."""
 _LAST_LOOKS: Final = 3
 """Times `GRACE` that a client which asks on is answered when its command has ended."""
-_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
@@ -221,120 +203,3 @@ class Wrapped:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
                 await self._lines.join()
-
-
-class Signals:
-    """Signals that ask to end, as long as the loop is there: they must not cut its last work off."""
-
-    def __init__(self) -> None:
-        self._came: list[signal.Signals] = []
-        self._take: Callable[[signal.Signals], None] = self._came.append
-        loop = asyncio.get_running_loop()
-        for number in _FORWARDED:
-            # What our client has us ignore (nohup) the command ignores as well.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        self._take(number)
-
-    def go_to(self, take: Callable[[signal.Signals], None]) -> None:
-        """Call `take` with each signal, those that came before as well."""
-        self._take = take
-        for number in self._came:
-            take(number)
-
-
-_NOTHING: Final = RequestStart(
-    method="",
-    target="",
-    version=(0, 0),
-    keeps=True,
-    head=RequestHead((), {}, {}, frozenset()),
-)
-"""Stands for the head of a request: there are no headers on a pipe."""
-
-
-def request_of(
-    context: Context,
-    server: str,
-    place: tuple[str, ...],
-    session: str,
-    environment: Mapping[str, str],
-) -> Request:
-    """Return the request that all lines have in common: its server and its session."""
-    target = Target(
-        name=server, origin="", path="", query="", authority=b"", host="", port=0, place=place
-    )
-    table = load(find_pack("identity", packs_folder()), VendorTable).identity
-    wanted = vendor_variables(table)
-    return Request(
-        _NOTHING,
-        Route(target, "", "", session, ""),
-        context.digest,
-        context.clients,
-        f"process {os.getpid()}",
-        {name: value for name, value in environment.items() if name in wanted},
-    )
-
-
-@contextmanager
-def logging_to(settings: Settings) -> Generator[Log]:
-    """Write the log into the data folder, like all wrapped commands. Raises `StoreError`."""
-    # A line is written at once, so that those of several processes do not mix.
-    folder = settings.data / "logs"
-    with translated("write the log to", folder):
-        stream = _log_file(folder)
-    with stream:
-        logs = configure("json", settings.log_level.value, stream)
-        handler = StandardLogging(logs)
-        logging.getLogger().addHandler(handler)
-        try:
-            yield logs
-        finally:
-            logging.getLogger().removeHandler(handler)
-            logs.close()
-
-
-def _log_file(folder: Path) -> FileIO:
-    for each in (folder.parent, folder):
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / "wrap.jsonl"
-    with suppress(FileNotFoundError):
-        if file.stat().st_size > _LOG_SIZE:
-            file.replace(folder / "wrap.1.jsonl")
-    return file.open("ab", buffering=0)
-
-
-async def run(
-    child: Child,
-    settings: Settings,
-    log: Log,
-    pins: PinSet,
-    *,
-    server: str,
-    place: tuple[str, ...],
-    session: str,
-) -> int:
-    """Relay until the command ends; return its exit code, below zero for a signal's number.
-
-    `place` tells the command from others, see `place_of_command`. Raises `StoreError` and `ConfigError` at
-    start.
-    """
-    signals = Signals()
-    async with recording(settings, log, None, pins) as context:
-        log.emit(
-            ProxyReady(
-                urls=(),
-                version=version("turnlog"),
-                upstreams=(server,),
-                data=str(settings.data),
-                pid=os.getpid(),
-            )
-        )
-        request = request_of(context, server, place, session, os.environ)
-        wrapped = Wrapped(child, context, request)
-        signals.go_to(wrapped.on_signal)
-        code = await wrapped.relay()
-        log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
-    return code
