@@ -328,8 +328,8 @@ def _message(
     method, error = envelope.method, envelope.error
     # The same as `bytes`, at half the price.
     identifier = b"" + envelope.id
-    is_call = method == _CALL
-    if is_call:
+    named = "tools/call" if method == _CALL else text_of(method) if method else ""
+    if named:
         kind: Kind | None = _REQUEST if identifier else _NOTIFICATION
     else:
         kind = _kind(method, identifier, envelope.result, error)
@@ -351,7 +351,7 @@ def _message(
     return Message(
         kind=kind,
         id=identifier,
-        method="tools/call" if is_call else text_of(method) if method else "",
+        method=named,
         params=envelope.params,
         result=envelope.result,
         flags=flags,

@@ -34,6 +34,8 @@ _ESCAPED_QUOTE: Final = b'\\"'
 _NAME_BYTES: Final = NAME.encode()
 _FIRST: Final = (b"t", b"\\")
 """What the name may begin with, written out or escaped."""
+_CLOSED: Final = (b"\n", b"}")
+"""What stands in no part of the name."""
 _BLANK: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _JSON_STARTS: Final = (b"{", b"[")
@@ -212,7 +214,9 @@ class OutcomeMask:
             return piece
         may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
         if not may_go_on and not has_hint(piece):
-            text, start, stop = piece, 0, _sure(piece)
+            # Most pieces end where nothing begins that may go on as the name.
+            text, start = piece, 0
+            stop = len(piece) if piece.endswith(_CLOSED) else _sure(piece)
         else:
             text, start = self._passed + self._held + piece, len(self._passed)
             self._open = -1

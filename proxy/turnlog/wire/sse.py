@@ -39,11 +39,6 @@ class Event(Struct, frozen=True, kw_only=True):
     """The data lines joined by LF, finished; `None` without a data field."""
 
     @property
-    def has_data(self) -> bool:
-        """Whether there was data that is not empty: the rest is for the stream itself."""
-        return self.body is not None and self.body.size > 0
-
-    @property
     def data(self) -> bytes:
         """The data, as far as it is kept."""
         return self.body.finish() if self.body is not None else b""
@@ -98,7 +93,13 @@ class EventReader:
     def feed(self, chunk: bytes) -> list[EventPiece]:
         """Read a chunk; return it in pieces."""
         pieces: list[EventPiece] = []
-        done = place = self._usual(chunk, pieces) if self._is_between else 0
+        done = 0
+        if not (self._line or self._fields or self._streaming or self._after_cr):
+            # Nothing has come of the next event.
+            done = self._usual(chunk, pieces)
+            if done == len(chunk):
+                return pieces
+        place = done
         for part in parts_of(chunk[place:] if place else chunk):
             place += len(part)
             event = self._take(part)
@@ -109,25 +110,16 @@ class EventReader:
             pieces.append(EventPiece(chunk[done:] if done else chunk, None))
         return pieces
 
-    @property
-    def _is_between(self) -> bool:
-        """Whether nothing has come of the next event."""
-        return not (self._line or self._fields or self._streaming or self._after_cr)
-
     def _usual(self, chunk: bytes, pieces: list[EventPiece]) -> int:
         """Add the events at the start of a chunk that are as most are; return where they end."""
         place = 0
         while (found := _USUAL.match(chunk, place)) is not None:
             kind, id_, data = found.groups()
-            body = MessageReader(self._limit)
-            if data:
-                body.feed(data)
-            body.finish()
             event = Event(
                 type=kind.decode("utf-8", "replace") if kind else "message",
                 id=None if id_ is None else id_.decode("utf-8", "replace"),
                 retry=None,
-                body=body,
+                body=MessageReader.of(data, self._limit),
             )
             end = found.end()
             pieces.append(EventPiece(chunk[place:end], event))

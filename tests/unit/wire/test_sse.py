@@ -89,7 +89,7 @@ def test_each_block_with_a_field_is_an_event(
     for size in (1, 1000):
         (event,) = events(block, size)
         assert (event.type, event.id, event.retry) == (kind, identifier, retry)
-        assert event.has_data is has_data
+        assert (event.body is not None and event.body.size > 0) is has_data
 
 
 def test_fields_do_not_outlive_their_event() -> None:

@@ -109,7 +109,12 @@ class Audience:
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; wait while the agent reads slowly."""
         self._keep(data)
-        await self._told(self._down.write(data))
+        if self._gone:
+            return
+        try:
+            await self._down.write(data)
+        except Gone:
+            self._gone = True
 
     async def end(self, last: bytes = b"") -> None:
         """Send the end of the message."""

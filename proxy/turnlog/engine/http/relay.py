@@ -82,6 +82,8 @@ class Relay(Struct, eq=False):
     """`None` where the body is not coded, or nobody knows how."""
     _decodes: bool = False
     """Whether what leaves is the decoded text, because something in it may be changed."""
+    _keeps_coded: bool = False
+    """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
     _partial: bytes = b""
     """The start of an event, held until the whole of it is here."""
     _torn: bool = False
@@ -123,6 +125,7 @@ class Relay(Struct, eq=False):
             self._decoder = decoder_for(head.codings, DECODED)
             changes = respells or (head.media == _EVENTS and self._may_amend)
             self._decodes = changes and self._decoder is not None
+            self._keeps_coded = not self._decodes
         if respells or self._decodes:
             self._lines = self._changed_lines()
         if (head.codings or head.charsets) and not self._trusted:
@@ -139,7 +142,7 @@ class Relay(Struct, eq=False):
 
     def _keep_coding(self) -> None:
         """Relay the body as it came: it is not coded as its head says."""
-        self._decodes = False
+        self._decodes, self._keeps_coded = False, True
         respells = self._out.respelling is not None
         self._lines = self._changed_lines() if respells else self._head.lines
 
@@ -282,7 +285,7 @@ class Relay(Struct, eq=False):
                 self._watcher.handed_over()
             while chunk := await self._answer.read():
                 self._answer.heard()
-                await self._out.write(self._masked(chunk))
+                await self._out.write(self._mask.feed(chunk) if self._mask is not None else chunk)
         except Failure:
             await self._out.cut()
         else:
@@ -335,13 +338,11 @@ class Relay(Struct, eq=False):
         held, seen = b"", 0
         try:
             while chunk := chunk or await self._next(body):
-                text = self._decoded(chunk)
                 if not seen:
                     self._begin_mask()
                 seen += len(chunk)
-                is_misread = self._is_misread(chunk, text)
-                text = self._masked(text)
-                if is_misread or self._is_beyond_mending:
+                text = self._text_of(chunk)
+                if self._is_forged:
                     await self._forged()
                     return
                 body.feed(text)
@@ -363,7 +364,7 @@ class Relay(Struct, eq=False):
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._head.media, seen)
         self._out.judged()
-        if self._is_beyond_reading:
+        if self._decodes and (self._fails or self._gave_up):
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
         else:
@@ -378,11 +379,6 @@ class Relay(Struct, eq=False):
 
     # -- what a server says in turnlog's name --------------------------------------------------
 
-    @property
-    def _keeps_coded(self) -> bool:
-        """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
-        return bool(self._head.codings) and not self._decodes
-
     def _begin_mask(self) -> None:
         """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
         if not self._trusted:
@@ -396,16 +392,20 @@ class Relay(Struct, eq=False):
         self._readings.feed(raw, text)
         return self._readings.found and not self._decodes
 
-    def _masked(self, text: bytes) -> bytes:
-        return self._mask.feed(text) if self._mask is not None else text
+    def _text_of(self, chunk: bytes) -> bytes:
+        """Return what a chunk of a body says, without outcomes in turnlog's name; `_is_forged` is set where
+        one of them cannot be taken out."""
+        text = self._decoded(chunk) if self._head.codings else chunk
+        is_misread = self._readings is not None and self._is_misread(chunk, text)
+        if self._mask is not None:
+            text = self._mask.feed(text)
+            # The coded form of what was found is what leaves.
+            is_misread = is_misread or (self._keeps_coded and self._mask.found)
+        self._is_forged = is_misread
+        return text
 
     def _left_over(self) -> bytes:
         return self._mask.finish() if self._mask is not None else b""
-
-    @property
-    def _is_beyond_mending(self) -> bool:
-        """Whether an outcome was found in text whose coded form is what leaves."""
-        return self._mask is not None and self._mask.found and self._keeps_coded
 
     def _note(self, body: MessageReader) -> None:
         """Note what was found in a body that left in pieces, and whether it could be looked for."""
@@ -452,8 +452,7 @@ class Relay(Struct, eq=False):
                     # A whole message under the wrong media type, most likely.
                     await self._chunks(chunk, keep_one=self._watcher.waits)
                     return
-                await self._events(events, chunk)
-                if self._is_forged or self._is_beyond_reading:
+                if not await self._goes_on(events, chunk):
                     break
         except Failure as failure:
             await self._broken(failure, self._partial + self._left_over())
@@ -470,7 +469,7 @@ class Relay(Struct, eq=False):
             attempt.marks.add(Flag.NOT_SEARCHED)
         await self._observed(self._watcher.ended)
         self._out.judged()
-        if self._is_beyond_reading:
+        if self._decodes and (self._fails or self._gave_up):
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
         else:
@@ -486,19 +485,16 @@ class Relay(Struct, eq=False):
         else:
             await self._out.end(self._partial)
 
-    async def _events(self, events: EventReader, chunk: bytes) -> None:
-        """Relay a chunk of a stream."""
-        text = self._decoded(chunk) if self._head.codings else chunk
-        self._is_forged = self._readings is not None and self._is_misread(chunk, text)
-        if self._mask is not None:
-            text = self._mask.feed(text)
-            self._is_forged = self._is_forged or self._is_beyond_mending
+    async def _goes_on(self, events: EventReader, chunk: bytes) -> bool:
+        """Relay a chunk; return whether what follows can be read."""
+        text = self._text_of(chunk)
         if self._is_forged:
-            return
+            return False
         if self._keeps_coded:
             await self._encoded(events, text, chunk)
-        else:
-            await self._pieces(events, text)
+            return True
+        await self._pieces(events, text)
+        return not (self._decodes and (self._fails or self._gave_up))
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
@@ -512,7 +508,9 @@ class Relay(Struct, eq=False):
                 self._torn = events.in_data
                 ready.append(raw)
                 continue
-            event = self._unmasked(piece.event)
+            event = piece.event
+            if self._mask is not None and self._mask.found:
+                event = self._unmasked(event)
             if tickets := self._watched(self._watcher.event, event):
                 await self._out.write(b"".join(ready))
                 ready.clear()
@@ -531,7 +529,7 @@ class Relay(Struct, eq=False):
     def _unmasked(self, event: Event) -> Event:
         """Return an event without the outcomes in it that were overwritten, if it can be changed."""
         body = event.body
-        if body is None or self._mask is None or not self._mask.found:
+        if body is None:
             return event
         if body.truncated or MASK in event.data:
             body.notes = _FORGED
@@ -626,19 +624,12 @@ class Relay(Struct, eq=False):
             return ()
 
     def _decoded(self, chunk: bytes) -> bytes:
-        if not self._head.codings:
-            return chunk
         return self._decoder.feed(chunk) if self._decoder is not None else b""
 
     @property
     def _fails(self) -> bool:
         """Whether the body turned out not to be coded as its head says."""
         return self._decoder is not None and self._decoder.failed
-
-    @property
-    def _is_beyond_reading(self) -> bool:
-        """Whether what leaves is the decoded text, and there is no more of that."""
-        return self._decodes and (self._fails or self._gave_up)
 
     @property
     def _gave_up(self) -> bool:

@@ -66,6 +66,7 @@ from .legacy_sse import LegacyStream
 from .listening import Listening
 
 _REQUEST: Final = Kind.REQUEST
+_NOTIFICATION: Final = Kind.NOTIFICATION
 _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
@@ -311,9 +312,12 @@ class ResponseObserver:
     def _answers_nothing(
         self, content: Message | Outline | Malformed, text: AnswerText
     ) -> Sequence[Ticket]:
-        if not isinstance(content, Malformed) and mcp.is_request(content):
+        if isinstance(content, Message) and content.kind is _NOTIFICATION:
+            if back := mcp.cancelled_id(content):
+                self._context.calls.told(self._request.scope, back)
+        elif not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(content.id))
-        elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
+        elif isinstance(content, Outline) and (back := mcp.cancelled_id(content)):
             self._context.calls.told(self._request.scope, back)
         elif self.attempts and is_unfit(text, content):
             self._unfit = text
