@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from turnlog.store.log.environment import open_environment, write_transaction
+from turnlog.store.log.environment import open_environment
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     def write() -> None:
         assert threading.get_native_id() == wanted
         print("waits", flush=True)
-        with write_transaction(env):
+        with env.write():
             # One write each: the order in this file is the order of things.
             os.write(1, f"{name} in\n".encode())
             sys.stdin.readline()

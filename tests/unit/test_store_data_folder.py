@@ -16,7 +16,7 @@ from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import data_folder
 from turnlog.store.base import Blob, StoreAbsent, StoreError
 from turnlog.store.lmdb import LmdbReader, LmdbStore
-from turnlog.store.log.environment import close_environment, open_environment
+from turnlog.store.log.environment import open_environment
 from turnlog.store.log.translate_errors import explained
 
 
@@ -336,9 +336,8 @@ async def test_a_commit_waits_for_its_pages_and_for_the_page_that_makes_them_cou
     tmp_path: Path,
 ) -> None:
     await make(tmp_path / "data")
-    env = open_environment(tmp_path / "data" / "log", readonly=False)
-    flags = env.flags()
-    close_environment(env)
+    with open_environment(tmp_path / "data" / "log", readonly=False) as env:
+        flags = env.raw.flags()
     assert (flags["sync"], flags["metasync"], flags["writemap"]) == (True, True, False)
 
 

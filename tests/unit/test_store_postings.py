@@ -13,7 +13,7 @@ from turnlog.sessions import log
 from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
-from turnlog.store.log.environment import close_environment, open_environment
+from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES, Tables
 from turnlog.store.read.postings import commits_of
 from turnlog.store.read.snapshot import Snapshot, TailCache
@@ -117,7 +117,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
     found = Snapshot(env, Tables(env, create=False), TailCache())
     yield found
     found.close()
-    close_environment(env)
+    env.close()
 
 
 @pytest.mark.parametrize("most", [1, 299, 300, 301, 1000])

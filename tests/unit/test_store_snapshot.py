@@ -9,9 +9,9 @@ from msgspec import structs
 from conformance.store.kit import intent, new_id, session
 from turnlog.core.commit import CommitBody
 from turnlog.store import data_folder
-from turnlog.store.log.environment import open_environment
+from turnlog.store.log.environment import Txn, open_environment
 from turnlog.store.log.index import Segment
-from turnlog.store.log.tables import NAMES, Tables, Txn
+from turnlog.store.log.tables import NAMES, Tables
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.write.ledger import Ledger
 from turnlog.store.write.pending_append import new_pending
@@ -34,10 +34,10 @@ def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
         ledger = Ledger(tables, 1, os.urandom)
-        with env.begin(write=True) as txn:
+        with env.write() as txn:
             append(ledger, txn, b"first")
         snapshot = Snapshot(env, tables, TailCache(lambda: ledger.tail))
-        with env.begin(write=True) as txn:
+        with env.write() as txn:
             append(ledger, txn, b"second")
         assert snapshot.tail is ledger.tail
         assert (snapshot.last, snapshot.linked(b"first"), snapshot.linked(b"second")) == (
@@ -52,10 +52,10 @@ def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: 
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
         failed, other = Ledger(tables, 1, os.urandom), Ledger(tables, 2, os.urandom)
-        with env.begin(write=True) as txn:
+        with env.write() as txn:
             append(failed, txn, b"never written")
             txn.abort()
-        with env.begin(write=True) as txn:
+        with env.write() as txn:
             append(other, txn, b"written")
         snapshot = Snapshot(env, tables, TailCache(lambda: failed.tail))
         assert (snapshot.linked(b"written"), snapshot.linked(b"never written")) == (2, None)
@@ -66,7 +66,7 @@ def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: 
 def test_a_writer_that_knows_less_or_more_of_the_log_is_not_asked(log: Path, knows: int) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables(env, create=True)
-        with env.begin(write=True) as txn:
+        with env.write() as txn:
             append(Ledger(tables, 1, os.urandom), txn, b"link")
         snapshot = Snapshot(env, tables, TailCache(lambda: Segment(knows)))
         assert (snapshot.last, snapshot.linked(b"link")) == (2, 2)

@@ -32,14 +32,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from turnlog.store.log import blocks
-from turnlog.store.log.environment import (
-    close_environment,
-    file_problems,
-    identity,
-    inode,
-    open_environment,
-    write_transaction,
-)
+from turnlog.store.log.environment import Environment, identity, inode, open_environment
 from turnlog.store.log.epochs import is_locked
 from turnlog.store.log.keys import number, unpack
 from turnlog.store.log.translate_errors import translated
@@ -166,7 +159,7 @@ class BlobReader:
         self._folder = folder
         self._boot = boot
         self._readonly = readonly
-        self._open: dict[Bucket, tuple[int, lmdb.Environment]] = {}
+        self._open: dict[Bucket, tuple[int, Environment]] = {}
         """With the `identity` of each; the most recently used is last."""
         self._lock = threading.Lock()
 
@@ -219,7 +212,7 @@ class BlobReader:
             env = self._environment(bucket)
             if env is None:
                 return Gone.UNSAVED if is_torn(path, self._boot) else None
-            with env.begin() as txn, txn.cursor() as cursor:
+            with env.read() as txn, txn.cursor() as cursor:
                 if not cursor.last():
                     return None  # made anew under the name of an earlier one, and nothing put there yet
                 if not cursor.set_range(number(n)):
@@ -231,7 +224,7 @@ class BlobReader:
         except (lmdb.Error, StoreError):
             return Gone.DAMAGED if identity(path) else None  # unlinked under our eyes
 
-    def _environment(self, bucket: Bucket) -> lmdb.Environment | None:
+    def _environment(self, bucket: Bucket) -> Environment | None:
         path = self._folder / bucket.name
         now = identity(path)
         known = self._open.get(bucket)
@@ -251,7 +244,7 @@ class BlobReader:
     def _close(self, bucket: Bucket) -> None:
         known = self._open.pop(bucket, None)
         if known:
-            close_environment(known[1])
+            known[1].close()
 
 
 def _place(handle: bytes) -> _Place | None:
@@ -290,20 +283,15 @@ def _is_begun(path: Path) -> bool:
         return False
 
 
-def _refuse_damaged(env: lmdb.Environment, file: Path) -> None:
-    found = file_problems(env, file) if file.stat().st_size <= _SMALL else []
-    if found:
-        raise StoreDamaged(f"{str(file)!r} is damaged: {found[0]}; restore it from a backup")
-
-
-def _open(path: Path, *, readonly: bool, create: bool) -> lmdb.Environment:
+def _open(path: Path, *, readonly: bool, create: bool) -> Environment:
     """Open a bucket. Raises `StoreError`, also where a small one is damaged: reading could kill the process."""
     env = open_environment(path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE)
     try:
         with translated("read", path):
-            _refuse_damaged(env, path / "data.mdb")
+            if env.file.stat().st_size <= _SMALL:
+                env.refuse_damaged()
     except BaseException:
-        close_environment(env)
+        env.close()
         raise
     return env
 
@@ -315,26 +303,19 @@ def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
         if is_torn(path, boot) or _is_begun(path):
             continue  # dropped, or filled, by the next writer
         try:
-            env = _open(path, readonly=True, create=False)
+            with _open(path, readonly=True, create=False) as env, translated("read", path):
+                wrong = env.problems() or _gaps(env)
         except StoreError as error:
-            if identity(path):  # else it was unlinked under our eyes
-                yield bucket.name, str(error)
-            continue
-        try:
-            with translated("read", path):
-                wrong = file_problems(env, path / "data.mdb") or _gaps(env)
-        except StoreError as error:
-            wrong = [str(error)]
-        finally:
-            close_environment(env)
+            # Else it was unlinked under our eyes.
+            wrong = [str(error)] if identity(path) else []
         if wrong:
             yield bucket.name, wrong[0]
 
 
-def _gaps(env: lmdb.Environment) -> list[str]:
+def _gaps(env: Environment) -> list[str]:
     """Return where numbers of blobs are missing, if that is so."""
     end = None
-    with env.begin() as txn, txn.cursor() as cursor:
+    with env.read() as txn, txn.cursor() as cursor:
         for key, run in cursor:
             held = blocks.count(run)
             if not blocks.is_whole(run) or (end is not None and unpack(key) - held != end):
@@ -386,7 +367,7 @@ class BlobWriter:
         """Of that bucket, once it is open."""
         self._file = self._path / "data.mdb"
         self._identity = 0
-        self._env: lmdb.Environment | None = None
+        self._env: Environment | None = None
         self._known: dict[bytes, bytes] = {}
         """Handles of blobs in the present bucket, by `Packed.name`."""
 
@@ -413,10 +394,8 @@ class BlobWriter:
             self._append(env, bucket, part, now)
         return self._known
 
-    def _append(
-        self, env: lmdb.Environment, bucket: Bucket, part: Sequence[Packed], now: int
-    ) -> None:
-        with write_transaction(env) as txn, txn.cursor() as cursor:
+    def _append(self, env: Environment, bucket: Bucket, part: Sequence[Packed], now: int) -> None:
+        with env.write() as txn, txn.cursor() as cursor:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
@@ -453,12 +432,12 @@ class BlobWriter:
         self._known = {}
         try:
             if inode(self._file) == self._identity:
-                env.sync(True)
+                env.raw.sync(True)
                 (self._path / self._mark).unlink(missing_ok=True)
         finally:
-            close_environment(env)
+            env.close()
 
-    def _current(self, now: int) -> tuple[lmdb.Environment, Bucket]:
+    def _current(self, now: int) -> tuple[Environment, Bucket]:
         if self._env and self._bucket and inode(self._file) != self._identity:
             # Another process needed the room.
             self._reader.drop(self._bucket)
@@ -481,7 +460,7 @@ class BlobWriter:
         there = [bucket for bucket in buckets(self._folder) if bucket.span >= span]
         return there[-1] if there else Bucket(span, 0)
 
-    def _enter(self, bucket: Bucket) -> tuple[lmdb.Environment, Bucket]:
+    def _enter(self, bucket: Bucket) -> tuple[Environment, Bucket]:
         """Open a bucket, or the next one where it is damaged; a damaged one is left as it is."""
         while True:
             try:
@@ -490,7 +469,7 @@ class BlobWriter:
                 self._report(error)
                 bucket = Bucket(bucket.span, bucket.number + 1)
 
-    def _opened(self, bucket: Bucket) -> lmdb.Environment:
+    def _opened(self, bucket: Bucket) -> Environment:
         path = self._folder / bucket.name
         if is_torn(path, self._boot):
             self._unlink(bucket, Gone.UNSAVED)
@@ -500,9 +479,9 @@ class BlobWriter:
         (path / self._mark).touch(mode=0o600)
         return env
 
-    def _adopt(self, path: Path, env: lmdb.Environment) -> None:
+    def _adopt(self, path: Path, env: Environment) -> None:
         """Flush what killed writers left in the system's cache, and remove their marks."""
         for mark in path.glob(f"written-{self._boot}-*"):
             if not is_locked(self._epochs, int(mark.name.rpartition("-")[2])):
-                env.sync(True)
+                env.raw.sync(True)
                 mark.unlink(missing_ok=True)

@@ -17,20 +17,14 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.host import boot_id
-from turnlog.store.log.environment import (
-    close_environment,
-    exclusive,
-    file_problems,
-    open_environment,
-    write_transaction,
-)
+from turnlog.store.log.environment import Environment, Txn, open_environment
 from turnlog.store.log.epochs import locked_epochs
 from turnlog.store.log.keys import unpack
-from turnlog.store.log.tables import NAMES, Pair, Table, Tables, Txn, append, last_position
+from turnlog.store.log.tables import NAMES, Pair, Table, Tables, append, last_position
 from turnlog.store.log.translate_errors import translated
 
 from . import data_folder
-from .base import StoreDamaged, StoreError, StoreFull
+from .base import StoreError, StoreFull
 from .data_folder import FORMAT, OLD_FORMAT
 from .quota import disk_free
 
@@ -98,10 +92,9 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
 
 
 def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
-    env = open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1)
-    try:
+    with open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1) as env:
         tables = Tables(env, create=True)
-        with exclusive(env):
+        with env.exclusive():
             # A writer that started meanwhile has locked its epoch inside a transaction.
             _refuse_writers(data)
             replayed = 0
@@ -109,9 +102,10 @@ def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
                 replayed = _copy(data, env, tables, draft, kept, boot)
                 _swap(data, draft, kept)
             data_folder.replace_format(data)
-    finally:
-        close_environment(env)
-    return Converted(_commits(data), replayed, kept)
+    with open_environment(data / "log", readonly=True, tables=len(NAMES)) as log:
+        tables = Tables(log, create=False)
+        with log.read() as txn:
+            return Converted(last_position(txn, tables), replayed, kept)
 
 
 def _refuse_writers(data: Path) -> None:
@@ -122,10 +116,10 @@ def _refuse_writers(data: Path) -> None:
         )
 
 
-def _is_converted(env: lmdb.Environment) -> bool:
-    with env.begin() as txn:
+def _is_converted(env: Environment) -> bool:
+    with env.read() as txn:
         try:
-            env.open_db(_SLOTS, txn=txn, create=False)
+            env.raw.open_db(_SLOTS, txn=txn, create=False)
         except lmdb.IncompatibleError:
             return True
         except lmdb.NotFoundError:
@@ -133,31 +127,25 @@ def _is_converted(env: lmdb.Environment) -> bool:
         return False
 
 
-def _copy(
-    data: Path, env: lmdb.Environment, tables: Tables, draft: Path, kept: Path, boot: str
-) -> int:
+def _copy(data: Path, env: Environment, tables: Tables, draft: Path, kept: Path, boot: str) -> int:
     """Make a converted copy of a log; return how many commits only its slots held."""
     if kept.exists():
         raise StoreError(f"{str(kept)!r} is in the way; move it to another place")
-    file = data / "log" / "data.mdb"
-    if found := file_problems(env, file):
-        raise StoreDamaged(
-            f"{str(file)!r} is damaged: {found[0]}; restore the folder from a backup"
-        )
+    env.refuse_damaged("restore the folder from a backup")
     shutil.rmtree(draft, ignore_errors=True)
     _check_room(data, env)
     try:
         draft.mkdir(mode=0o700)
-        env.copy(str(draft), compact=True)
+        env.raw.copy(str(draft), compact=True)
         (draft / "data.mdb").chmod(0o600)
-        return _convert_copy(env, tables, file, draft, boot)
+        return _convert_copy(env, tables, draft, boot)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
 
-def _check_room(data: Path, env: lmdb.Environment) -> None:
-    used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+def _check_room(data: Path, env: Environment) -> None:
+    used = (env.raw.info()["last_pgno"] + 1) * env.raw.stat()["psize"]
     free = disk_free(data)
     if free < used + _SPARE:
         raise StoreFull(
@@ -166,39 +154,33 @@ def _check_room(data: Path, env: lmdb.Environment) -> None:
         )
 
 
-def _convert_copy(
-    env: lmdb.Environment, original: Tables, file: Path, draft: Path, boot: str
-) -> int:
+def _convert_copy(env: Environment, original: Tables, draft: Path, boot: str) -> int:
     """Replay the slots of a log into its copy, and take them out of that."""
-    copy = open_environment(draft, readonly=False, tables=len(NAMES) + 1)
-    try:
+    with open_environment(draft, readonly=False, tables=len(NAMES) + 1) as copy:
         tables = Tables(copy, create=True)
-        with write_transaction(copy) as txn:
+        with copy.write() as txn:
             _check_copy(env, original, txn, tables)
             slots = _slots_table(copy, txn)
-            replayed = _replay(
-                txn, tables, _read_slots(file, copy.stat()["psize"], txn, tables), boot
-            )
+            page = copy.raw.stat()["psize"]
+            replayed = _replay(txn, tables, _read_slots(env.file, page, txn, tables), boot)
             if slots is not None:
                 txn.drop(slots, delete=True)
             txn.put(_SLOTS, b"gone in format %d" % FORMAT)
             for name in (_MARK, _OFFSET):
                 txn.delete(name, db=tables.meta)
-    finally:
-        close_environment(copy)
     data_folder.sync_path(draft)
     return replayed
 
 
-def _slots_table(env: lmdb.Environment, txn: Txn) -> "Table | None":
+def _slots_table(env: Environment, txn: Txn) -> "Table | None":
     try:
-        return env.open_db(_SLOTS, txn=txn, create=False)
+        return env.raw.open_db(_SLOTS, txn=txn, create=False)
     except lmdb.NotFoundError:
         return None
 
 
-def _check_copy(env: lmdb.Environment, original: Tables, copied: Txn, tables: Tables) -> None:
-    with env.begin() as txn:
+def _check_copy(env: Environment, original: Tables, copied: Txn, tables: Tables) -> None:
+    with env.read() as txn:
         for name, table in tables.by_name.items():
             rows = txn.stat(original.by_name[name])["entries"]
             if rows != copied.stat(table)["entries"]:
@@ -248,13 +230,3 @@ def _swap(data: Path, draft: Path, kept: Path) -> None:
     (data / "log").rename(kept)
     draft.rename(data / "log")
     data_folder.sync_path(data)
-
-
-def _commits(data: Path) -> int:
-    env = open_environment(data / "log", readonly=True, tables=len(NAMES))
-    try:
-        tables = Tables(env, create=False)
-        with env.begin() as txn:
-            return last_position(txn, tables)
-    finally:
-        close_environment(env)

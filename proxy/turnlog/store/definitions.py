@@ -15,13 +15,8 @@ import lmdb
 import msgspec
 from msgspec import Struct, structs
 
-from turnlog.store.log.environment import (
-    close_environment,
-    file_problems,
-    open_environment,
-    write_transaction,
-)
-from turnlog.store.log.tables import Txn, keys_with
+from turnlog.store.log.environment import Environment, Txn, open_environment
+from turnlog.store.log.tables import keys_with
 from turnlog.store.log.translate_errors import translated
 from turnlog.wire.tool_definition import KeptDefinition, Part, parts_changed
 
@@ -85,10 +80,10 @@ class _Stored(Struct, frozen=True, array_like=True):
 class _Tables:
     """The tables in one transaction."""
 
-    def __init__(self, env: lmdb.Environment, txn: Txn, *, create: bool) -> None:
+    def __init__(self, env: Environment, txn: Txn, *, create: bool) -> None:
         self.txn = txn
         self.texts, self.shown, self.whole = (
-            env.open_db(name, txn=txn, create=create) for name in (b"texts", b"shown", b"whole")
+            env.raw.open_db(name, txn=txn, create=create) for name in (b"texts", b"shown", b"whole")
         )
 
 
@@ -172,16 +167,12 @@ def flaws(data: Path) -> Iterator[str]:
     if not _is_made(path):
         return
     try:
-        env = _open(path, readonly=True)
-        try:
-            with translated("read", path):
-                # A file with flaws is not read through LMDB.
-                found = file_problems(env, path / "data.mdb")[:1]
-                if not found:
-                    with env.begin() as txn:
-                        found = list(_unreadable(_opened(env, txn)))
-        finally:
-            close_environment(env)
+        with _open(path, readonly=True) as env, translated("read", path):
+            # A file with flaws is not read through LMDB.
+            found = env.problems()[:1]
+            if not found:
+                with env.read() as txn:
+                    found = list(_unreadable(_opened(env, txn)))
     except StoreError as error:
         found = [str(error)]
     yield from found
@@ -303,19 +294,15 @@ def _forget(
             tables.txn.delete(_key(one.server, one.tool), db=tables.shown)
 
 
-def _open(path: Path, *, readonly: bool) -> lmdb.Environment:
+def _open(path: Path, *, readonly: bool) -> Environment:
     return open_environment(path, readonly=readonly, map_size=_MAP, tables=3)
 
 
 @contextmanager
 def _writing(data: Path) -> Generator[_Tables]:
     path = data / FOLDER
-    env = _open(path, readonly=False)
-    try:
-        with translated("write", path), write_transaction(env) as txn:
-            yield _Tables(env, txn, create=True)
-    finally:
-        close_environment(env)
+    with _open(path, readonly=False) as env, translated("write", path), env.write() as txn:
+        yield _Tables(env, txn, create=True)
 
 
 @contextmanager
@@ -325,15 +312,11 @@ def _reading(data: Path) -> Generator[_Tables | None]:
     if not _is_made(path):
         yield None
         return
-    env = _open(path, readonly=True)
-    try:
-        with translated("read", path), env.begin() as txn:
-            yield _opened(env, txn)
-    finally:
-        close_environment(env)
+    with _open(path, readonly=True) as env, translated("read", path), env.read() as txn:
+        yield _opened(env, txn)
 
 
-def _opened(env: lmdb.Environment, txn: Txn) -> _Tables | None:
+def _opened(env: Environment, txn: Txn) -> _Tables | None:
     try:
         return _Tables(env, txn, create=False)
     except (lmdb.NotFoundError, lmdb.ReadonlyError):

@@ -9,20 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-import lmdb
-
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
 from turnlog.host import boot_id
 from turnlog.store.log import epochs
-from turnlog.store.log.environment import (
-    check_place,
-    close_environment,
-    file_problems,
-    identity,
-    open_environment,
-    write_transaction,
-)
+from turnlog.store.log.environment import Environment, identity, open_environment
 from turnlog.store.log.index_check import first_of_each, recent_flaws
 from turnlog.store.log.index_writer import rebuild
 from turnlog.store.log.keys import (
@@ -49,7 +40,7 @@ from turnlog.store.write.prepare import Backlog, DraftPreparer
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
-from .base import Draft, StoreDamaged, StoreError, StoreFull
+from .base import Draft, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, flaws
 from .quota import Quota
 
@@ -69,7 +60,7 @@ class LmdbStore:
     def __init__(
         self,
         data: Path,
-        env: lmdb.Environment,
+        env: Environment,
         tables: Tables,
         *,
         engine: LmdbEngine,
@@ -88,7 +79,8 @@ class LmdbStore:
         self._writer = writer
         self._blobs = blobs
         self._preparer = preparer
-        self._key = key
+        # A copy of this costs a third of what hmac.digest does, which looks the algorithm up.
+        self._mac = hmac.new(key, digestmod="sha256")
         self.epoch = epoch
         """The number of this writer among all that the store has had."""
         self.rekeyed = ""
@@ -134,9 +126,9 @@ class LmdbStore:
         key = data_folder.read_key(data)
         with ExitStack() as undo:
             env = open_environment(data / "log", readonly=False, tables=len(NAMES))
-            undo.callback(close_environment, env)
+            undo.callback(env.close)
             with translated("open", data):
-                env.reader_check()
+                env.raw.reader_check()
                 tables = Tables(env, create=True)
                 lock = _take_epoch(data, env, tables, limit, undo)
             data_folder.mark(data)
@@ -201,7 +193,7 @@ class LmdbStore:
             return writer.down
         try:
             with translated("look at", self._data):
-                check_place(self._env)
+                self._env.check_place()
         except StoreError as error:
             self._gone = error
         if trouble := self._gone or writer.failing:
@@ -247,7 +239,9 @@ class LmdbStore:
 
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
-        return hmac.digest(self._key, data, "sha256")
+        mac = self._mac.copy()
+        mac.update(data)
+        return mac.digest()
 
     async def flush(self) -> None:
         """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
@@ -272,7 +266,7 @@ class LmdbStore:
 class LmdbReader:
     """A store opened for reading only, beside its writers."""
 
-    def __init__(self, data: Path, env: lmdb.Environment, tables: Tables, *, identity: int) -> None:
+    def __init__(self, data: Path, env: Environment, tables: Tables, *, identity: int) -> None:
         self._data = data
         self._identity = identity
         self._env = env
@@ -291,7 +285,7 @@ class LmdbReader:
             with translated("open", data):
                 tables = Tables(env, create=False)
         except BaseException:
-            close_environment(env)
+            env.close()
             raise
         return cls(data, env, tables, identity=identity)
 
@@ -310,7 +304,7 @@ class LmdbReader:
     def problems(self) -> list[str]:
         """Return the flaws of the log's file, without reading it through LMDB."""
         with translated("read", self._data):
-            return file_problems(self._env, self._data / "log" / "data.mdb")
+            return self._env.problems()
 
     def beside(self) -> Iterator[str]:
         """Yield the flaws of the files beside the log."""
@@ -318,7 +312,7 @@ class LmdbReader:
             yield f"blobs/{bucket}: {problem}"
         for problem in definitions.flaws(self._data):
             yield f"definitions: {problem}"
-        with translated("read", self._data), self._env.begin() as txn:
+        with translated("read", self._data), self._env.read() as txn:
             mark = txn.get(KEY_MARK, db=self._tables.meta)
         if mark is not None and not data_folder.has_key(self._data, mark):
             yield "key: it is not the one that was used last; restore the file from a backup"
@@ -332,14 +326,14 @@ class LmdbReader:
         file = self._data / "log" / "data.mdb"
         with translated("read", self._data):
             small = file.stat().st_size <= whole
-            found = file_problems(self._env, file) if small else []
+            found = self._env.problems() if small else []
             if found:
                 yield (
                     f"{str(file)!r} is damaged: {found[0]}; `turnlog verify` says more; restore the "
                     "folder from a backup"
                 )
                 return
-            with self._env.begin() as txn:
+            with self._env.read() as txn:
                 read_edges(txn, self._tables)
                 for flaw in first_of_each(recent_flaws(txn, self._tables)):
                     yield (
@@ -356,7 +350,7 @@ class LmdbReader:
     def close(self) -> None:
         """Close the files."""
         self._blobs.close()
-        close_environment(self._env)
+        self._env.close()
 
 
 def rebuild_indexes(data: Path) -> None:
@@ -366,33 +360,29 @@ def rebuild_indexes(data: Path) -> None:
     """
     data_folder.check(data)
     data_folder.check_log(data)
-    path = data / "log"
-    env = open_environment(path, readonly=False, create=False, tables=len(NAMES))
-    try:
-        with translated("rebuild the indexes of", data):
-            if found := file_problems(env, path / "data.mdb"):
-                raise StoreDamaged(
-                    f"{str(path / 'data.mdb')!r} is damaged: {found[0]}; its indexes cannot be made "
-                    "anew in place; restore the folder from a backup"
-                )
-            tables = Tables(env, create=True)
-            with write_transaction(env) as txn:
-                rebuild(txn, tables)
-    finally:
-        close_environment(env)
+    with (
+        open_environment(data / "log", readonly=False, create=False, tables=len(NAMES)) as env,
+        translated("rebuild the indexes of", data),
+    ):
+        env.refuse_damaged(
+            "its indexes cannot be made anew in place; restore the folder from a backup"
+        )
+        tables = Tables(env, create=True)
+        with env.write() as txn:
+            rebuild(txn, tables)
 
 
-def _notice_key(env: lmdb.Environment, tables: Tables, key: bytes, now: int) -> bool:
+def _notice_key(env: Environment, tables: Tables, key: bytes, now: int) -> bool:
     """Return whether the store's secret is another than before, and take note of it.
 
     It stands in the log, so that it is also found after the process that made the secret anew, and
     where another file was put in its place.
     """
     mark = data_folder.key_mark(key)
-    with env.begin() as txn:
+    with env.read() as txn:
         if txn.get(KEY_MARK, db=tables.meta) == mark:
             return False
-    with write_transaction(env) as txn:
+    with env.write() as txn:
         is_changed = txn.get(KEY_MARK, mark, db=tables.meta) != mark
         txn.put(KEY_MARK, mark, db=tables.meta)
         if is_changed:
@@ -402,10 +392,10 @@ def _notice_key(env: lmdb.Environment, tables: Tables, key: bytes, now: int) -> 
 
 
 def _take_epoch(
-    data: Path, env: lmdb.Environment, tables: Tables, limit: int, undo: ExitStack
+    data: Path, env: Environment, tables: Tables, limit: int, undo: ExitStack
 ) -> epochs.EpochLock:
     """Count up the epochs and lock the new one, before anybody can meet its number."""
-    with write_transaction(env) as txn:
+    with env.write() as txn:
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:

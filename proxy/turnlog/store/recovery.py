@@ -14,10 +14,11 @@ from turnlog.core.call_status import CallState
 from turnlog.core.classify import failed
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, ErrorKind, Flag, Phase
+from turnlog.store.log.environment import Txn
 from turnlog.store.log.index import Entry, OpenAttempt, Segment, open_attempts
 from turnlog.store.log.index_writer import call_state_after
 from turnlog.store.log.keys import number, unpack
-from turnlog.store.log.tables import Tables, Txn, decode_open, read_log
+from turnlog.store.log.tables import Tables, decode_open, read_log
 
 
 def closing(intent: Facts, *, at: int, clock: int, n: int, flags: tuple[Flag, ...]) -> Facts:

@@ -16,8 +16,9 @@ from turnlog.core.commit import decode_header
 from turnlog.store.base import Flaw, FlawKind
 
 from . import blocks
+from .environment import Txn
 from .keys import DIGEST_BYTES, NEWEST_DIGEST, number, unpack
-from .tables import Pair, Tables, Txn
+from .tables import Pair, Tables
 
 NONE = bytes(DIGEST_BYTES)
 """The digest before the first block."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from errno import EAGAIN
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import lmdb
 from lmdb import verify as verifier
@@ -17,6 +17,9 @@ from turnlog.host import allocate
 from turnlog.store.base import ProcessIdTaken, StoreDamaged, StoreError, StoreGone
 
 from .translate_errors import translated
+
+# The class is generic in lmdb's stubs only.
+Txn: TypeAlias = "lmdb.Transaction[bytes]"
 
 MAP_SIZE = 16 << 40
 """Bytes of address space for the log. Sparse; never resized, because that cannot be done safely."""
@@ -46,12 +49,13 @@ def is_id_taken(lock: Path) -> bool:
     return False
 
 
-class _Shared:
-    """An environment that is open in this process, with the lock around its write transactions."""
+class Environment:
+    """An LMDB environment that is open in this process, shared by all that open its folder."""
 
-    def __init__(self, env: lmdb.Environment, path: Path, *, readonly: bool) -> None:
+    def __init__(self, raw: lmdb.Environment, path: Path, *, readonly: bool) -> None:
         """Raises `OSError`."""
-        self.env = env
+        self.raw = raw
+        """As py-lmdb knows it. Do not begin a write transaction with it."""
         self.file = path / "data.mdb"
         self.readonly = readonly
         self.users = 1
@@ -60,18 +64,59 @@ class _Shared:
         self._locked = -1 if readonly else os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
         self._stat = self.file.stat() if readonly else os.fstat(self._locked)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environment, once nobody else in this process uses it."""
+        with _guard:
+            self.users -= 1
+            if self.users:
+                return
+            for key in [key for key, shared in _environments.items() if shared is self]:
+                del _environments[key]
+            self.end()
+
+    def end(self) -> None:
+        """Close the files, whoever uses them."""
+        self.raw.close()
+        if self._locked >= 0:
+            os.close(self._locked)
+
+    def read(self) -> "Txn":
+        """Begin a read transaction. Raises `lmdb.Error`."""
+        return self.raw.begin()
+
     @contextmanager
-    def alone(self) -> Generator[None]:
-        """Exclude all other writers, in this process and others. Raises `OSError`."""
+    def write(self) -> Generator["Txn"]:
+        """Begin a write transaction, the only one on this host: all that writes goes through here.
+
+        Raises `StoreGone`, `OSError`, `lmdb.Error`.
+        """
+        with self.exclusive(), self.raw.begin(write=True) as txn:
+            yield txn
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Exclude all other writers, in this process and others. Raises `StoreGone`, `OSError`."""
+        # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is
+        # killed that waits for it, the kernel looks whether the holder has the id of the one that died; in
+        # another pid namespace a living holder may have it, and would lose the lock. `flock` knows no ids,
+        # and as every writer waits for it here, none ever waits for the mutex.
         with self._turn:
             fcntl.flock(self._locked, fcntl.LOCK_EX)
             try:
+                # A write to a file that was removed or replaced would be lost.
+                self.check_place()
                 yield
             finally:
                 fcntl.flock(self._locked, fcntl.LOCK_UN)
 
     def check_place(self) -> None:
-        """Raise `StoreGone` where another file, or none, is at the place of this one by now."""
+        """Raise `StoreGone` where the file was removed, moved or replaced, `OSError`."""
         try:
             found: os.stat_result | None = os.stat(self.file)  # noqa: PTH116 - a third of the time
         except (FileNotFoundError, NotADirectoryError):
@@ -82,15 +127,41 @@ class _Shared:
                 "was removed, moved or replaced while it was in use; put it back, or restart turnlog"
             )
 
-    def close(self) -> None:
-        self.env.close()
-        if self._locked >= 0:
-            os.close(self._locked)
+    def problems(self) -> list[str]:
+        """Return the flaws of the file, also while others write to it. Raises `OSError`, `lmdb.Error`."""
+        found: list[str] = []
+        for _ in range(_TRIES):
+            # While a snapshot is open, no page that it or a later one uses is used again. Its size and
+            # its end are read one after the other, though: a real flaw shows again.
+            with self.read():
+                before = self.raw.info()["last_txnid"]
+                found = problems_at_rest(self.file)
+                if not found or self.raw.info()["last_txnid"] == before:
+                    return found
+        return found
+
+    def refuse_damaged(self, advice: str = "restore it from a backup") -> None:
+        """Raise `StoreDamaged` where the file has flaws, `OSError`, `lmdb.Error`."""
+        if found := self.problems():
+            raise StoreDamaged(f"{str(self.file)!r} is damaged: {found[0]}; {advice}")
+
+    def refuse_cut(self) -> None:
+        """Raise `StoreDamaged` where bytes are missing at the file's end, `OSError`, `lmdb.Error`."""
+        with self.read():
+            page = self.raw.stat()["psize"]
+            short = (self.raw.info()["last_pgno"] + 1) * page - self.file.stat().st_size
+        # Reading them would end this process. Pages that were taken and given back at once are never
+        # written, though: a file may be short and whole.
+        if short > 0 and self.problems():
+            raise StoreDamaged(
+                f"{str(self.file)!r} is damaged: {short} bytes are missing at its end; "
+                "restore it from a backup"
+            )
 
 
 # LMDB must not open one file twice in a process: its locks belong to the process. This is the one
 # piece of state that has to be the process's own.
-_environments: dict[tuple[int, str, int], _Shared] = {}
+_environments: dict[tuple[int, str, int], Environment] = {}
 _guard = threading.Lock()
 
 
@@ -102,17 +173,16 @@ def open_environment(
     create: bool = True,
     map_size: int = MAP_SIZE,
     tables: int = 0,
-) -> lmdb.Environment:
+) -> Environment:
     """Open the environment in folder `path`, or share the one this process has open.
 
-    Without `create` the folder must be there. Give the environment back with
-    `close_environment`. Raises `StoreError`.
+    Without `create` the folder must be there. Raises `StoreError`.
     """
     with _guard, translated("open", path):
         shared = _environments.get(_key(path))
         if shared and (readonly or not shared.readonly):
             shared.users += 1
-            return shared.env
+            return shared
         if shared:
             raise StoreError(
                 f"cannot open {str(path)!r} for writing: this process reads it already; "
@@ -120,7 +190,7 @@ def open_environment(
             )
         if create and not readonly:
             _reserve(path)
-        env = _opened(
+        raw = _opened(
             path,
             map_size=map_size,
             readonly=readonly,
@@ -130,15 +200,16 @@ def open_environment(
             max_readers=READERS,
             max_dbs=tables,
         )
+        env = Environment(raw, path, readonly=readonly)
         try:
-            _refuse_damaged(env, path)
+            env.refuse_cut()
             # Without `durable` it is a bucket, where no page is ever used again: a reader's slot keeps none from it.
             if durable:
-                _refuse_left_slots(env, path)
-            _environments[_key(path)] = _Shared(env, path, readonly=readonly)
+                _refuse_left_slots(raw, path)
         except BaseException:
-            env.close()
+            env.end()
             raise
+        _environments[_key(path)] = env
         return env
 
 
@@ -154,20 +225,12 @@ def _opened(path: Path, **settings: Any) -> lmdb.Environment:
         raise
 
 
-def _refuse_left_slots(env: lmdb.Environment, path: Path) -> None:
+def _refuse_left_slots(raw: lmdb.Environment, path: Path) -> None:
     """Raise `ProcessIdTaken` where readers are known by this process's id; it has read nothing yet."""
     # A process of this id was killed while it read, in another pid namespace or before a restart of this
     # one. The pages of its snapshot are not used again until a process of another id finds it dead.
-    if any(line.split()[0] == str(os.getpid()) for line in env.readers().splitlines()[1:]):
+    if any(line.split()[0] == str(os.getpid()) for line in raw.readers().splitlines()[1:]):
         raise id_taken(path)
-
-
-def _refuse_damaged(env: lmdb.Environment, path: Path) -> None:
-    if missing := _lacks(env, path / "data.mdb"):
-        raise StoreDamaged(
-            f"{str(path / 'data.mdb')!r} is damaged: {missing} bytes are missing at its end; "
-            "restore it from a backup"
-        )
 
 
 def id_taken(path: Path) -> ProcessIdTaken:
@@ -177,40 +240,6 @@ def id_taken(path: Path) -> ProcessIdTaken:
         "id, or let the containers share one pid namespace",
         path / "lock.mdb",
     )
-
-
-@contextmanager
-def write_transaction(env: lmdb.Environment) -> Generator["lmdb.Transaction[bytes]"]:
-    """Begin a write transaction, the only one on this host, of what `open_environment` returned.
-
-    All that writes an LMDB file goes through here. Raises `StoreGone`, `OSError`, `lmdb.Error`.
-    """
-    with exclusive(env), env.begin(write=True) as txn:
-        yield txn
-
-
-@contextmanager
-def exclusive(env: lmdb.Environment) -> Generator[None]:
-    """Exclude all other writers of an environment. Raises `StoreGone`, `OSError`."""
-    # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is killed
-    # that waits for it, the kernel looks whether the holder has the id of the one that died; in another pid
-    # namespace a living holder may have it, and would lose the lock. `flock` knows no ids, and as every
-    # writer waits for it here, none ever waits for the mutex.
-    shared = _shared(env)
-    with shared.alone():
-        # A write to a file that was removed or replaced would be lost.
-        shared.check_place()
-        yield
-
-
-def check_place(env: lmdb.Environment) -> None:
-    """Raise `StoreGone` where the file of an environment was removed, moved or replaced, `OSError`."""
-    _shared(env).check_place()
-
-
-def _shared(env: lmdb.Environment) -> _Shared:
-    with _guard:
-        return next(item for item in _environments.values() if item.env is env)
 
 
 def _reserve(path: Path) -> None:
@@ -244,41 +273,11 @@ def inode(file: Path) -> int:
         return 0
 
 
-def close_environment(env: lmdb.Environment) -> None:
-    """Close what `open_environment` returned, once nobody else in this process uses it."""
-    with _guard:
-        mine = next((item for item in _environments.items() if item[1].env is env), None)
-        if mine is None:
-            return
-        key, shared = mine
-        shared.users -= 1
-        if shared.users == 0:
-            del _environments[key]
-            shared.close()
-
-
 _TRIES: Final = 5
 # py-lmdb's own verifier reads the file without LMDB: a damaged page that would end this process, or
 # be read for ever, becomes a sentence. It has no types.
 _verify: Final[Callable[[str], list[str]]] = cast("Any", verifier).verify
 _UNREADABLE: Final = (verifier.VerifyError, struct.error, ValueError, IndexError, RecursionError)
-
-
-def file_problems(env: lmdb.Environment, file: Path) -> list[str]:
-    """Return the flaws of an environment's file, also while others write to it.
-
-    Raises `OSError`, `lmdb.Error`.
-    """
-    found: list[str] = []
-    for _ in range(_TRIES):
-        # While a snapshot is open, no page that it or a later one uses is used again. Its size and
-        # its end are read one after the other, though: a real flaw shows again.
-        with env.begin():
-            before = env.info()["last_txnid"]
-            found = problems_at_rest(file)
-            if not found or env.info()["last_txnid"] == before:
-                return found
-    return found
 
 
 def problems_at_rest(file: Path) -> list[str]:
@@ -287,15 +286,3 @@ def problems_at_rest(file: Path) -> list[str]:
         return _verify(str(file))
     except _UNREADABLE as error:
         return [str(error)]
-
-
-def _lacks(env: lmdb.Environment, file: Path) -> int:
-    """Return how many bytes a file was cut by: reading them would end this process.
-
-    Raises `OSError`, `lmdb.Error`.
-    """
-    with env.begin():
-        page = env.stat()["psize"]
-        short = (env.info()["last_pgno"] + 1) * page - file.stat().st_size
-    # Pages that were taken and given back at once are never written: a file may be short and whole.
-    return short if short > 0 and file_problems(env, file) else 0

@@ -18,6 +18,7 @@ from msgspec import Struct
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import decode_body
 
+from .environment import Txn
 from .index import (
     Entry,
     Head,
@@ -46,7 +47,6 @@ from .keys import (
 )
 from .tables import (
     Tables,
-    Txn,
     call_entries,
     decode_head,
     encode,

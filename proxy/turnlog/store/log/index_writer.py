@@ -10,13 +10,13 @@ from typing import Final
 
 from turnlog.core.call_status import CallState
 
+from .environment import Txn
 from .index import Entry, Head, Segment, fold_call, fold_head, is_first_of_call, open_attempts
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
     Pair,
     Table,
     Tables,
-    Txn,
     call_entries,
     encode,
     last_position,

@@ -15,7 +15,7 @@ from turnlog.core.call_status import CallState
 from turnlog.store.base import StoreError
 
 from . import blocks
-from .environment import write_transaction
+from .environment import Environment, Txn
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import (
     DIGEST_BYTES,
@@ -28,8 +28,7 @@ from .keys import (
     unpack_many,
 )
 
-# The classes are generic, and the second one named, in lmdb's stubs only.
-Txn: TypeAlias = "lmdb.Transaction[bytes]"
+# The classes are generic, and the first one named, in lmdb's stubs only.
 Table: TypeAlias = "lmdb._Database"  # noqa: SLF001 - it has no public name  # pyright: ignore[reportPrivateUsage]
 Cursor: TypeAlias = "lmdb.Cursor[bytes]"
 
@@ -37,8 +36,7 @@ Pair: TypeAlias = tuple[bytes, bytes]
 """A key with its value."""
 
 
-DURABLE = ("log", "bodies", "aliases", "meta")
-DERIVED = (
+DERIVED: tuple[str, ...] = (
     "segments",
     "seqs",
     "calls",
@@ -51,7 +49,7 @@ DERIVED = (
     "parked",
 )
 """Those that are made from the log."""
-NAMES = DURABLE + DERIVED
+NAMES: tuple[str, ...] = ("log", "bodies", "aliases", "meta", *DERIVED)
 NEVER = 2**64 - 1
 """No position is as high."""
 _AFTER = b"\xff" * 9
@@ -66,16 +64,17 @@ decode_open = msgspec.msgpack.Decoder(OpenAttempt).decode
 class Tables:
     """The handles of all tables. See `keys` for what each holds."""
 
-    def __init__(self, env: lmdb.Environment, *, create: bool) -> None:
+    def __init__(self, env: Environment, *, create: bool) -> None:
         """Without `create`, an environment that may be written must have its tables open already."""
-        if env.flags()["readonly"]:
+        raw = env.raw
+        if env.readonly:
             # Handles that a reader's own transaction opened would end with it.
-            handles = [env.open_db(name.encode(), create=False) for name in NAMES]
+            handles = [raw.open_db(name.encode(), create=False) for name in NAMES]
         else:
             # Never without a transaction here: lmdb would wait for the write lock while it holds the
             # interpreter's, and a writer thread of this process that has the former waits for the latter.
-            with write_transaction(env) if create else env.begin() as txn:
-                handles = [env.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
+            with env.write() if create else env.read() as txn:
+                handles = [raw.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
         (
             self.log,
             self.bodies,

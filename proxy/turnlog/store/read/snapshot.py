@@ -5,12 +5,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-import lmdb
 import msgspec
 
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import Commit
 from turnlog.store.base import Corrupt
+from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.index import Entry, Head, Segment, commit_of, fold_head, read_entry
 from turnlog.store.log.index_writer import call_state_after
 from turnlog.store.log.keys import WATERMARK, link_key, unpack
@@ -18,7 +18,6 @@ from turnlog.store.log.tables import (
     NEVER,
     Table,
     Tables,
-    Txn,
     block_positions,
     find_position,
     keys_with,
@@ -64,8 +63,8 @@ class TailCache:
 class Snapshot:
     """Look-ups that see tables and tail as one. Positions ascend unless newest first is asked."""
 
-    def __init__(self, env: lmdb.Environment, tables: Tables, tails: TailCache) -> None:
-        self.txn: Txn = env.begin()
+    def __init__(self, env: Environment, tables: Tables, tails: TailCache) -> None:
+        self.txn: Txn = env.read()
         self.tables = tables
         self._tails = tails
         self._tail: tuple[Segment, int] | None = None

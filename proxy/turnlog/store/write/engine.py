@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import lmdb
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody
@@ -14,12 +13,12 @@ from turnlog.core.kinds import Flag, Rung
 from turnlog.store import recovery
 from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
 from turnlog.store.blobs import BlobWriter, Packed, pack
-from turnlog.store.log.environment import check_place, close_environment, write_transaction
+from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.epochs import EpochLock, is_locked
 from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.index_writer import flush
 from turnlog.store.log.keys import PROBE, number
-from turnlog.store.log.tables import Tables, Txn
+from turnlog.store.log.tables import Tables
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
@@ -53,7 +52,7 @@ class LmdbEngine:
     def __init__(
         self,
         data: Path,
-        env: lmdb.Environment,
+        env: Environment,
         tables: Tables,
         *,
         lock: EpochLock,
@@ -113,14 +112,14 @@ class LmdbEngine:
 
     def _is_in_place(self) -> bool:
         try:
-            check_place(self._env)
+            self._env.check_place()
         except (StoreGone, OSError):
             return False
         return True
 
     def probe(self) -> None:
         """Write something small and wait for the disk. Raises `StoreError`."""
-        with translated("write to", self._data), write_transaction(self._env) as txn:
+        with translated("write to", self._data), self._env.write() as txn:
             txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
 
     def _make_room(self) -> None:
@@ -129,10 +128,10 @@ class LmdbEngine:
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
-        with write_transaction(self._env) as txn:
+        with self._env.write() as txn:
             flush(txn, self._tables, self._ledger.tail, self._ledger.heads)
-        self._env.reader_check()
-        with self._env.begin() as txn:
+        self._env.raw.reader_check()
+        with self._env.read() as txn:
             self._ledger.trim(txn)
 
     def recover(self) -> list[Commit]:
@@ -179,7 +178,7 @@ class LmdbEngine:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
         self._reported("give up the epoch of", self._lock.release)
-        close_environment(self._env)
+        self._env.close()
 
     def _close_all(self, find: Callable[[Txn], list[PendingAppend]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
@@ -200,7 +199,7 @@ class LmdbEngine:
 
     def _peek(self, find: Callable[[Txn], list[PendingAppend]]) -> bool:
         try:
-            with translated("read", self._data), self._env.begin() as snapshot:
+            with translated("read", self._data), self._env.read() as snapshot:
                 self._ledger.begin(snapshot)
                 return bool(find(snapshot))
         except BaseException:
@@ -210,7 +209,7 @@ class LmdbEngine:
     def _commit(self, fill: Callable[[Txn], Sequence[PendingAppend]]) -> list[PendingAppend]:
         """Append what `fill` returns, and their chains, in one transaction; return what went along."""
         try:
-            with write_transaction(self._env) as txn:
+            with self._env.write() as txn:
                 self._ledger.begin(txn)
                 drafts = fill(txn)
                 for pending in drafts:
@@ -254,7 +253,7 @@ class LmdbEngine:
             return
         with translated("write to", self._data):
             # No content goes into a store that was made at the same place.
-            check_place(self._env)
+            self._env.check_place()
         handles = iter(self._stored(blobs))
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for pending, (salt,) in zip(full, salts, strict=True):

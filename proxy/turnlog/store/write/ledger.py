@@ -26,6 +26,7 @@ from turnlog.core.commit import (
 from turnlog.core.kinds import CommitKind, Phase, Status
 from turnlog.store.base import Conflict, Draft, SessionRef, Ticket
 from turnlog.store.log import blocks, digests
+from turnlog.store.log.environment import Txn
 from turnlog.store.log.index import (
     NOWHERE,
     Entry,
@@ -48,7 +49,6 @@ from turnlog.store.log.keys import (
 )
 from turnlog.store.log.tables import (
     Tables,
-    Txn,
     append,
     call_entries,
     last_position,
