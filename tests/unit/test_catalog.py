@@ -2,7 +2,7 @@ import pytest
 from msgspec import Raw
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.tools.tool_listing import Learned, ToolListings, effect_of
+from turnlog.engine.tools.tool_cache import Learned, ToolListings, effect_of
 from turnlog.wire.tools_list import Definition, ToolPage, read_tools_list
 
 

@@ -7,8 +7,7 @@ from msgspec import Raw, Struct
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance, lock_name
 from turnlog.engine.tools.pin_set import PinSet
-from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
-from turnlog.engine.tools.tool_listing import ToolListings
+from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache, ToolListings
 from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule

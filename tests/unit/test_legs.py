@@ -13,15 +13,13 @@ from turnlog.engine.call_registry import CallRegistry
 from turnlog.engine.concurrency import Limiter
 from turnlog.engine.context import Context
 from turnlog.engine.duplicates.deduplication import Deduplicator
-from turnlog.engine.http.plain_tools import HttpToolCache
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.continuations import Continuations
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.request_identity import Clients, Sessions
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
-from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
-from turnlog.engine.tools.tool_listing import ToolListings
+from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
 from turnlog.engine.upstream_health import Health
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.principal import PrincipalNames

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from turnlog.engine.duplicates.deduplication import Deduplicator
-from turnlog.engine.http.plain_tools import HttpToolCache
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
-from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache
-from turnlog.engine.tools.tool_listing import ToolListings
+from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log

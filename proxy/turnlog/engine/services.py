@@ -16,13 +16,11 @@ from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, vendor_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.engine.duplicates.deduplication import Deduplicator
-from turnlog.engine.http.plain_tools import HttpToolCache
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
-from turnlog.engine.tools.tool_cache import ToolCache
-from turnlog.engine.tools.tool_listing import ToolListings
+from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (

@@ -1,23 +1,133 @@
-"""What is known of a tool before a call of it is looked at, worked out once and remembered."""
+"""What is known of tools before a call of one is looked at: what was listed, and what rules come to."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance
+from turnlog.engine.agent_request import Request
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
-from turnlog.rules.policy import Rulebook, Subject
+from turnlog.rules.http_tools import http_effect, http_tool, normalized_path
+from turnlog.rules.model import Access
+from turnlog.rules.policy import Rulebook, Subject, tool_of_path
+from turnlog.wire.tools_list import Definition, ToolPage
 
 from .pin_set import PinSet
-from .tool_listing import ToolListings, effect_of
 
 UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
-_TOOLS: Final = 4096
-"""Most tools that are remembered."""
+_REMEMBERED: Final = 4096
+"""Most tools that are remembered, of MCP and of plain HTTP each."""
 _UNNAMED: Final = frozenset({Effect.READ, Effect.UNKNOWN})
+_NO_WRITES: Final = frozenset({None, *_UNNAMED})
+"""Effects that no rule has named, or that change nothing."""
+_LISTED: Final = 10_000
+"""Most tools of one listing."""
+_LISTINGS: Final = 4096
+"""Most listings kept; the least recently used goes first."""
+
+
+class Learned(Struct, frozen=True):
+    """What a page said that was not known: how many tools are new, how many differ."""
+
+    added: int
+    changed: int
+    whole: frozenset[str] | None
+    """All tools of the list that the page ends; `None` where it ends none that was seen from its
+    beginning."""
+
+
+class ToolListing:
+    """What one credential was listed, and the listing under way."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Definition] = {}
+        self.complete = False
+        """Whether all pages have been seen once."""
+        self._new: dict[str, Definition] = {}
+        self._begun = False
+        """Whether the first page of the list under way was seen."""
+
+    def take(self, page: ToolPage, *, first: bool) -> Learned:
+        """Take in a page; return what it said that was not known."""
+        added = len(page.definitions.keys() - self.known.keys())
+        changed = sum(
+            self.known[name].digest != definition.digest
+            for name, definition in page.definitions.items()
+            if name in self.known
+        )
+        if first:
+            self._new = {}
+            self._begun = True
+        for definitions in (self._new, self.known):
+            if len(definitions) < _LISTED:
+                definitions.update(page.definitions)
+            else:
+                # What was shown before is not what the caller was shown now.
+                for name in page.definitions:
+                    definitions.pop(name, None)
+        if not page.next_cursor:
+            self.known = self._new
+            self.complete = True
+        return Learned(added, changed, None if page.next_cursor else self._end())
+
+    def _end(self) -> frozenset[str] | None:
+        begun, self._begun = self._begun, False
+        return frozenset(self.known) if begun and len(self.known) < _LISTED else None
+
+
+class ToolListings:
+    """What each target said of its tools. A tool nobody listed is simply not known."""
+
+    def __init__(self) -> None:
+        self._listings: OrderedDict[tuple[str, str], ToolListing] = OrderedDict()
+        self.changes = 0
+        """How often something was learnt or forgotten."""
+
+    def learn(self, target: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
+        """Take in one page of a `tools/list` answer; return what it said that was not known.
+
+        A listing counts page by page, and once it is complete what it lacks is gone.
+        """
+        self.changes += 1
+        key = (target, credential)
+        listing = self._listings.setdefault(key, ToolListing())
+        self._listings.move_to_end(key)
+        if len(self._listings) > _LISTINGS:
+            self._listings.popitem(last=False)
+        return listing.take(page, first=first)
+
+    def forget(self, target: str, credential: str) -> bool:
+        """Forget what this credential was listed, as it was shown something else; tell whether there
+        was anything."""
+        self.changes += 1
+        return self._listings.pop((target, credential), None) is not None
+
+    def find(self, target: str, credential: str, tool: str) -> Definition | None:
+        """Return the definition that this credential saw last."""
+        listing = self._listings.get((target, credential))
+        return listing.known.get(tool) if listing is not None else None
+
+    def lacks(self, target: str, credential: str, tool: str) -> bool:
+        """Tell whether a complete listing is known, and this tool is not in it."""
+        listing = self._listings.get((target, credential))
+        return listing is not None and listing.complete and tool not in listing.known
+
+
+def effect_of(definition: Definition | None, *, trusted: bool) -> Effect:
+    """Return the effect that a definition's annotations name, where the server is trusted.
+
+    readOnlyHint means read, else idempotentHint idempotent_write, else write; destructiveHint
+    changes nothing (semantics, section 4).
+    """
+    if definition is None or not trusted:
+        return Effect.UNKNOWN
+    if definition.read_only:
+        return Effect.READ
+    return Effect.IDEMPOTENT_WRITE if definition.idempotent else Effect.WRITE
 
 
 class ActiveRules:
@@ -105,7 +215,68 @@ class ToolCache:
             target=target,
         )
         if book.is_cached(subject) and len(name) <= TOOL_CHARS:
-            if len(self._tools) >= _TOOLS:
+            if len(self._tools) >= _REMEMBERED:
                 self._tools.clear()
             self._tools[server, target, credential, name] = model
         return model
+
+
+class HttpToolCache:
+    """Remembers what all calls of a plain tool ask alike: its names, its effect, what rules come to.
+
+    That is a model of an `Ask`, whose other fields say nothing. It counts for as long as the rules stay
+    what they are; where a rule looks at paths or at a call's arguments none is remembered.
+    """
+
+    def __init__(self, rules: ActiveRules, clean: Callable[[str], str]) -> None:
+        self._rules = rules
+        self._clean = clean
+        self._book = rules.book
+        """What the tools remembered were worked out from."""
+        self._tools: dict[tuple[str, str, str, str, tuple[int, int]], Ask] = {}
+
+    def find(self, request: Request, path: str, arguments: Callable[[], object]) -> Ask:
+        """Return what a request for this path asks, as far as others may alike."""
+        book, server = self._rules.book, request.server
+        # Any token is a method, and a token may be a secret in the wrong place.
+        method = self._clean(request.method)[:TOOL_CHARS]
+        if self._book is not book:
+            self._book = book
+            self._tools.clear()
+        pathed = book.path_rules(server)
+        tool = tool_of_path(pathed, server, method, path) if pathed else None
+        mask = request.route.target.mask
+        tool = tool or http_tool(method, path if mask is None else mask.pattern(path))
+        key = (server, request.credential, method, tool, request.asked.version)
+        known = self._tools.get(key) if not pathed else None
+        if known is not None:
+            return known
+        # Paths are many: one that no rule looks at keeps nothing from being remembered.
+        subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
+        model = self._look(request, subject, arguments)
+        if (meant := normalized_path(path)) != path:
+            # What a server takes `/a/../b` or `/%62` for is denied where `/b` is.
+            tool = tool_of_path(pathed, server, method, meant) or http_tool(method, meant)
+            subject = Subject(server=server, tool=tool, method=method, path=meant)
+            policy = book.policy(subject, arguments)
+            return structs.replace(model, policy=policy) if policy.access is Access.DENY else model
+        if not pathed and book.is_cached(subject):
+            if len(self._tools) >= _REMEMBERED:
+                self._tools.clear()
+            self._tools[key] = model
+        return model
+
+    def _look(self, request: Request, subject: Subject, arguments: Callable[[], object]) -> Ask:
+        policy = self._book.policy(subject, arguments)
+        return structs.replace(
+            BLANK,
+            server=subject.server,
+            tool=self._clean(subject.tool),
+            method=subject.method,
+            effect=policy.effect or http_effect(request.method),
+            policy=policy,
+            protocol=f"http/{request.http_version}",
+            is_named=policy.effect not in _NO_WRITES,
+            principal=request.credential,
+            target=request.upstream,
+        )
