@@ -37,22 +37,22 @@ STATE = b"digest of a state".ljust(32)
 def context(one: Bench) -> Context:
     clock = one.time.clock()
     pins = PinSet(Path("/nonexistent/turnlog.lock"))
-    catalog, rules = ToolListings(), ActiveRules(Rulebook((), {}, ()))
+    listings, rules = ToolListings(), ActiveRules(Rulebook((), {}, ()))
     return Context(
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
-        repeats=Deduplicator(
+        deduplicator=Deduplicator(
             one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()
         ),
         redactor=Redactor(),
-        states=saved_states(Path("/nonexistent")),
+        saved_states=saved_states(Path("/nonexistent")),
         clean=str,
         principals=PrincipalNames(),
         sessions=Sessions(clock, (), str, one.store.keyed),
         clients=Clients(),
-        catalog=catalog,
-        keeper=DefinitionWriter(
+        tool_listings=listings,
+        definition_writer=DefinitionWriter(
             Path("/nonexistent"),
             Redactor(),
             str,
@@ -64,14 +64,14 @@ def context(one: Bench) -> Context:
         ),
         pins=pins,
         calls=CallRegistry(),
-        channels=LegacyStreams(),
+        legacy_streams=LegacyStreams(),
         endpoints=Endpoints(),
-        redirected=Redirects(),
+        redirects=Redirects(),
         rules=rules,
-        tools=ToolCache(catalog, pins, rules, frozenset(), str),
-        plain_tools=HttpToolCache(rules, str),
+        tools=ToolCache(listings, pins, rules, frozenset(), str),
+        http_tools=HttpToolCache(rules, str),
         trusted=frozenset(),
-        places=Limiter(),
+        limiter=Limiter(),
         health=Health({}, Path("/nonexistent"), 1, clock, one.log),
         clock=clock,
         log=one.log,

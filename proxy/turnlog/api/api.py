@@ -92,7 +92,7 @@ class Api:
             names={name: unquote(text) for name, text in request.match_info.items()},
             query=_query(_query_of(request), endpoint.query),
             now=self._context.clock.wall(),
-            saved=self._context.states,
+            saved=self._context.saved_states,
         )
 
     @asynccontextmanager

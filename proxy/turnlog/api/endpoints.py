@@ -248,7 +248,7 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
     )
-    row = await resolve(context.store, request.names["call"], claim, runs=context.repeats.runs)
+    row = await resolve(context.store, request.names["call"], claim, runs=context.deduplicator.runs)
     context.log.emit(
         CallResolved(
             session=row.session,

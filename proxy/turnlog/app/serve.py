@@ -164,7 +164,7 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.stop(_CANCEL_TIME)
-        await self._context.repeats.stop()
+        await self._context.deduplicator.stop()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started

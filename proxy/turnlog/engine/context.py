@@ -34,28 +34,28 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
-    repeats: Deduplicator
+    deduplicator: Deduplicator
     redactor: Redactor
-    states: SavedStates
+    saved_states: SavedStates
     """States of sessions that were worked out before."""
     clean: Callable[[str], str]
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     principals: PrincipalNames
     sessions: Sessions
     clients: Clients
-    catalog: ToolListings
-    keeper: DefinitionWriter
+    tool_listings: ToolListings
+    definition_writer: DefinitionWriter
     pins: PinSet
     calls: CallRegistry
-    channels: LegacyStreams
+    legacy_streams: LegacyStreams
     endpoints: Endpoints
-    redirected: Redirects
+    redirects: Redirects
     rules: ActiveRules
     tools: ToolCache
-    plain_tools: HttpToolCache
+    http_tools: HttpToolCache
     trusted: frozenset[str]
     """Names of the servers that may say how a call ended in turnlog's name."""
-    places: Limiter
+    limiter: Limiter
     health: Health
     clock: Clock
     log: Log

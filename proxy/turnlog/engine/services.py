@@ -93,7 +93,7 @@ async def recording(
         report_closed(log, store.recovered, store.recovered_epochs)
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)
-            keeping = save_states(store, context.states, clock, log)
+            keeping = save_states(store, context.saved_states, clock, log)
             watch = _watch_store(store, log, settings.limits.when_full)
             chores = (watch, _sweep(context, store), _watch_lock(context), keeping)
             try:
@@ -153,7 +153,7 @@ async def _watch_lock(context: Context) -> None:
     """Say which pins are in force, and notice when they change."""
     if context.pins.lock.servers:
         context.log.emit(context.pins.loaded())
-    await context.keeper.watch()
+    await context.definition_writer.watch()
 
 
 async def _watch_store(store: LmdbStore, log: Log, when_full: WhenFull) -> None:
@@ -199,7 +199,7 @@ def _context(
     stop = asyncio.Event()
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
-    catalog = ToolListings()
+    listings = ToolListings()
     sessions = Sessions(clock, table, clean, store.keyed)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
@@ -208,7 +208,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        repeats=Deduplicator(
+        deduplicator=Deduplicator(
             store,
             recorder,
             settings.never_twice,
@@ -219,13 +219,13 @@ def _context(
             sessions.replacements,
         ),
         redactor=redactor,
-        states=saved_states(settings.data),
+        saved_states=saved_states(settings.data),
         clean=clean,
         principals=PrincipalNames(settings.identity.principal),
         sessions=sessions,
         clients=Clients(),
-        catalog=catalog,
-        keeper=DefinitionWriter(
+        tool_listings=listings,
+        definition_writer=DefinitionWriter(
             settings.data,
             redactor,
             clean,
@@ -238,14 +238,14 @@ def _context(
         ),
         pins=pins,
         calls=CallRegistry(),
-        channels=LegacyStreams(),
+        legacy_streams=LegacyStreams(),
         endpoints=Endpoints(),
-        redirected=Redirects(),
+        redirects=Redirects(),
         rules=reloader.rules,
-        tools=ToolCache(catalog, pins, reloader.rules, annotated, clean),
-        plain_tools=HttpToolCache(reloader.rules, clean),
+        tools=ToolCache(listings, pins, reloader.rules, annotated, clean),
+        http_tools=HttpToolCache(reloader.rules, clean),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
-        places=Limiter(),
+        limiter=Limiter(),
         health=health,
         clock=clock,
         log=log,

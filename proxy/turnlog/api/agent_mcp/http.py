@@ -129,7 +129,7 @@ class LiveSession:
 
     @property
     def saved(self) -> SavedStates:
-        return self._context.states
+        return self._context.saved_states
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
         # A read's outcome waits for nothing: its agent may ask before it is written.

@@ -106,7 +106,7 @@ class Handler:
                 if self.in_flight:
                     self._quiet = asyncio.Event()
                     await self._quiet.wait()
-                await self._context.repeats.idle()
+                await self._context.deduplicator.idle()
 
     async def _handle(self, down: Downstream, request: Request) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
@@ -137,7 +137,7 @@ class Handler:
             # What never got under way is over.
             driver = exchange.driver
             if driver is not None and driver.is_guarded and driver.is_idle:
-                context.repeats.over(driver)
+                context.deduplicator.over(driver)
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
         """Return what a request says before its body; `None` where turnlog answers it itself.
@@ -145,7 +145,7 @@ class Handler:
         It is mostly the same as the one before it on its connection.
         """
         before: Request | None = agent.memory
-        channels = self._context.channels
+        channels = self._context.legacy_streams
         if before is not None and before.asked == asked and not channels.by_endpoint:
             return before
         route = self._route_of(asked)
@@ -291,7 +291,7 @@ class Handler:
         finally:
             if audience.has_heard and not driver.has_given_up:
                 driver.on_delivered()
-            self._context.repeats.over(driver, exchange.kept(audience.kept))
+            self._context.deduplicator.over(driver, exchange.kept(audience.kept))
 
     async def _tell(self, audience: Audience, exchange: Exchange, outlived: Outlived) -> None:
         """Answer a caller whose time is over, while its call runs on."""
@@ -346,7 +346,7 @@ class Handler:
     async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
         """Answer a call that is not sent, because of an earlier one."""
         attempt, made = repeated.attempt, exchange.repeated(repeated)
-        self._context.repeats.tells(repeated)
+        self._context.deduplicator.tells(repeated)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
         may_be_gone = down.has_ended
@@ -358,7 +358,7 @@ class Handler:
         if exchange.is_answered_here:
             for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
                 await asyncio.sleep(wait)
-            self._context.repeats.arrived(repeated)
+            self._context.deduplicator.arrived(repeated)
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay what comes on a stream on which nobody waits for anything."""

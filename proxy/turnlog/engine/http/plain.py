@@ -110,7 +110,7 @@ class PlainCall:
 
     async def _is_begun(self, asked: Ask) -> bool:
         """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
-        repeats = self._context.repeats
+        repeats = self._context.deduplicator
         self._ask, self.driver = await repeats.admit(asked, stateless=False)
         if self.driver is None:
             await self._begin_unguarded()
@@ -306,7 +306,7 @@ class PlainCall:
         if leads.resource is not None and self._whole and self.attempt is not None:
             key = plain_key(ask, leads.resource, self._body, self._request.asker)
             until = self._context.clock.monotonic() + FOLLOWED
-            self._context.redirected.note(key, self.attempt, until)
+            self._context.redirects.note(key, self.attempt, until)
         return tickets
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
@@ -383,7 +383,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         return _said(asked.text, body, whole=whole)
 
     ask = structs.replace(
-        context.plain_tools.find(request, path, read),
+        context.http_tools.find(request, path, read),
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
@@ -402,9 +402,9 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     rule = context.rules.book.rule_against_unreadable(request.server)
     if rule is not None and request.is_undecodable:
         ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
-    if whole and context.redirected.waiting:
+    if whole and context.redirects.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
-        ask = context.redirected.followed(ask, context.clock.monotonic(), key)
+        ask = context.redirects.followed(ask, context.clock.monotonic(), key)
     if ask.may_be_guarded:
         ask = structs.replace(ask, former=former(request, identity))
     policy = ask.policy

@@ -215,7 +215,7 @@ class HttpCarrier(Struct, eq=False):
         if driver.call.stage is Stage.QUEUED:
             attempt = self._exchange.attempt
             assert attempt is not None
-            self._place = self._context.places.claim(attempt)
+            self._place = self._context.limiter.claim(attempt)
             if self._place is not None:
                 await turn(self._place, attempt)
             in_doubt = driver.call.terms.is_named and self._down.has_ended

@@ -63,9 +63,9 @@ class HandshakeObserver(Struct, frozen=True):
         page = read_tools_list(result)
         context, server, credential = self.context, self.request.server, self.request.credential
         target = self.request.target
-        learned = context.catalog.learn(target, credential, page, first=after is None)
+        learned = context.tool_listings.learn(target, credential, page, first=after is None)
         name = context.pins.name_of(server, self.request.place)
-        context.keeper.note(name, credential, page, learned.whole)
+        context.definition_writer.note(name, credential, page, learned.whole)
         context.log.emit(
             ToolsListed(
                 server=server,
@@ -80,7 +80,7 @@ class HandshakeObserver(Struct, frozen=True):
     def _on_unread_tools(self) -> None:
         """Forget the caller's tools: it got a list that could not be read here."""
         server, target = self.request.server, self.request.target
-        if self.context.catalog.forget(target, self.request.credential):
+        if self.context.tool_listings.forget(target, self.request.credential):
             reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
             self.context.log.emit(DefinitionsFailed(reason=reason))
 

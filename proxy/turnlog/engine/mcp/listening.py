@@ -49,7 +49,7 @@ class Listening:
         host = self._request.field(b"host")
         if endpoint := endpoint_of(route, named, host):
             server, target = self._request.server, self._request.target
-            self._channel = self._context.channels.open(server, endpoint, target)
+            self._channel = self._context.legacy_streams.open(server, endpoint, target)
             self._request.joins(self._channel)
             self._renamed = renamed(route, named, host)
         return True
@@ -72,7 +72,7 @@ class Listening:
         channel, self._channel = self._channel, None
         if channel is None:
             return ()
-        self._context.channels.close(channel)
+        self._context.legacy_streams.close(channel)
         tickets: list[Ticket] = []
         for attempt in self._context.calls.detached(self._request.scope):
             tickets += self.lose(attempt, failure, told=told)

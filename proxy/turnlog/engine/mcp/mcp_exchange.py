@@ -170,7 +170,7 @@ class McpExchange(ResponseObserver):
         if known:
             self._cancels[key] = known
         by = RequestKey(scope, kin, key)
-        return known is not None or self._context.repeats.on_late_cancel(by)
+        return known is not None or self._context.deduplicator.on_late_cancel(by)
 
     def _notice(self, message: Message) -> None:
         """Take in what is no call: it may be about one."""
@@ -214,9 +214,9 @@ class McpExchange(ResponseObserver):
         ask, identity = self._asked(message, key, said, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._guessed(ask, said)
-        if context.redirected.waiting:
+        if context.redirects.waiting:
             keys = call_key(ask, key, request.asker), call_key(ask, "")
-            ask = context.redirected.followed(ask, context.clock.monotonic(), *keys)
+            ask = context.redirects.followed(ask, context.clock.monotonic(), *keys)
         if self._is_unsure(message) or ask.tool == UNKNOWN_TOOL:
             rule = context.rules.book.rule_against_unreadable(request.server)
             if rule is not None:
@@ -298,7 +298,7 @@ class McpExchange(ResponseObserver):
             f"{client.version}\n{request.peer}",
             request.connection,
         )
-        self._context.repeats.on_guessed_call(guess)
+        self._context.deduplicator.on_guessed_call(guess)
         return structs.replace(ask, guess=guess) if ask.is_named else ask
 
     def _read_arguments(self, message: Message, arguments: bytes) -> object:
@@ -331,7 +331,7 @@ class McpExchange(ResponseObserver):
                 self._drive(attempt)
                 return attempt
             self.driver.begins(attempt)
-            if await self._context.repeats.claimed(self.driver, attempt):
+            if await self._context.deduplicator.claimed(self.driver, attempt):
                 return attempt
             # Its message is to be begun anew.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
@@ -349,7 +349,7 @@ class McpExchange(ResponseObserver):
         """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
         caller takes it back."""
         waits = partial(self._joined, key)
-        return await self._context.repeats.admit(ask, stateless=self.stateless, waits=waits)
+        return await self._context.deduplicator.admit(ask, stateless=self.stateless, waits=waits)
 
     async def _joined(self, key: str, earlier: Awaitable[None]) -> None:
         """Wait for an earlier call, unless a cancel comes for the id with this key."""

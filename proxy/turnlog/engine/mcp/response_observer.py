@@ -237,13 +237,13 @@ class ResponseObserver:
         leads = self._leads(self._answer)
         if leads.resource is None:
             return
-        self._context.redirected.note(
+        self._context.redirects.note(
             call_key(attempt.ask, attempt.caller_key, self._request.asker),
             attempt,
             self._context.clock.monotonic() + FOLLOWED,
         )
         if self._request.channel is not None:
-            self._context.channels.move(self._request.channel, leads.resource)
+            self._context.legacy_streams.move(self._request.channel, leads.resource)
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
         """Return whether what has come of a body is a response to each request that is open."""
@@ -455,7 +455,7 @@ class ResponseObserver:
         tickets = self._end_by_answer(attempt, ending, reply)
         if said.code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
-            self._context.redirected.note(call_key(ask, ""), attempt, until)
+            self._context.redirects.note(call_key(ask, ""), attempt, until)
         return tickets
 
     def _close_lookup(
@@ -500,7 +500,7 @@ class ResponseObserver:
         """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
         wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
         whose = self._request.target, self._request.credential
-        return wrong and self._context.catalog.lacks(*whose, ask.tool)
+        return wrong and self._context.tool_listings.lacks(*whose, ask.tool)
 
     def _around(self, ask: Ask) -> Circumstances:
         """Return what counts beside an answer."""

@@ -47,13 +47,13 @@ class PipedExchange(McpExchange):
         Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
         """
         if self.joins is not None:
-            await self._context.repeats.joined(self.joins)
+            await self._context.deduplicator.joined(self.joins)
         await super().begin()
 
     async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
         """Look for an earlier call. Raises `Repeated`, and `Joins` where it has to wait."""
         # It does not wait here: other lines are behind it. No revision cancels by closing a stream.
-        return self._context.repeats.admitted(ask, stateless=False, before=self.joins)
+        return self._context.deduplicator.admitted(ask, stateless=False, before=self.joins)
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for a duplicate."""
@@ -71,7 +71,7 @@ class PipedExchange(McpExchange):
         """Mark the call as over, for duplicates that wait for it."""
         driver = self.driver
         if driver is not None and driver.is_guarded:
-            self._context.repeats.over(driver, self.kept(driver.kept))
+            self._context.deduplicator.over(driver, self.kept(driver.kept))
         elif driver is not None:
             driver.close()
 
@@ -240,7 +240,7 @@ class PipeCarrier:
         driver.feed(Recorded(is_repeatable=repeatable))
         if driver.call.stage is not Stage.QUEUED:
             return True
-        self._place = self._context.places.claim(self.exchange.attempt)
+        self._place = self._context.limiter.claim(self.exchange.attempt)
         if self._place is not None and not self._place.is_held:
             return False
         driver.feed(SlotGranted())

@@ -103,7 +103,7 @@ class StdioHandler:
         finally:
             self.stop()
             self._stop_joining()
-            await self.context.repeats.stop()
+            await self.context.deduplicator.stop()
 
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -296,12 +296,12 @@ class StdioHandler:
     async def _repeat(self, exchange: PipedExchange, repeated: Repeated) -> None:
         """Answer a call that is not sent, because of an earlier one."""
         made = await exchange.retold(repeated)
-        self.say(line_of(made), (), partial(self.context.repeats.arrived, repeated))
+        self.say(line_of(made), (), partial(self.context.deduplicator.arrived, repeated))
 
     async def _join(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
         """Wait for an earlier call, in a task; where the server is gone its end is unknown."""
         if self._gone:
-            await self._repeat(exchange, self.context.repeats.unknown(joins))
+            await self._repeat(exchange, self.context.deduplicator.unknown(joins))
             return
         exchange.joins = joins
         task = self._work.create_task(self._pass_on(exchange, line))
@@ -431,7 +431,7 @@ class ServerLines:
     def _keep(self) -> int:
         """Bytes of one line that are read along: all of an answer that a duplicate may get."""
         keep = self._context.keep
-        return max(keep, KEPT) if self._context.repeats.under_way else keep
+        return max(keep, KEPT) if self._context.deduplicator.under_way else keep
 
     def _read(self, piece: LinePiece) -> None:
         """Pass on a line, or the piece before this one of a long one."""
