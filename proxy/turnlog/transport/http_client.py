@@ -114,7 +114,9 @@ class Connection(asyncio.Protocol):
         progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
-        self.write(request)
+        if self._closed or self._transport is None:
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        self._transport.write(request)
         if is_whole:
             self.sent()
 
@@ -122,8 +124,7 @@ class Connection(asyncio.Protocol):
         """Hand bytes of the request to the transport. Raises `Failure`."""
         if self._error is not None:
             raise self._error
-        if self._transport is None:
-            raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
+        assert self._transport is not None  # the request has begun
         self._transport.write(data)
 
     def sent(self) -> None:
@@ -235,11 +236,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what came and wake whoever waits for it."""
-        self._take(data)
-        self._wakeup.ring()
-
-    def _take(self, data: bytes) -> None:
-        """Read what came."""
         body = self._body
         if not self._busy or (body is not None and not body.missing):
             # Bytes that nobody asked for make all that may follow useless.
@@ -249,18 +245,18 @@ class Connection(asyncio.Protocol):
         if body is None:
             data = self._behind_heads(data)
             body = self._body
-        if body is None or not data:
-            return
-        try:
-            rest = body.feed(data)
-        except BadChunksError as error:
-            self._refuse(f"the answer's chunks are not sound: {error}")
-            return
-        if rest and rest.strip(b"\r\n"):
-            self._may_persist = False  # nobody asked for what stands behind the answer
-        if body.size > READ_AHEAD and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        if body is not None:
+            try:
+                rest = body.feed(data)
+            except BadChunksError as error:
+                self._refuse(f"the answer's chunks are not sound: {error}")
+                return
+            if rest and rest.strip(b"\r\n"):
+                self._may_persist = False  # nobody asked for what stands behind the answer
+            if body.size > READ_AHEAD and not self._paused and self._transport is not None:
+                self._paused = True
+                self._transport.pause_reading()
+        self._wakeup.ring()
 
     def _behind_heads(self, data: bytes) -> bytes:
         """Read heads up to that of the final answer; return what stands behind it."""
@@ -334,7 +330,7 @@ class Connection(asyncio.Protocol):
         if transport is not None and transport.get_extra_info("ssl_object") is None:
             with suppress(OSError):
                 while data := os.read(transport.get_extra_info("socket").fileno(), READ_AHEAD):
-                    self._take(data)
+                    self.data_received(data)
         self.eof_received()
 
     def pause_writing(self) -> None:
