@@ -24,13 +24,11 @@ from .endpoints import ApiRequest, Differences, dangling_of, diff_of, log_of, st
 from .openapi import anything
 from .parameters import (
     DanglingQuery,
-    DiffQuery,
+    DiffArguments,
     Head,
     Limit,
     LogQuery,
     NoteId,
-    Range,
-    Seqs,
     StateQuery,
 )
 
@@ -101,22 +99,20 @@ class Tool(Struct, frozen=True, kw_only=True):
     answer: type[Struct]
     notes: bool = False
     """Whether it writes to the log."""
-    read: Callable[[bytes], Any]
-    """Reads arguments. Raises `ValueError`."""
     use: Callable[[AgentSession, Any], Awaitable[ToolAnswer]]
+
+    def read(self, data: bytes) -> Any:
+        """Return the arguments. Raises `ValueError`."""
+        found = msgspec.json.decode(data, type=self.arguments)
+        if isinstance(found, NoteArguments):
+            parse_note(bytes(members(data)["note"]))  # its kind may not have all its members
+        return found
 
 
 class LogArguments(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of `log`: fewer rows than elsewhere, for a model has to read them."""
 
     limit: Limit = 20
-
-
-class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of `diff`, of which one at most is there; without any it is the whole session."""
-
-    turns: Range | None = None
-    seq: Seqs | None = None
 
 
 class NoteArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,12 +154,6 @@ def _answer_of(answer: Struct, blocks: Sequence[Raw] = ()) -> ToolAnswer:
     return ToolAnswer(data, list(blocks))
 
 
-def _diff(view: View, request: ApiRequest) -> Differences:
-    query: DiffArguments = request.query
-    wanted = DiffQuery(turns=query.turns, seq=query.seq)
-    return diff_of(view, msgspec.structs.replace(request, query=wanted))
-
-
 async def _note(session: AgentSession, arguments: NoteArguments) -> ToolAnswer:
     return _answer_of(await session.note(arguments.note, arguments.id or "", arguments.head))
 
@@ -173,20 +163,6 @@ async def _recall(session: AgentSession, arguments: RecallArguments) -> ToolAnsw
     answer = _answer_of(found.recalled, found.blocks)
     await session.note(Recall(key=arguments.key), "", None)
     return answer
-
-
-def _reader(kind: type[Struct]) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(kind).decode
-
-
-_decode_note: Final = msgspec.json.Decoder(NoteArguments).decode
-
-
-def _read_note(data: bytes) -> NoteArguments:
-    """Return the arguments of `note`; a note with a member that its kind has not is none."""
-    found = _decode_note(data)
-    parse_note(bytes(members(data)["note"]))
-    return found
 
 
 TOOLS: Final = (
@@ -200,7 +176,6 @@ TOOLS: Final = (
         ),
         arguments=StateQuery,
         answer=SessionState,
-        read=_reader(StateQuery),
         use=_from_snapshot(state_of),
     ),
     Tool(
@@ -212,7 +187,6 @@ TOOLS: Final = (
         ),
         arguments=LogArguments,
         answer=LogPage,
-        read=_reader(LogArguments),
         use=_from_snapshot(log_of),
     ),
     Tool(
@@ -224,8 +198,7 @@ TOOLS: Final = (
         ),
         arguments=DiffArguments,
         answer=Differences,
-        read=_reader(DiffArguments),
-        use=_from_snapshot(_diff),
+        use=_from_snapshot(diff_of),
     ),
     Tool(
         name="dangling",
@@ -236,7 +209,6 @@ TOOLS: Final = (
         ),
         arguments=DanglingQuery,
         answer=DanglingPage,
-        read=_reader(DanglingQuery),
         use=_from_snapshot(dangling_of),
     ),
     Tool(
@@ -252,7 +224,6 @@ TOOLS: Final = (
         arguments=NoteArguments,
         answer=WrittenNote,
         notes=True,
-        read=_read_note,
         use=_note,
     ),
     Tool(
@@ -266,7 +237,6 @@ TOOLS: Final = (
         arguments=RecallArguments,
         answer=Recalled,
         notes=True,
-        read=_reader(RecallArguments),
         use=_recall,
     ),
 )

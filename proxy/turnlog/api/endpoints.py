@@ -55,6 +55,7 @@ from .parameters import (
     BadParameterError,
     CallQuery,
     DanglingQuery,
+    DiffArguments,
     DiffQuery,
     FullLogQuery,
     ListQuery,
@@ -208,12 +209,13 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
 
 def diff_of(view: View, request: ApiRequest) -> Differences:
     """Return the differences between two states of a session, or between two sessions."""
-    query: DiffQuery = request.query
+    query: DiffArguments = request.query
+    against = query.other if isinstance(query, DiffQuery) else None
     session = find_session(view, request.names["session"])
-    if sum(value is not None for value in (query.turns, query.seq, query.other)) > 1:
+    if sum(value is not None for value in (query.turns, query.seq, against)) > 1:
         raise BadParameterError("turns", "give only one of turns, seq and other")
-    if query.other is not None:
-        other = find_session(view, query.other)
+    if against is not None:
+        other = find_session(view, against)
         heads = head_of(view, session), head_of(view, other)
         return _differences(session_differences(view, request.saved, session, other, heads))
     name, found = "seq", read_text("seq", partial(seq_bounds, view, session), query.seq)

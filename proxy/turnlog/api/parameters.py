@@ -22,77 +22,45 @@ _MOST: Final = 10**18
 _LONGEST: Final = 1000
 _TIME: Final = "write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
 
+
+def _text(description: str, most: int = _LONGEST) -> Meta:
+    """Return what the schema says of a text that is not empty."""
+    return Meta(min_length=1, max_length=most, description=description)
+
+
+def _seq(description: str) -> Meta:
+    """Return what the schema says of the number of a commit."""
+    return Meta(ge=0, le=_MOST, description=description)
+
+
 Limit = Annotated[int, Meta(ge=1, le=1000, description="How many at most.")]
-Cursor = Annotated[int, Meta(ge=0, le=_MOST, description="`next` of the page before.")]
-After = Annotated[int, Meta(ge=0, le=_MOST, description="Attempts after this commit.")]
-Before = Annotated[int, Meta(ge=0, le=_MOST, description="Attempts before this commit.")]
-Around = Annotated[int, Meta(ge=0, le=_MOST, description="What surrounds this commit.")]
-Range = Annotated[
-    str, Meta(min_length=1, max_length=40, description="`3..7`, `-5..` (the last five) or `4`.")
-]
-Tool = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=_LONGEST,
-        description="A glob; with a `/` or a `.` in it also SERVER/TOOL or SERVER.TOOL.",
-    ),
-]
-Server = Annotated[
-    str, Meta(min_length=1, max_length=_LONGEST, description="One upstream, or a glob.")
-]
-Path = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=_LONGEST,
-        description="A glob: attempts that changed a file whose name matches.",
-    ),
-]
+Cursor = Annotated[int, _seq("`next` of the page before.")]
+After = Annotated[int, _seq("Attempts after this commit.")]
+Before = Annotated[int, _seq("Attempts before this commit.")]
+Around = Annotated[int, _seq("What surrounds this commit.")]
+Range = Annotated[str, _text("`3..7`, `-5..` (the last five) or `4`.", 40)]
+Tool = Annotated[str, _text("A glob; with a `/` or a `.` in it also SERVER/TOOL or SERVER.TOOL.")]
+Server = Annotated[str, _text("One upstream, or a glob.")]
+Path = Annotated[str, _text("A glob: attempts that changed a file whose name matches.")]
 FieldName = Annotated[StateField, Meta(description="A field of the state, or what changed it.")]
-At = Annotated[int, Meta(ge=0, le=_MOST, description="After this commit; else the newest state.")]
+At = Annotated[int, _seq("After this commit; else the newest state.")]
 Turn = Annotated[
     int, Meta(ge=-_MOST, le=_MOST, description="At the end of this turn; -1 is the newest.")
 ]
-Seqs = Annotated[
-    str,
-    Meta(min_length=1, max_length=40, description="From the state after commit A to B: `A..B`."),
-]
-Other = Annotated[
-    str, Meta(min_length=1, max_length=_LONGEST, description="Against this session's newest state.")
-]
-NoteId = Annotated[
-    str, Meta(min_length=1, max_length=512, description="A note with this id is written once.")
-]
+Seqs = Annotated[str, _text("From the state after commit A to B: `A..B`.", 40)]
+Other = Annotated[str, _text("Against this session's newest state.")]
+NoteId = Annotated[str, _text("A note with this id is written once.", 512)]
 Head = Annotated[
-    int,
-    Meta(
-        ge=0,
-        le=_MOST,
-        description="The newest commit that you have seen: needed where a fact is known already.",
-    ),
+    int, _seq("The newest commit that you have seen: needed where a fact is known already.")
 ]
-Asking = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=_LONGEST,
-        description="Attempts whose recorded input holds this text, in any case.",
-    ),
-]
-Trace = Annotated[
-    str, Meta(min_length=1, max_length=_LONGEST, description="Attempts of this trace.")
-]
+Asking = Annotated[str, _text("Attempts whose recorded input holds this text, in any case.")]
+Trace = Annotated[str, _text("Attempts of this trace.")]
 Payloads = Annotated[bool, Meta(description="With what went in and came out, as text.")]
 Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
 Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
 Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
-Since = Annotated[
-    str, Meta(min_length=1, max_length=40, description="From: `10m` ago, a date, or RFC 3339.")
-]
-Until = Annotated[
-    str, Meta(min_length=1, max_length=40, description="Up to and including: as `since`.")
-]
+Since = Annotated[str, _text("From: `10m` ago, a date, or RFC 3339.", 40)]
+Until = Annotated[str, _text("Up to and including: as `since`.", 40)]
 Why = Annotated[str, Meta(max_length=LONGEST_WHY, description="What the verdict rests on.")]
 
 
@@ -162,11 +130,16 @@ class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     field: FieldName | None = None
 
 
-class DiffQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a difference, of which one at most is there; without any it is the whole session."""
+class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `diff`, of which one at most is there; without any it is the whole session."""
 
     turns: Range | None = None
     seq: Seqs | None = None
+
+
+class DiffQuery(DiffArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a difference, of which one at most is there."""
+
     other: Other | None = None
 
 
