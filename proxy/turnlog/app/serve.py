@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from turnlog.api import application
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.command.command_endpoint import Commands
@@ -233,13 +235,15 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 
 
 def _target(name: str, upstream: UpstreamSettings) -> Target:
-    if not upstream.url:
-        return target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
-    proxy: HttpProxy | None = None
-    with suppress(ValueError):  # `unusable_proxies` has told of it
-        proxy = proxy_for(upstream.proxy, upstream.url.text, os.environ)
-    url, mask = upstream.url.text, mask_of(upstream.url)
-    return target_of(name, url, proxy=proxy, ca=upstream.ca, mask=mask)
+    if upstream.url:
+        proxy: HttpProxy | None = None
+        with suppress(ValueError):  # `unusable_proxies` has told of it
+            proxy = proxy_for(upstream.proxy, upstream.url.text, os.environ)
+        url, mask = upstream.url.text, mask_of(upstream.url)
+        target = target_of(name, url, proxy=proxy, ca=upstream.ca, mask=mask)
+    else:
+        target = target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
+    return structs.replace(target, transport=upstream.transport)
 
 
 def _proxy(

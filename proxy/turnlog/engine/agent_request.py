@@ -57,6 +57,7 @@ class Request:
         """Whether it posts; methods have a case, yet some server may not look at it."""
         self.route = route
         self.server = route.target.name
+        self.transport = route.target.transport
         self.fields = asked.head.fields
         self._text = asked.head.text
         self.connection = connection
@@ -93,8 +94,8 @@ class Request:
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         self.why = self.field(b"turnlog-why")
         """Why the caller makes the call, as its header says."""
-        self.speaks_mcp = False
-        """Whether a JSON-RPC message has come with it."""
+        self.is_at_endpoint = False
+        """Whether a JSON-RPC message has come with it: its path is that of an MCP endpoint."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
         self._meant: tuple[str, str, SessionHint] | None = None
@@ -117,7 +118,7 @@ class Request:
             return None
         other = copy(self)
         other.asked, other.route, other.kin = asked, route, self._kin(route)
-        other.speaks_mcp = False
+        other.is_at_endpoint = False
         vars(other).pop("target", None)
         return other
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from turnlog.core.pins import COMMAND
 from turnlog.settings.http_proxies import HttpProxy
+from turnlog.settings.model import Transport
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.wire.http.reference import origin_of, resolved
 
@@ -51,6 +52,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """File of the certificates that its own is checked against; empty for the system's."""
     mask: UrlMask | None = None
     """What is shown of path and query; `None` where they are shown as they are."""
+    transport: Transport = Transport.AUTO
 
     @property
     def own_origin(self) -> str:

@@ -38,45 +38,42 @@ _MCP: Final = Transport.MCP
 
 
 async def read_exchange(
-    down: Downstream, context: Context, request: Request, transport: Transport
+    down: Downstream, context: Context, request: Request
 ) -> tuple[McpExchange | PlainCall, Content]:
     """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
-        return exchange_of(context, request, body, transport), body
+        return exchange_of(context, request, body), body
     size, book = max(down.length, 0), context.rules.book
-    closes = transport is not _HTTP and book.denies_unreadable(request.server)
-    denied = (
-        _denied(context, request, body[:START], size, transport, whole=False) if closes else None
-    )
+    closes = request.transport is not _HTTP and book.denies_unreadable(request.server)
+    denied = _denied(context, request, body[:START], size, whole=False) if closes else None
     if denied is not None:
         return denied, down.rest(body)
-    asks = closes and _may_ask(context, request, body[:START], transport)
-    if not asks and _passes_by(context, request, transport):
+    asks = closes and _may_ask(context, request, body[:START])
+    if not asks and _passes_by(context, request):
         return McpExchange(context, request, ()), down.rest(body)
-    if asks or (request.is_post and transport is not _HTTP):
+    if asks or (request.is_post and request.transport is not _HTTP):
         start = start_of(body)
-        if start is not None or asks or _means_mcp(request, transport):
-            return await _large(down, context, request, start, body, transport)
+        if start is not None or asks or _means_mcp(request):
+            return await _large(down, context, request, start, body)
     return PlainCall(context, request, body[:START], size, whole=False), down.rest(body)
 
 
-def exchange_of(
-    context: Context, request: Request, body: bytes, transport: Transport
-) -> McpExchange | PlainCall:
+def exchange_of(context: Context, request: Request, body: bytes) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    asks = closes = transport is not _HTTP and context.rules.book.denies_unreadable(request.server)
+    may_be_mcp, book = request.transport is not _HTTP, context.rules.book
+    asks = closes = may_be_mcp and book.denies_unreadable(request.server)
     if closes:
-        denied = _denied(context, request, body, len(body), transport)
+        denied = _denied(context, request, body, len(body))
         if denied is not None:
             return denied
-        asks = bool(body) and _may_ask(context, request, body, transport)
-    if not (asks or request.is_post) and _passes_by(context, request, transport):
+        asks = bool(body) and _may_ask(context, request, body)
+    if not (asks or request.is_post) and _passes_by(context, request):
         return McpExchange(context, request, ())
-    exchange: McpExchange | None = None
-    if asks or (request.is_post and transport is not _HTTP):
-        exchange = _mcp(context, request, body, transport, closes=closes)
-    return exchange or PlainCall(context, request, body, len(body))
+    found = None
+    if asks or (request.is_post and may_be_mcp):
+        found = _mcp(context, request, body, closes=closes)
+    return found or PlainCall(context, request, body, len(body))
 
 
 def _denied(
@@ -84,7 +81,6 @@ def _denied(
     request: Request,
     body: bytes,
     size: int,
-    transport: Transport,
     *,
     whole: bool = True,
 ) -> PlainCall | None:
@@ -93,27 +89,27 @@ def _denied(
     if _is_preflight(request):
         return None
     plain = PlainCall(context, request, body, size, whole=whole)
-    at_endpoint = _is_endpoint(context, request, transport)
+    at_endpoint = _is_endpoint(context, request)
     return plain if plain.is_denied(at_endpoint=at_endpoint) else None
 
 
-def _is_endpoint(context: Context, request: Request, transport: Transport) -> bool:
+def _is_endpoint(context: Context, request: Request) -> bool:
     """Return whether a request goes to where its server speaks MCP, as far as its path tells."""
     route = request.route
-    if transport is _MCP or route.target.is_command or request.channel is not None:
+    if request.transport is _MCP or route.target.is_command or request.channel is not None:
         return True
     is_usual = route.path == route.target.path or _is_usual(normalized_path(route.path))
     return is_usual or context.endpoints.knows(route)
 
 
-def _may_ask(context: Context, request: Request, body: bytes, transport: Transport) -> bool:
+def _may_ask(context: Context, request: Request, body: bytes) -> bool:
     """Return whether a rule may deny a call that a server may read in a body, or in its start."""
     if not context.rules.book.may_deny_tool_calls(request.server):
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
     if not text or may_hold_call(text):
         return True
-    return _is_endpoint(context, request, transport) and is_unreadable(text)
+    return _is_endpoint(context, request) and is_unreadable(text)
 
 
 async def _large(
@@ -122,7 +118,6 @@ async def _large(
     request: Request,
     start: Message | None,
     body: bytes,
-    transport: Transport,
 ) -> tuple[McpExchange | PlainCall, Content]:
     """Read a large body, of which `start` says what it is if that stands there, as far as can be held."""
     more, whole = await down.read(MCP_LIMIT - len(body))
@@ -135,13 +130,13 @@ async def _large(
         return exchange, down.rest(body)
     text = request.decoded(body)
     content = parse(text, most=BATCH_LIMIT)
-    if _is_closed(context, request, content, text, transport):
+    if _is_closed(context, request, content, text):
         return McpExchange(context, request, (as_call(content),), len(body), start=text), body
     if messages := messages_of(content):
         context.endpoints.learn(request.route)
         as_batch = isinstance(content, Batch)
         return McpExchange(context, request, messages, len(body), as_batch), body
-    if start is None and not _must_be_mcp(request, content, transport):
+    if start is None and not _must_be_mcp(request, content):
         return PlainCall(context, request, body, len(body)), body
     unreadable = (structs.replace(said, flags=as_call(content).flags),)
     return McpExchange(context, request, unreadable, size=len(body), start=text), body
@@ -154,16 +149,17 @@ def _named(request: Request) -> Message:
     return Message(kind=Kind.REQUEST, method=method, params=Raw(b'{"name":%b}' % name))
 
 
-def _passes_by(context: Context, request: Request, transport: Transport) -> bool:
+def _passes_by(context: Context, request: Request) -> bool:
     """Return whether a request is no call, whatever it holds: listening, ending a session, discovery,
     a preflight, a probe of an MCP endpoint."""
     if request.is_post:
         return False
     if _is_preflight(request):
         return True
-    if transport is _HTTP:
+    if request.transport is _HTTP:
         return False
-    if transport is _MCP or request.asked.head.speaks_mcp or context.endpoints.knows(request.route):
+    speaks_mcp = request.transport is _MCP or request.asked.head.speaks_mcp
+    if speaks_mcp or context.endpoints.knows(request.route):
         return True
     # Probes mostly come before the first message, which would tell what the path is.
     return _is_usual(request.route.path) and request.method in _PROBING
@@ -181,35 +177,31 @@ def _is_preflight(request: Request) -> bool:
     return asks and request.method == "OPTIONS"
 
 
-def _means_mcp(request: Request, transport: Transport) -> bool:
+def _means_mcp(request: Request) -> bool:
     """Return whether a body is meant to hold JSON-RPC, whatever is in it."""
     named = any(name.startswith(b"mcp-") for name in request.fields)
-    return named or transport is _MCP
+    return named or request.transport is _MCP
 
 
-def _must_be_mcp(
-    request: Request, content: Message | Batch | Malformed, transport: Transport
-) -> bool:
+def _must_be_mcp(request: Request, content: Message | Batch | Malformed) -> bool:
     """Return whether a body that holds no JSON-RPC 2.0 was meant to."""
-    if transport is _MCP:
+    if request.transport is _MCP:
         return True
     is_other = isinstance(content, Malformed) and content.reason is Defect.NOT_JSONRPC
-    return _means_mcp(request, transport) and not is_other
+    return _means_mcp(request) and not is_other
 
 
-def _mcp(
-    context: Context, request: Request, body: bytes, transport: Transport, *, closes: bool
-) -> McpExchange | None:
+def _mcp(context: Context, request: Request, body: bytes, *, closes: bool) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none."""
     text = request.decoded(body) if request.coding else body
     content = parse(text, most=BATCH_LIMIT)
-    is_closed = closes and _is_closed(context, request, content, text, transport)
+    is_closed = closes and _is_closed(context, request, content, text)
     if not is_closed and (messages := messages_of(content)):
-        if not request.speaks_mcp:
-            request.speaks_mcp = True
+        if not request.is_at_endpoint:
+            request.is_at_endpoint = True
             context.endpoints.learn(request.route)
         return McpExchange(context, request, messages, len(body), isinstance(content, Batch))
-    must_be = isinstance(content, Malformed) and _must_be_mcp(request, content, transport)
+    must_be = isinstance(content, Malformed) and _must_be_mcp(request, content)
     if is_closed or must_be:
         unreadable = (as_call(content),)
         return McpExchange(context, request, unreadable, size=len(body), start=text)
@@ -221,11 +213,10 @@ def _is_closed(
     request: Request,
     content: Message | Batch | Malformed,
     text: bytes,
-    transport: Transport,
 ) -> bool:
     """Return whether a text is denied because a server may find a call in it that was not read there."""
     if not context.rules.book.may_deny_tool_calls(request.server):
         return False
     if not text or is_doubtful(content, text):
         return True
-    return _is_endpoint(context, request, transport) and is_unreadable(text)
+    return _is_endpoint(context, request) and is_unreadable(text)

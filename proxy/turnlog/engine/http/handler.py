@@ -111,13 +111,12 @@ class Handler:
     async def _handle(self, down: Downstream, request: Request) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
         context, route = self._context, request.route
-        transport = self._settings.upstreams[request.server].transport
         content: Content
         if isinstance(down.content, bytes):  # mostly all of it came with the head
             content = down.content
-            exchange = exchange_of(context, request, content, transport)
+            exchange = exchange_of(context, request, content)
         else:
-            exchange, content = await read_exchange(down, context, request, transport)
+            exchange, content = await read_exchange(down, context, request)
         try:
             await exchange.begin()
         except Repeated as repeated:
