@@ -9,11 +9,13 @@ from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.engine.call_driver import CallDriver, guarded_terms
+from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.duplicate_index import DuplicateIndex
+from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
 from turnlog.observe.events import CallBug
-from turnlog.record.attempt import AnswerFacts, Ask, DuplicateLinks
+from turnlog.record.attempt import AnswerFacts
 
 
 @pytest.fixture
@@ -22,20 +24,24 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
         yield made
 
 
-def guarded(one: Bench, asked: Ask) -> CallDriver:
-    """Return what drives a call that others can ask for, before it begins."""
-    terms = guarded_terms(asked, NeverTwice(), waits=True, stateless=False, is_findable=True)
-    return CallDriver(asked, terms, one.recorder, one.time.clock())
+async def begun(one: Bench) -> GuardedCall:
+    """Return a call that others can ask for, whose intent is queued."""
+    index = DuplicateIndex(
+        one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
+    )
+    asked = ask(session(), one.recorder.new_call(), is_named=True)
+    call = guarded(index, asked, stateless=False)
+    assert call is not None
+    await call.decided()
+    call.begins(await one.recorder.begin(call.ask))
+    return call
 
 
 async def ended(one: Bench) -> CallDriver:
     """Return a call that has ended, and that others can ask for."""
-    asked = ask(
-        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
-    )
-    driver = guarded(one, asked)
-    attempt = await one.recorder.begin(asked)
-    driver.begins(attempt)
+    driver = await begun(one)
+    attempt = driver.attempt
+    assert attempt is not None
     ticket = one.recorder.end(attempt, succeeded(), AnswerFacts())
     assert ticket is not None
     await ticket.done()
@@ -63,12 +69,9 @@ async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_note
 async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_on(
     one: Bench,
 ) -> None:
-    asked = ask(
-        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
-    )
-    driver = guarded(one, asked)
-    attempt = await one.recorder.begin(asked)
-    driver.begins(attempt)
+    driver = await begun(one)
+    attempt = driver.attempt
+    assert attempt is not None
     driver.on_over()  # its own stream has ended
     assert driver.seen().ending is None
     clock = asyncio.get_running_loop().time
@@ -103,11 +106,7 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
 
 
 async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
-    asked = ask(
-        session(), one.recorder.new_call(), links=DuplicateLinks(same=b"same call"), is_named=True
-    )
-    driver = guarded(one, asked)
-    driver.begins(await one.recorder.begin(asked))
+    driver = await begun(one)
     driver.on_delivered()
     driver.on_over()  # its own stream has ended, without the response
     driver.on_left()
@@ -136,9 +135,7 @@ async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_t
 
 
 async def test_what_cannot_happen_to_a_call_ends_that_call_and_is_logged(one: Bench) -> None:
-    asked = ask(session(), one.recorder.new_call())
-    driver = guarded(one, asked)
-    driver.begins(await one.recorder.begin(asked))
+    driver = await begun(one)
     driver.feed(Woken())
     assert driver.is_over
     (bug,) = [each for each in one.log.events if isinstance(each, CallBug)]

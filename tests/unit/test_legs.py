@@ -12,7 +12,7 @@ from turnlog.core.kinds import Status
 from turnlog.engine.call_registry import CallRegistry
 from turnlog.engine.concurrency import Limiter
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.deduplication import Deduplicator
+from turnlog.engine.duplicate_index import DuplicateIndex
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.continuations import Continuations
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
@@ -42,7 +42,7 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
-        deduplicator=Deduplicator(
+        duplicate_index=DuplicateIndex(
             one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()
         ),
         redactor=Redactor(),

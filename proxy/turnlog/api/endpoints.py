@@ -250,7 +250,9 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
     )
-    row = await resolve(context.store, request.names["call"], claim, runs=context.deduplicator.runs)
+    row = await resolve(
+        context.store, request.names["call"], claim, runs=context.duplicate_index.runs
+    )
     context.log.emit(
         CallResolved(
             session=row.session,

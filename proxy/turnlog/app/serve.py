@@ -166,7 +166,7 @@ class Proxy:
         await self._handler.idle(GRACE)
         unfinished = self._handler.in_flight
         await self.server.stop(_CANCEL_TIME)
-        await self._context.deduplicator.stop()
+        await self._context.duplicate_index.end_all()
         end(self._context, self._context.calls.everything_detached(), ErrorKind.OUTCOME_UNKNOWN)
         return ProxyStopped(
             unfinished=unfinished, duration_ns=self._context.clock.monotonic() - started

@@ -1,12 +1,14 @@
 """Drives one call: turns what happens to it into events, and carries out what `exchange.call` decides."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
+
+from msgspec import Struct
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, ErrorKind, Flag
+from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallerState, CallMachine, Commands, InvalidEvent, Stage, Terms
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
@@ -99,16 +101,26 @@ class _Nobody:
 _NOBODY: Final = _Nobody()
 
 
+class Unsent(Struct, frozen=True):
+    """What becomes of a call that is not sent, because of an earlier one."""
+
+    attempt: Attempt
+    """The call's only one, with its ending."""
+    answer: OwnAnswer | None
+    """The earlier call's; `None` where turnlog says something itself."""
+    sentence: str
+
+
 class CallDriver:
     """One call under way, or lately ended. Points in time are in seconds, on the monotonic clock."""
 
     # Most calls keep these, and are made faster when they need not set them.
     is_guarded: bool
     """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+    unsent: Unsent | None = None
+    """What its caller gets where it is not sent, because of an earlier one."""
     found_by: tuple[bytes, ...] = ()
     """Links by which it is found."""
-    on_ended: "Callable[[CallDriver], None] | None" = None
-    """Called at the end of each attempt."""
     attempt: Attempt | None = None
     """The latest one."""
     kept: OwnAnswer | None = None
@@ -124,6 +136,8 @@ class CallDriver:
     _carrier: Carrier = _NOBODY
     _failure: Failure | None = None
     """Why the caller's time is over, while it is told."""
+    _joiners: tuple[asyncio.Event, ...] = ()
+    """Set at its end, for other calls that wait for its answer."""
     _ended: asyncio.Event | None = None
     """Set at its end, where somebody waits for it."""
     _left: asyncio.Event | None = None
@@ -138,7 +152,6 @@ class CallDriver:
         clock: Clock,
         *,
         attempt: Attempt | None = None,
-        found_by: tuple[bytes, ...] = (),
     ) -> None:
         """`attempt` is the first one, where its intent is queued already."""
         self.ask = ask
@@ -152,7 +165,6 @@ class CallDriver:
             recording = Stage.RECORDING
             self.call = CallMachine(terms, now, number, recording, given=number, past=past)
         else:
-            self.found_by = found_by
             self.call = CallMachine(terms, now, number - 1, past=past)
 
     # -- what is known of it ----------------------------------------------------------------
@@ -221,9 +233,7 @@ class CallDriver:
 
     def seen(self) -> EarlierCall:
         """Return what a later call that asks the same has to know of it."""
-        return self.call.seen(
-            self._clock.monotonic() / 1e9, is_repeat=Flag.REPEAT_OF_UNKNOWN in self.ask.flags
-        )
+        return self.call.seen(self._clock.monotonic() / 1e9)
 
     # -- events of whoever carries it -------------------------------------------------------
 
@@ -231,8 +241,6 @@ class CallDriver:
         """Set the attempt whose intent was queued."""
         self.attempt = attempt
         attempt.driver = self
-        if self.call.stage is Stage.NEW:
-            self.feed(ev.Begin())
 
     def carried_by(self, carrier: Carrier) -> None:
         """Set who carries it out."""
@@ -246,7 +254,7 @@ class CallDriver:
             self._on_bug(event)
             return ()
         for command in commands:
-            if (action := _ACTIONS.get(type(command))) is not None:
+            if (action := self.ACTIONS.get(type(command))) is not None:
                 action(self, command)
         return commands
 
@@ -265,8 +273,6 @@ class CallDriver:
         else:
             judged = self._judged(attempt, ending, ours=ours)
         commands = self.feed(judged)
-        if self.on_ended is not None:
-            self.on_ended(self)
         outcome = commands[0] if commands else ev.AppendOutcome()
         assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
         attempt.yields = not outcome.is_told and self.call.stage is not Stage.WAITING
@@ -387,13 +393,15 @@ class CallDriver:
             self._ended = asyncio.Event()
         await self._ended.wait()
 
-    async def joined(self) -> None:
-        """Wait for its answer, beside its caller or in its place."""
+    def join(self, ended: asyncio.Event) -> None:
+        """Wait for its answer, beside its caller or in its place: set `ended` at its end."""
+        self._joiners = (*self._joiners, ended)
         self.feed(ev.JoinerCame())
-        try:
-            await self.ended()
-        finally:
-            self.feed(ev.JoinerLeft())
+
+    def leave(self, ended: asyncio.Event) -> None:
+        """Wait for its answer no more."""
+        self._joiners = tuple(each for each in self._joiners if each is not ended)
+        self.feed(ev.JoinerLeft())
 
     def close(self) -> None:
         """Mark a call as over that no later one can ask for."""
@@ -405,7 +413,7 @@ class CallDriver:
 
     def shrink(self) -> None:
         """Release what is not needed after the end: many calls are remembered."""
-        self._carrier, self.on_ended = _NOBODY, None
+        self._carrier = _NOBODY
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask
@@ -471,24 +479,24 @@ class CallDriver:
 
     def do_close(self, _: ev.Close) -> None:
         """Wake those that wait for its end."""
-        if self._ended is not None:
-            self._ended.set()
+        for each in (self._ended, *self._joiners):
+            if each is not None:
+                each.set()
 
-
-_ACTIONS: Final[dict[type, Callable[[CallDriver, Any], None]]] = {
-    ev.Note: CallDriver.do_note,
-    ev.Arm: CallDriver.do_arm,
-    ev.Disarm: CallDriver.do_disarm,
-    ev.Send: CallDriver.do_send,
-    ev.Rest: CallDriver.do_rest,
-    ev.Release: CallDriver.do_release,
-    ev.Dequeue: CallDriver.do_dequeue,
-    ev.Tell: CallDriver.do_tell,
-    ev.Fail: CallDriver.do_fail,
-    ev.TakeBack: CallDriver.do_take_back,
-    ev.Drop: CallDriver.do_drop,
-    ev.Close: CallDriver.do_close,
-}
+    ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        ev.Note: do_note,
+        ev.Arm: do_arm,
+        ev.Disarm: do_disarm,
+        ev.Send: do_send,
+        ev.Rest: do_rest,
+        ev.Release: do_release,
+        ev.Dequeue: do_dequeue,
+        ev.Tell: do_tell,
+        ev.Fail: do_fail,
+        ev.TakeBack: do_take_back,
+        ev.Drop: do_drop,
+        ev.Close: do_close,
+    }
 
 
 _PLAIN: Final = {
@@ -516,7 +524,13 @@ def unguarded_terms(ask: Ask, *, waits: bool) -> Terms:
 
 
 def guarded_terms(
-    ask: Ask, limits: NeverTwice, *, waits: bool, stateless: bool, is_findable: bool
+    ask: Ask,
+    limits: NeverTwice,
+    *,
+    waits: bool,
+    stateless: bool,
+    is_findable: bool,
+    may_doubt: bool = False,
 ) -> Terms:
     """Return what rules and protocol say of a call that must not happen twice.
 
@@ -544,4 +558,8 @@ def guarded_terms(
         ),
         outlives_limits=stays,
         limits=limits,
+        on_duplicate=policy.on_duplicate,
+        slower_than=policy.replay_if_slower_than,
+        waits_for_earlier=min(policy.timeout.response, policy.timeout.total),
+        may_doubt=may_doubt,
     )

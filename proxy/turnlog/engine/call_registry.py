@@ -6,11 +6,11 @@ answers on another stream of the same protocol session, further legs, the end of
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from turnlog.record.attempt import Attempt
+from turnlog.record.attempt import Attempt, Driver
 from turnlog.record.deadlines import Deadlines
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
@@ -25,29 +25,6 @@ Scope = tuple[str, str]
 _NONE: Final[dict[str, list[Attempt]]] = {}
 
 
-class Joiner:
-    """A call that waits for an earlier one, until its caller takes it back."""
-
-    def __init__(self, kin: str) -> None:
-        self.kin = kin
-        self._scope = asyncio.timeout(None)
-        self.has_left = False
-        """Whether its caller took it back."""
-
-    def leave(self) -> None:
-        """End its wait."""
-        self.has_left = True
-        self._scope.reschedule(asyncio.get_running_loop().time())
-
-    async def wait(self, joined: Awaitable[None]) -> None:
-        """Wait for the earlier call. Raises what waiting for it does, and `TimeoutError` where its caller
-        took it back."""
-        async with self._scope:
-            await joined
-        if self.has_left:  # just when the wait was over
-            raise TimeoutError
-
-
 class CallRegistry:
     """Attempts without an outcome, and calls that wait for another leg."""
 
@@ -56,8 +33,8 @@ class CallRegistry:
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
         self._resting: dict[tuple[Scope, str], Attempt] = {}
-        self._joining: dict[tuple[Scope, str], list[Joiner]] = {}
-        """Those that wait for an earlier call; their servers never heard of them."""
+        self._joining: dict[tuple[Scope, str], list[tuple[str, Driver]]] = {}
+        """Those that wait for an earlier call, with `Attempt.kin`; their servers never heard of them."""
         self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Deadlines]]] = OrderedDict()
         """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
 
@@ -87,14 +64,14 @@ class CallRegistry:
             del self._open[scope]
 
     @contextmanager
-    def joining(self, scope: Scope, id_key: str, joiner: Joiner) -> Generator[None]:
+    def joining(self, scope: Scope, id_key: str, kin: str, call: Driver) -> Generator[None]:
         """Register a call that waits for an earlier one, within the block."""
         waiting = self._joining.setdefault((scope, id_key), [])
-        waiting.append(joiner)
+        waiting.append((kin, call))
         try:
             yield
         finally:
-            waiting.remove(joiner)
+            waiting.remove((kin, call))
             if not waiting:
                 del self._joining[scope, id_key]
 
@@ -107,13 +84,13 @@ class CallRegistry:
         if not waiting and kin and not self._named(scope, id_key):
             waiting = [
                 each
-                for (_, its), joiners in self._joining.items()
-                for each in joiners
-                if its == id_key and each.kin == kin
+                for (_, its), calls in self._joining.items()
+                for each in calls
+                if its == id_key and each[0] == kin
             ]
             waiting = waiting if len(waiting) == 1 else ()
         if waiting:
-            waiting[-1].leave()
+            waiting[-1][1].on_cancelled()
         return bool(waiting)
 
     def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:

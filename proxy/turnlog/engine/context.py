@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from turnlog.engine.duplicates.deduplication import Deduplicator
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.tools.definition_writer import DefinitionWriter
@@ -23,6 +22,7 @@ from turnlog.transport.routes import Endpoints
 from .agent_request import Digest
 from .call_registry import CallRegistry
 from .concurrency import Limiter
+from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Sessions
 from .upstream_health import Health
 
@@ -34,7 +34,7 @@ class Context(Struct, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
-    deduplicator: Deduplicator
+    duplicate_index: DuplicateIndex
     redactor: Redactor
     saved_states: SavedStates
     """States of sessions that were worked out before."""

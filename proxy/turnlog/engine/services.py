@@ -15,7 +15,6 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable, vendor_headers
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
-from turnlog.engine.duplicates.deduplication import Deduplicator
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.tools.definition_writer import DefinitionWriter
@@ -54,6 +53,7 @@ from turnlog.transport.routes import Endpoints
 from .call_registry import CallRegistry
 from .concurrency import Limiter
 from .context import Context
+from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Sessions
 from .rules_reload import Reloader
 from .upstream_health import Health
@@ -208,7 +208,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
         recorder=recorder,
-        deduplicator=Deduplicator(
+        duplicate_index=DuplicateIndex(
             store,
             recorder,
             settings.never_twice,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.classify import (
     EarlierAttempts,
@@ -20,11 +20,19 @@ from turnlog.core.classify import (
     with_attempt,
 )
 from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
-from turnlog.rules.model import OnDisconnect, Retry
+from turnlog.rules.model import OnDisconnect, OnDuplicate, Retry
 from turnlog.rules.retry import EndedAttempt, RetryIn, StopReason, decide_retry, may_still_run
 
 from . import events as ev
-from .duplicates import CANCELLED_LIFE, EarlierCall, NeverTwice
+from .duplicates import (
+    CANCELLED_LIFE,
+    DuplicateAction,
+    EarlierCall,
+    Likeness,
+    NeverTwice,
+    NewCall,
+    decide_duplicate,
+)
 
 Commands = tuple[ev.Command, ...]
 _NOTHING: Final[Commands] = ()
@@ -39,6 +47,13 @@ class Stage(StrEnum):
     """How far the latest attempt is."""
 
     NEW = "new"
+    """Earlier calls are looked for; nothing is recorded."""
+    DOUBTING = "doubting"
+    """It is found out whether the caller has given the earlier call up, which runs."""
+    JOINING = "joining"
+    """It waits for the end of the earlier call."""
+    REPLAYED = "replayed"
+    """It was not sent, and got the answer of the earlier call."""
     RECORDING = "recording"
     """Its intent is being written; nothing was sent."""
     QUEUED = "queued"
@@ -71,7 +86,22 @@ class CallerState(StrEnum):
     ANSWERED = "answered"
 
 
-NEW, RECORDING, QUEUED, CHECKING, SENT, SETTLING, WAITING, WITHDRAWN, ENDED, OPEN, DONE = Stage
+(
+    NEW,
+    DOUBTING,
+    JOINING,
+    REPLAYED,
+    RECORDING,
+    QUEUED,
+    CHECKING,
+    SENT,
+    SETTLING,
+    WAITING,
+    WITHDRAWN,
+    ENDED,
+    OPEN,
+    DONE,
+) = Stage
 HERE, CANCELLED, GONE, ANSWERED = CallerState
 _CANCELLED: Final = ErrorKind.CANCELLED_BY_CALLER
 
@@ -100,6 +130,13 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     outlives_limits: bool = False
     """Whether it runs on when its caller's time is over."""
     limits: NeverTwice = NeverTwice()
+    on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    slower_than: float = inf
+    """A slower answer is given again even if it was delivered."""
+    waits_for_earlier: float = inf
+    """For how long it may wait for an earlier call."""
+    may_doubt: bool = False
+    """Whether a caller may give a call up on another connection than it makes the next one."""
 
 
 class InvalidEvent(Exception):
@@ -127,6 +164,18 @@ class CallMachine(Struct, eq=False):
     ended_at: float = 0.0
     given: int = 0
     """The number of the attempt whose answer is the caller's, unless another one follows."""
+    _is_certain: bool = False
+    """Whether it was found out whether the caller has given an earlier call up."""
+    _is_alone: bool = False
+    """Whether no earlier call is waited for any more."""
+    _earlier: int = 0
+    """The place of the earlier call that was waited for last, among those found."""
+    _waits_since: float | None = None
+    """When it began to wait for an earlier call."""
+    _has_joined: bool = False
+    """Whether it has waited for an earlier call's answer, and not only for its end."""
+    _is_repeat: bool = False
+    """Whether it was sent although nobody knew what an earlier one had done."""
     _is_again: bool = False
     """Whether the latest attempt is not the first one."""
     _left_at: float = 0.0
@@ -167,7 +216,12 @@ class CallMachine(Struct, eq=False):
     @property
     def is_over(self) -> bool:
         """Whether nobody carries it out any more; an answer may yet come on another stream."""
-        return self.stage is DONE or self.stage is OPEN
+        return self.stage is DONE or self.stage is OPEN or self.stage is REPLAYED
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it waits until it is decided whether it is sent."""
+        return self.stage is JOINING or self.stage is DOUBTING
 
     @property
     def overall(self) -> Ending | None:
@@ -188,11 +242,8 @@ class CallMachine(Struct, eq=False):
         """Count a guessed caller that is gone as well as the caller."""
         self._left_at = now
 
-    def seen(self, now: float, *, is_repeat: bool) -> EarlierCall:
-        """Return what a later call that asks the same has to know of this one.
-
-        `is_repeat`: whether it was sent although nobody knew what one before had done.
-        """
+    def seen(self, now: float) -> EarlierCall:
+        """Return what a later call that asks the same has to know of this one."""
         answered = self.stage is ENDED and not self.has_given_up and self._is_whole
         cancelled = self.cancelled_at
         return EarlierCall(
@@ -201,8 +252,9 @@ class CallMachine(Struct, eq=False):
             ended=now - self.ended_at if self.is_over else 0.0,
             abandoned=self.caller is GONE,
             cancelled=None if cancelled is None else now - cancelled,
+            is_carried=not self.is_over,
             delivered=self.caller is ANSWERED or answered,
-            repeats=is_repeat,
+            repeats=self._is_repeat,
         )
 
     @property
@@ -210,15 +262,109 @@ class CallMachine(Struct, eq=False):
         """Whether the server's whole answer is here: what a stream holds behind it is no part of it."""
         return self.last is not None and self.last.phase is Phase.DONE and self.terms.retry is None
 
+    # -- beside an earlier call that is the same ---------------------------------------------
+
+    def on_begin(self, _: ev.Begin, __: float) -> Commands:
+        return (ev.LookUp(),)
+
+    def on_looked_up(self, event: ev.LookedUp, now: float) -> Commands:
+        for place, earlier in enumerate(event.found):
+            action = self._treatment(earlier, now)
+            if action is DuplicateAction.FORWARD:
+                if self._is_doubtful(earlier):
+                    self.stage = DOUBTING
+                    return (ev.MakeCertain(place),)
+            elif action is DuplicateAction.AGAIN:
+                self._is_repeat = True
+                break
+            elif action is DuplicateAction.JOIN or action is DuplicateAction.WAIT:
+                return self._wait(action, place, now)
+            else:
+                return (self._withhold(action, place, now),)
+        self.number = self.given = self.number + 1
+        self.stage = RECORDING
+        return (ev.AppendIntent(self.number, is_repeat=self._is_repeat),)
+
+    def _treatment(self, earlier: EarlierCall, now: float) -> DuplicateAction:
+        terms, since = self.terms, self._waits_since
+        if self._has_joined and earlier.likeness is not Likeness.GUESSED:
+            # Who waited for an answer has not had it, whoever else has; and of several that waited
+            # for a call which failed, one makes it anew.
+            earlier = structs.replace(earlier, delivered=False, abandoned=True, settling=False)
+        asked = NewCall(
+            effect=terms.effect,
+            on_duplicate=terms.on_duplicate,
+            keyed=earlier.keyed,
+            slower_than=terms.slower_than,
+            waited=0.0 if since is None else now - since,
+        )
+        return decide_duplicate(earlier, asked, terms.limits)
+
+    def _is_doubtful(self, earlier: EarlierCall) -> bool:
+        """Return whether the caller may have given up an earlier call beside which this one would be sent."""
+        if self._is_certain or not (self.terms.may_doubt and earlier.is_carried):
+            return False
+        passes = self.terms.on_duplicate is OnDuplicate.PASS
+        return not passes or earlier.likeness is Likeness.GUESSED
+
+    def _wait(self, action: DuplicateAction, place: int, now: float) -> Commands:
+        if self._is_alone:
+            return (self._withhold(DuplicateAction.UNKNOWN, place, now),)
+        if self._waits_since is None:
+            self._waits_since = now
+        self.stage, self._earlier = JOINING, place
+        self._has_joined = self._has_joined or action is DuplicateAction.JOIN
+        left = self._waits_since + self.terms.waits_for_earlier - now
+        return (ev.Join(place, max(left, 0.0)),)
+
+    def _withhold(self, action: DuplicateAction, place: int, now: float) -> ev.Command:
+        self.stage = REPLAYED if action is DuplicateAction.REPLAY else DONE
+        since, self.ended_at = self._waits_since, now
+        return ev.Withhold(action, place, None if since is None else now - since)
+
+    def on_certain(self, _: ev.CertaintyCame, __: float) -> Commands:
+        self.stage, self._is_certain = NEW, True
+        return (ev.LookUp(),)
+
+    def on_earlier_ended(self, _: ev.EarlierEnded, __: float) -> Commands:
+        self.stage = NEW
+        return (ev.StopWaiting(), ev.LookUp())
+
+    def on_server_gone(self, _: ev.ServerGone, __: float) -> Commands:
+        self._is_alone = True
+        return _NOTHING
+
+    def on_waited_too_long(self, _: ev.Expired, now: float) -> Commands:
+        return self._wait_no_more(DuplicateAction.LATE, now)
+
+    def on_left_waiting(self, _: ev.Left | ev.Cancelled, now: float) -> Commands:
+        self.caller = GONE
+        return self._wait_no_more(DuplicateAction.LEFT, now)
+
+    def on_stopped_waiting(self, _: ev.Stopped, now: float) -> Commands:
+        return self._wait_no_more(DuplicateAction.STOPPED, now)
+
+    def _wait_no_more(self, action: DuplicateAction, now: float) -> Commands:
+        return (ev.StopWaiting(), self._withhold(action, self._earlier, now))
+
+    def on_given_up_unrecorded(self, _: ev.Event, now: float) -> Commands:
+        """End a call of which nothing is recorded."""
+        self.caller, self.stage, self.ended_at = GONE, DONE, now
+        return _NOTHING
+
+    def on_replay_delivered(self, _: ev.Delivered, __: float) -> Commands:
+        return _NOTHING if self.caller is GONE else (ev.CreditEarlier(delivered=True),)
+
+    def on_replay_cancelled(self, _: ev.CancelledLate, __: float) -> Commands:
+        self.caller = GONE
+        return (ev.CreditEarlier(delivered=False),)
+
     # -- before anything is sent ------------------------------------------------------------
 
-    def on_begin(self, _: ev.Begin | ev.Woken, __: float) -> Commands:
-        self.stage, self.number = RECORDING, self.number + 1
-        if self.last is None:
-            self.given = self.number
-        else:
-            self.past, self.last = with_attempt(self.past, self.last), None
-            self._is_again = True
+    def on_woken(self, _: ev.Woken, __: float) -> Commands:
+        assert self.last is not None  # another one follows it
+        self.past, self.last = with_attempt(self.past, self.last), None
+        self.stage, self.number, self._is_again = RECORDING, self.number + 1, True
         return (ev.AppendIntent(self.number),)
 
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
@@ -253,8 +399,6 @@ class CallMachine(Struct, eq=False):
 
     def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
         self.stage = ENDED
-        if not self._is_again:
-            return (ev.Refuse(),)
         return (ev.Release(self.given, StopReason.UNRECORDED),)
 
     def on_left_unsent(self, _: ev.Left, now: float) -> Commands:
@@ -563,6 +707,12 @@ def _table() -> dict[tuple[Stage, type], Step]:
         ev.Delivered: CallMachine.ignore,
         ev.Over: CallMachine.on_over,
     }
+    unrecorded: dict[type, Step] = {
+        ev.ServerGone: CallMachine.on_server_gone,
+        ev.Left: CallMachine.on_given_up_unrecorded,
+        ev.Cancelled: CallMachine.on_given_up_unrecorded,
+        ev.Stopped: CallMachine.on_given_up_unrecorded,
+    }
     unsent: dict[type, Step] = {
         **always,
         ev.Left: CallMachine.on_left_unsent,
@@ -592,7 +742,26 @@ def _table() -> dict[tuple[Stage, type], Step]:
         ev.Over: CallMachine.on_over,
     }
     rows: dict[Stage, dict[type, Step]] = {
-        NEW: {**always, ev.Begin: CallMachine.on_begin, ev.Left: CallMachine.ignore},
+        NEW: {
+            **unrecorded,
+            ev.Begin: CallMachine.on_begin,
+            ev.LookedUp: CallMachine.on_looked_up,
+            ev.Over: CallMachine.on_over,
+        },
+        DOUBTING: {**unrecorded, ev.CertaintyCame: CallMachine.on_certain},
+        JOINING: {
+            ev.EarlierEnded: CallMachine.on_earlier_ended,
+            ev.ServerGone: CallMachine.on_server_gone,
+            ev.Expired: CallMachine.on_waited_too_long,
+            ev.Left: CallMachine.on_left_waiting,
+            ev.Cancelled: CallMachine.on_left_waiting,
+            ev.Stopped: CallMachine.on_stopped_waiting,
+        },
+        REPLAYED: {
+            **dict.fromkeys(always, CallMachine.ignore),
+            ev.Delivered: CallMachine.on_replay_delivered,
+            ev.CancelledLate: CallMachine.on_replay_cancelled,
+        },
         RECORDING: {
             **unsent,
             ev.Recorded: CallMachine.on_intent_recorded,
@@ -615,7 +784,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
         },
         WAITING: {
             **ended,
-            ev.Woken: CallMachine.on_begin,
+            ev.Woken: CallMachine.on_woken,
             ev.Overdue: CallMachine.on_overdue,
             ev.Cancelled: CallMachine.on_cancelled_between,
             ev.Stopped: CallMachine.on_stopped_between,

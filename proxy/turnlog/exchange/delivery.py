@@ -1,14 +1,27 @@
 """The delivery of an answer: what the agent gets of one that broke off, and what commits say of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.classify import Ending, ending_of, failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, ErrorFamily, ErrorKind, Executed, Flag, NoteKind
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    ErrorFamily,
+    ErrorKind,
+    Executed,
+    Flag,
+    NoteKind,
+    Phase,
+)
 
+from .duplicates import EarlierCall
+
+_NS: Final = 1_000_000_000
 _LEFT: Final = frozenset({NoteKind.ABANDONED, NoteKind.CANCEL_FORWARDED})
 _ABOUT_DELIVERY: Final = frozenset({NoteKind.DELIVERED, NoteKind.ABANDONED})
 _END_OF_WAIT: Final = frozenset({NoteKind.CANCEL_FORWARDED, NoteKind.UNANSWERED})
@@ -79,6 +92,56 @@ def runs_on(commits: Iterable[Commit], outcome: Commit, *, alive: bool) -> bool:
     place = outcome.facts.leg, outcome.facts.attempt
     notes = {c.facts.note for c in commits if (c.facts.leg, c.facts.attempt) == place}
     return NoteKind.ABANDONED in notes and notes.isdisjoint(_END_OF_WAIT)
+
+
+def last_of(commits: Sequence[Commit], kind: CommitKind) -> Commit | None:
+    """Return the newest commit of a kind of the last attempt."""
+    found = [commit for commit in commits if commit.facts.kind is kind]
+    return max(found, key=place_of, default=None)
+
+
+def place_of(commit: Commit) -> tuple[int, int, int]:
+    """Return where a commit stands among those of its call: leg, attempt, number."""
+    return commit.facts.leg, commit.facts.attempt, commit.facts.n
+
+
+def earlier_call(
+    commits: Sequence[Commit], now: int, lives: Callable[[int], bool], drain: float
+) -> EarlierCall:
+    """Return what the commits of a call, an intent among them, tell; `now` in ns, `drain` in s.
+
+    `lives` tells whether the writer with an epoch runs.
+    """
+    intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
+    assert intent is not None
+    if outcome is not None and place_of(outcome)[:2] < place_of(intent)[:2]:
+        outcome = None
+    notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
+    abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
+    alive = lives((outcome or intent).link.epoch)
+    ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
+    over = cancelled or notes.get(NoteKind.UNANSWERED)
+    given_up = ended if over is None else min(ended, (now - over) / _NS)
+    goes_on = outcome is not None and runs_on(commits, outcome, alive=alive) and ended < drain
+    began = min(c.facts.at for c in commits if c.facts.kind is CommitKind.INTENT)
+    return EarlierCall(
+        ending=None if goes_on else _ending(intent, outcome, alive=alive),
+        began=(now - began) / _NS,
+        ended=given_up,
+        abandoned=abandoned,
+        cancelled=None if cancelled is None else (now - cancelled) / _NS,
+        repeats=Flag.REPEAT_OF_UNKNOWN in intent.facts.flags,
+        elsewhere=True,
+        delivered=is_delivered(commits, outcome),
+        settling=is_settling(commits, outcome, alive=alive, ended=ended),
+    )
+
+
+def _ending(intent: Commit, outcome: Commit | None, *, alive: bool) -> Ending | None:
+    """Return how a call ended; `None` while a process carries it out."""
+    if outcome is not None:
+        return ending_of(outcome.facts)
+    return None if alive else failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, intent.facts.effect)
 
 
 # -- an answer that broke off (decision 50) ------------------------------------------------------

@@ -1,6 +1,6 @@
 """Decisions about duplicates of earlier calls, whose effect must not happen twice by accident.
 
-`engine.duplicates` finds the earlier call (semantics, section 5).
+`engine.duplicate_index` finds the earlier call, `exchange.call` does what is decided (semantics, section 5).
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, Ending
-from turnlog.core.kinds import Effect, ErrorFamily, ErrorKind, Executed, Phase, RetryClass, Status
+from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, RetryClass, Status
 from turnlog.core.text.units import Duration
 from turnlog.rules.model import OnDisconnect, OnDuplicate
 
@@ -54,6 +54,10 @@ class DuplicateAction(StrEnum):
     """Answer with a timeout: it has waited for the running call up to its own limit."""
     BLOCK = "block"
     """Refuse it, because a rule forbids duplicates."""
+    LEFT = "left"
+    """Record that its caller left while it waited for the earlier call."""
+    STOPPED = "stopped"
+    """Record that turnlog stopped while it waited for the earlier call."""
 
 
 class Likeness(StrEnum):
@@ -62,6 +66,8 @@ class Likeness(StrEnum):
     SAME = "same"
     OTHERS = "others"
     """Only the principal is another: the answer is for that one."""
+    GUESSED = "guessed"
+    """Whether both have the same caller is guessed: the session is implicit."""
     UNTARGETED = "untargeted"
     """The target is not known, as turnlog 0.1 did not record it: it may be another server's."""
 
@@ -74,7 +80,9 @@ class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     began: float
     ended: float = 0.0
     abandoned: bool = False
-    """Whether its caller has left."""
+    """Whether its caller has left; of a guessed one, also whether this call may be the same caller's."""
+    is_carried: bool = False
+    """Whether this process carries it out: that its caller has given it up may not have been read yet."""
     cancelled: float | None = None
     """When its cancel was sent to the server."""
     elsewhere: bool = False
@@ -89,6 +97,8 @@ class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     """Whether it was forwarded after a call with an unknown outcome."""
     same_input: bool = True
     """Whether its input is the same; if not, only the key is."""
+    keyed: bool = False
+    """Whether it was found by its idempotency key."""
     likeness: Likeness = Likeness.SAME
 
 
@@ -116,6 +126,8 @@ def decide_duplicate(
             return _decide(earlier, call, limits)
         case Likeness.OTHERS:
             return _after_anothers(earlier, call, limits)
+        case Likeness.GUESSED:
+            return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
         case Likeness.UNTARGETED:
             return _after_untargeted(earlier, call, limits)
 
@@ -200,17 +212,6 @@ def _after_cancel(call: NewCall) -> DuplicateAction:
     return DuplicateAction.UNKNOWN if call.effect is Effect.IRREVERSIBLE else DuplicateAction.AGAIN
 
 
-LEFT_WHILE_WAITING: Final = Ending(
-    status=Status.ERROR,
-    phase=Phase.SENT,
-    executed=Executed.MAYBE,
-    error=ErrorFamily.CANCELLED,
-    kind=ErrorKind.CANCELLED_BY_CALLER,
-    retry=RetryClass.UNSAFE,
-)
-"""Ending of a call whose caller left while it waited for an earlier one, which was sent."""
-
-
 def replayed_ending(ending: Ending, *, whole: bool) -> Ending:
     """Return the ending of a call that was answered from an earlier one.
 
@@ -224,8 +225,33 @@ _UNSENT: Final = {
     DuplicateAction.CONFLICT: (ErrorKind.CONFLICT, Executed.NO),
     DuplicateAction.BLOCK: (ErrorKind.POLICY_BLOCKED, Executed.NO),
     DuplicateAction.LATE: (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE),
+    DuplicateAction.LEFT: (ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE),
     DuplicateAction.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE),
 }
+_WAITED: Final = frozenset({DuplicateAction.LATE, DuplicateAction.LEFT})
+"""The earlier call, which these waited for, was sent."""
+_SAID: Final = {
+    DuplicateAction.UNKNOWN: "nobody knows whether the same call, made before, was executed; it was not "
+    "sent again",
+    DuplicateAction.CONFLICT: "this idempotency key was given before with another input; the call was not "
+    "sent",
+    DuplicateAction.BLOCK: "the same call is under way, and a rule allows no second one; it was not sent",
+    DuplicateAction.LATE: "the same call, made before, did not end in time; it may have been executed, and "
+    "was not sent again",
+    DuplicateAction.REPLAY: "this call was already executed and its result is not available; it was not "
+    "sent again",
+    DuplicateAction.LEFT: "left while the call it had joined ran on",
+    DuplicateAction.STOPPED: "turnlog stopped while the call it had joined ran",
+}
+_SAID_UNTARGETED: Final = (
+    "an earlier version of turnlog recorded the same call without saying to which server it went; "
+    "nobody knows whether it was executed here; it was not sent again"
+)
+
+
+def unsent_detail(action: DuplicateAction, likeness: Likeness) -> str:
+    """Return what is recorded, and told to a caller that is there, of a call that was not sent."""
+    return _SAID_UNTARGETED if likeness is Likeness.UNTARGETED else _SAID[action]
 
 
 def unsent_ending(action: DuplicateAction) -> Ending:
@@ -233,8 +259,7 @@ def unsent_ending(action: DuplicateAction) -> Ending:
     kind, executed = _UNSENT.get(action, _UNSENT[DuplicateAction.UNKNOWN])
     return Ending(
         status=Status.ERROR,
-        # The earlier call, which a late one waited for, was sent.
-        phase=Phase.SENT if action is DuplicateAction.LATE else Phase.QUEUED,
+        phase=Phase.SENT if action in _WAITED else Phase.QUEUED,
         executed=executed,
         error=MEANINGS[kind].family,
         kind=kind,

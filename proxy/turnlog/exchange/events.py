@@ -8,11 +8,32 @@ from turnlog.core.classify import Ending
 from turnlog.core.kinds import ErrorKind, NoteKind
 from turnlog.rules.retry import StopReason
 
+from .duplicates import DuplicateAction, EarlierCall
+
 # -- events: what the driver tells the call ---------------------------------------------------
 
 
 class Begin(Struct, frozen=True):
-    """An attempt is due: the first one."""
+    """A call that must not happen twice is made."""
+
+
+class LookedUp(Struct, frozen=True):
+    """Earlier calls were looked for that are the same."""
+
+    found: tuple[EarlierCall, ...]
+    """The guessed one, the latest one by key or input, the latest one of another principal: those that are there."""
+
+
+class CertaintyCame(Struct, frozen=True):
+    """It is known, as far as it shows in time, whether the caller of the earlier call has given that up."""
+
+
+class EarlierEnded(Struct, frozen=True):
+    """The earlier call has ended, or may have, where another process carries it out."""
+
+
+class ServerGone(Struct, frozen=True):
+    """The server is gone, so that no earlier call is waited for any more."""
 
 
 class Recorded(Struct, frozen=True):
@@ -132,6 +153,10 @@ class Over(Struct, frozen=True):
 
 Event = (
     Begin
+    | LookedUp
+    | CertaintyCame
+    | EarlierEnded
+    | ServerGone
     | Recorded
     | NotRecorded
     | SlotGranted
@@ -157,10 +182,49 @@ Event = (
 # -- commands: what the call tells the driver -------------------------------------------------
 
 
+class LookUp(Struct, frozen=True):
+    """Look for earlier calls that are the same; answer with `LookedUp`."""
+
+
+class MakeCertain(Struct, frozen=True):
+    """Wait until it is known whether the caller has given the earlier call up; answer with `CertaintyCame`."""
+
+    place: int
+    """Of the earlier call, among those found."""
+
+
+class Join(Struct, frozen=True):
+    """Wait for the end of the earlier call; answer with `EarlierEnded`, or with `Expired` in `delay` seconds."""
+
+    place: int
+    delay: float
+
+
+class StopWaiting(Struct, frozen=True):
+    """Wait no more for the end of the earlier call."""
+
+
+class Withhold(Struct, frozen=True):
+    """Do not send the call: record that, and give its caller what `action` says."""
+
+    action: DuplicateAction
+    place: int
+    waited: float | None
+    """s for which it has waited for an earlier call, if it has."""
+
+
+class CreditEarlier(Struct, frozen=True):
+    """Note of the earlier call's answer whether this call's caller has taken it."""
+
+    delivered: bool
+
+
 class AppendIntent(Struct, frozen=True):
     """Record that attempt `number` begins; answer with `Recorded` or `NotRecorded`."""
 
     number: int
+    is_repeat: bool = False
+    """Whether nobody knows if an earlier call has had the effect already (flag `repeat_of_unknown`)."""
 
 
 class Acquire(Struct, frozen=True):
@@ -213,10 +277,6 @@ class Fail(Struct, frozen=True):
     kind: ErrorKind
 
 
-class Refuse(Struct, frozen=True):
-    """Tell the caller that the call cannot be recorded, and was not sent."""
-
-
 class Tell(Struct, frozen=True):
     """Tell the caller that its time is over, while the call runs on; answer with `Told`."""
 
@@ -254,7 +314,13 @@ class Close(Struct, frozen=True):
 
 
 Command = (
-    AppendIntent
+    LookUp
+    | MakeCertain
+    | Join
+    | StopWaiting
+    | Withhold
+    | CreditEarlier
+    | AppendIntent
     | Acquire
     | Dequeue
     | Check
@@ -263,7 +329,6 @@ Command = (
     | Rest
     | Release
     | Fail
-    | Refuse
     | Tell
     | TakeBack
     | Drop

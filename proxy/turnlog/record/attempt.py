@@ -362,6 +362,11 @@ class Attempt(Struct, eq=False):
         """The caller's id, as ids are compared."""
         return id_key(self.caller_id)
 
+    def is_of(self, scope: tuple[str, str], kin: str, id_key: str) -> bool:
+        """Return whether it is for the request that this client has given the id with this key."""
+        is_client = self.scope == scope or (kin != "" and self.kin == kin)
+        return is_client and self.caller_key == id_key
+
     @property
     def cancellation(self) -> bytes:
         """The message that takes it back (handshake revisions)."""

@@ -1,12 +1,16 @@
 """Plays of one call: what happens, and what it commands."""
 
+from math import inf
+
 import pytest
+from msgspec import structs
 
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallMachine, InvalidEvent, Stage, Terms
-from turnlog.rules.model import Jitter, OnDisconnect, Retry
+from turnlog.exchange.duplicates import DuplicateAction, EarlierCall, Likeness
+from turnlog.rules.model import Jitter, OnDisconnect, OnDuplicate, Retry
 from turnlog.rules.retry import StopReason
 
 RETRY = Retry(on=("connection", "rate_limited"), max_attempts=3, jitter=Jitter.NONE)
@@ -68,7 +72,8 @@ class Play:
     def begun(self) -> None:
         """Bring the call to where its first intent is being written."""
         if self.call.stage is Stage.NEW:
-            self.feed(ev.Begin(), ev.AppendIntent(1))
+            self.feed(ev.Begin(), ev.LookUp())
+            self.feed(ev.LookedUp(()), ev.AppendIntent(1))
         assert (self.call.stage, self.call.number) == (Stage.RECORDING, 1)
 
     def sent(self) -> None:
@@ -98,7 +103,8 @@ def test_the_answer_to_a_read_waits_for_no_disk() -> None:
 def test_a_call_that_cannot_be_recorded_is_refused() -> None:
     play = Play(READ)
     play.begun()
-    play.feed(ev.NotRecorded(), ev.Refuse())
+    ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, Effect.READ)
+    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, ev.Release(1))
 
 
 @pytest.mark.promise("WAIT-10")
@@ -479,6 +485,182 @@ def test_of_another_attempt_that_was_not_sent_the_answer_to_the_one_before_stand
     play.feed(ev.Judged(number=2, ending=gone), OUTCOME, ev.Release(1))
 
 
+# -- beside an earlier call that is the same ---------------------------------------------------
+
+RUNS = EarlierCall(ending=None, began=1.0, is_carried=True)
+LEFT = structs.replace(RUNS, abandoned=True)
+ELSEWHERE = EarlierCall(ending=None, began=1.0, elsewhere=True)
+LOST = EarlierCall(ending=succeeded(), began=9.0, ended=5.0)
+DELIVERED_EARLIER = structs.replace(LOST, delivered=True)
+NOBODY_KNOWS = structs.replace(
+    LOST, ending=failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
+)
+ANOTHERS = structs.replace(LOST, likeness=Likeness.OTHERS)
+GUESSED = structs.replace(RUNS, likeness=Likeness.GUESSED)
+DOUBTFUL = structs.replace(NAMED, may_doubt=True)
+
+
+def looking(terms: Terms = NAMED) -> Play:
+    """Return a call whose earlier ones are being looked for."""
+    play = Play(terms)
+    play.feed(ev.Begin(), ev.LookUp())
+    return play
+
+
+def found(*earlier: EarlierCall) -> ev.LookedUp:
+    return ev.LookedUp(earlier)
+
+
+def withheld(action: DuplicateAction, waited: float | None = None, place: int = 0) -> ev.Withhold:
+    return ev.Withhold(action, place, waited)
+
+
+def joining(terms: Terms = NAMED, earlier: EarlierCall = LEFT, delay: float = inf) -> Play:
+    """Return a call that waits for an earlier one since 0."""
+    play = looking(terms)
+    play.feed(found(earlier), ev.Join(0, delay))
+    return play
+
+
+@pytest.mark.parametrize(
+    ("earlier", "action"),
+    [
+        (LOST, DuplicateAction.REPLAY),
+        (NOBODY_KNOWS, DuplicateAction.UNKNOWN),
+        (structs.replace(LOST, keyed=True, same_input=False), DuplicateAction.CONFLICT),
+    ],
+)
+def test_a_call_for_which_an_earlier_one_stands_is_not_sent(
+    earlier: EarlierCall, action: DuplicateAction
+) -> None:
+    play = looking()
+    play.feed(found(earlier), withheld(action))
+    assert play.call.is_over
+
+
+def test_a_rule_refuses_a_second_call_beside_one_that_runs() -> None:
+    play = looking(structs.replace(NAMED, on_duplicate=OnDuplicate.BLOCK))
+    play.feed(found(RUNS), withheld(DuplicateAction.BLOCK))
+
+
+def test_a_call_after_one_that_was_delivered_is_sent() -> None:
+    play = looking()
+    play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
+
+
+def test_a_call_after_one_whose_answer_was_slow_gets_that_where_a_rule_says_so() -> None:
+    play = looking(structs.replace(NAMED, slower_than=3.0))
+    play.feed(found(DELIVERED_EARLIER), withheld(DuplicateAction.REPLAY))
+
+
+def test_a_call_that_may_repeat_an_effect_is_sent_and_later_ones_see_that() -> None:
+    play = looking()
+    warned = structs.replace(NOBODY_KNOWS, warned=True)
+    play.feed(found(warned), ev.AppendIntent(1, is_repeat=True))
+    assert play.call.seen(1.0).repeats
+
+
+def test_the_answer_to_another_principal_is_not_given_and_the_call_may_be_a_repeat() -> None:
+    play = looking()
+    play.feed(found(DELIVERED_EARLIER, ANOTHERS), ev.AppendIntent(1, is_repeat=True))
+
+
+def test_a_call_that_may_be_a_repeat_is_not_compared_further() -> None:
+    play = looking()
+    warned = structs.replace(NOBODY_KNOWS, warned=True)
+    play.feed(found(warned, structs.replace(LEFT, keyed=True)), ev.AppendIntent(1, is_repeat=True))
+
+
+def test_a_call_that_joins_an_abandoned_one_gets_its_answer() -> None:
+    play = joining()
+    assert play.call.is_undecided
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=3.0)
+    # Another call that waited has had it; this one has not.
+    play.feed(found(DELIVERED_EARLIER), withheld(DuplicateAction.REPLAY, waited=3.0))
+
+
+def test_a_call_that_only_waited_for_another_process_is_sent_once_that_one_is_delivered() -> None:
+    play = joining(earlier=ELSEWHERE)
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=0.1)
+    play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
+
+
+def test_waiting_goes_on_as_long_as_the_earlier_call_runs_up_to_the_calls_own_limit() -> None:
+    play = joining(structs.replace(NAMED, waits_for_earlier=60.0), delay=60.0)
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=30.0)
+    play.feed(found(GUESSED, LEFT), ev.Join(1, 30.0))
+    late = withheld(DuplicateAction.LATE, waited=60.0, place=1)
+    play.feed(ev.Expired(ErrorKind.RESPONSE_TIMEOUT), ev.StopWaiting(), late, at=60.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "action"),
+    [
+        (ev.Left(), DuplicateAction.LEFT),
+        (ev.Cancelled(), DuplicateAction.LEFT),
+        (ev.Stopped(), DuplicateAction.STOPPED),
+    ],
+)
+def test_a_call_that_waits_no_more_is_recorded_and_not_sent(
+    event: ev.Event, action: DuplicateAction
+) -> None:
+    play = joining()
+    play.feed(event, ev.StopWaiting(), withheld(action, waited=2.0), at=2.0)
+    assert play.call.is_over
+
+
+def test_where_the_server_is_gone_a_call_waits_for_no_further_one() -> None:
+    play = joining()
+    play.feed(ev.ServerGone())
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=1.0)
+    play.feed(found(LEFT), withheld(DuplicateAction.UNKNOWN, waited=1.0))
+
+
+def test_before_a_call_is_sent_beside_the_same_one_it_is_made_certain_that_this_was_not_given_up() -> (
+    None
+):
+    play = looking(DOUBTFUL)
+    play.feed(found(RUNS), ev.MakeCertain(0))
+    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play.feed(found(RUNS), ev.AppendIntent(1))
+
+
+def test_a_call_joins_one_that_turns_out_to_be_given_up() -> None:
+    play = looking(DOUBTFUL)
+    play.feed(found(RUNS), ev.MakeCertain(0))
+    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play.feed(found(LEFT), ev.Join(0, inf))
+
+
+def test_of_a_call_that_is_given_up_in_doubt_nothing_is_recorded() -> None:
+    for event in (ev.Left(), ev.Cancelled(), ev.Stopped()):
+        play = looking(DOUBTFUL)
+        play.feed(found(RUNS), ev.MakeCertain(0))
+        play.feed(event)
+        assert play.call.is_over
+
+
+def test_a_rule_that_lets_duplicates_pass_makes_nothing_certain_of_a_known_caller() -> None:
+    passes = structs.replace(DOUBTFUL, on_duplicate=OnDuplicate.PASS)
+    looking(passes).feed(found(RUNS), ev.AppendIntent(1))
+    looking(passes).feed(found(GUESSED), ev.MakeCertain(0))
+
+
+def test_a_guessed_caller_joins_only_what_may_be_its_own() -> None:
+    looking().feed(found(GUESSED), ev.AppendIntent(1))
+    looking().feed(found(structs.replace(GUESSED, abandoned=True)), ev.Join(0, inf))
+
+
+def test_the_earlier_answer_counts_as_delivered_unless_its_caller_cancels_right_after_it() -> None:
+    play = looking()
+    play.feed(found(LOST), withheld(DuplicateAction.REPLAY))
+    play.feed(ev.Delivered(), ev.CreditEarlier(delivered=True))
+    play.feed(ev.CancelledLate(), ev.CreditEarlier(delivered=False))
+    play.feed(ev.Delivered())
+    play.feed(ev.Over())
+    assert play.call.stage is Stage.REPLAYED
+
+
 # -- what others ask ---------------------------------------------------------------------------
 
 
@@ -486,7 +668,7 @@ def test_a_later_call_sees_how_long_one_runs_and_that_its_caller_has_left() -> N
     play = Play(NAMED)
     play.sent()
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0), at=2.0)
-    seen = play.call.seen(3.0, is_repeat=False)
+    seen = play.call.seen(3.0)
     assert (seen.ending, seen.began, seen.abandoned, seen.delivered) == (None, 3.0, True, False)
 
 
@@ -494,10 +676,10 @@ def test_an_answer_that_is_on_disk_counts_as_delivered_to_a_caller_that_is_there
     play = Play(NAMED)
     play.sent()
     play.feed(answered(), OUTCOME)
-    assert play.call.seen(1.0, is_repeat=False).ending is None
+    assert play.call.seen(1.0).ending is None
     play.feed(ev.Recorded(), ev.Release(1))
-    seen = play.call.seen(1.0, is_repeat=True)
-    assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, True)
+    seen = play.call.seen(1.0)
+    assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, False)
 
 
 def test_of_a_call_that_is_over_it_is_known_since_when() -> None:
@@ -507,7 +689,7 @@ def test_of_a_call_that_is_over_it_is_known_since_when() -> None:
     play.feed(answered(), OUTCOME, at=2.0)
     play.feed(ev.Recorded(), ev.Release(1))
     play.feed(ev.Over(), ev.Disarm(), ev.Close(), at=3.0)
-    seen = play.call.seen(5.0, is_repeat=False)
+    seen = play.call.seen(5.0)
     assert (seen.ended, seen.cancelled, seen.delivered) == (2.0, 4.0, False)
 
 

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import TRANSITIONS, CallerState, CallMachine, Stage, Terms
-from turnlog.rules.model import Jitter, OnDisconnect, Retry
+from turnlog.exchange.duplicates import DuplicateAction, EarlierCall, Likeness
+from turnlog.rules.model import Jitter, OnDisconnect, OnDuplicate, Retry
 from turnlog.rules.retry import StopReason
 
 DEPTH = 7
 """Events of the longest sequence that is walked; hypothesis goes further."""
 RETRY = Retry(on=("connection", "rate_limited", "timeout"), max_attempts=3, jitter=Jitter.NONE)
+BESIDE = Terms(effect=Effect.WRITE, is_guarded=True, is_named=True, may_doubt=True)
 POLICIES = {
     "read": Terms(effect=Effect.READ, waits=False),
     "write": Terms(effect=Effect.UNKNOWN),
@@ -31,6 +34,10 @@ POLICIES = {
         on_disconnect=OnDisconnect.DRAIN,
         outlives_limits=True,
     ),
+    "named write beside others": BESIDE,
+    "named write that a rule refuses beside others": structs.replace(
+        BESIDE, on_duplicate=OnDuplicate.BLOCK
+    ),
     "named write that is retried": Terms(
         effect=Effect.IDEMPOTENT_WRITE,
         is_guarded=True,
@@ -43,6 +50,9 @@ POLICIES = {
 LOST = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.READ)
 LIMITED = refused(ErrorKind.RATE_LIMITED, Effect.READ)
 TIMED_OUT = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)
+
+
+TIMES = {"began", "cancelled_at", "ended_at", "_left_at", "_waits_since"}
 
 
 def yes() -> bool:
@@ -66,8 +76,24 @@ def judged(ending: Ending, *, ours: bool = False) -> Make:
     )
 
 
+def found(*earlier: EarlierCall) -> Make:
+    """Return what was found of earlier calls, where they are looked for."""
+    return lambda play: ev.LookedUp(earlier) if play.looks else None
+
+
+RUNS = EarlierCall(ending=None, began=1.0, is_carried=True)
 ALPHABET: dict[str, Make] = {
-    "begin": lambda play: ev.Begin() if play.call.stage is Stage.NEW else None,
+    "begin": lambda play: None if play.has_begun else ev.Begin(),
+    "nothing found": found(),
+    "found one that runs": found(RUNS),
+    "found one that was left": found(structs.replace(RUNS, abandoned=True)),
+    "found one of another process": found(structs.replace(RUNS, is_carried=False, elsewhere=True)),
+    "found one of another principal": found(structs.replace(RUNS, likeness=Likeness.OTHERS)),
+    "found one that was lost": found(EarlierCall(ending=succeeded(), began=2.0, ended=1.0)),
+    "found one of which nobody knows": found(EarlierCall(ending=TIMED_OUT, began=2.0, ended=1.0)),
+    "certain": always(ev.CertaintyCame()),
+    "earlier ended": always(ev.EarlierEnded()),
+    "server gone": always(ev.ServerGone()),
     "recorded": always(ev.Recorded(is_repeatable=True)),
     "recorded, caller in doubt": always(ev.Recorded(in_doubt=True, is_repeatable=True)),
     "not recorded": always(ev.NotRecorded()),
@@ -100,11 +126,18 @@ class Play:
     call: CallMachine
     is_armed: bool
     rests: int
+    has_begun: bool
 
     def __init__(self, terms: Terms) -> None:
         self.call = CallMachine(terms, 0.0)
         if not terms.is_guarded:
             self.call = CallMachine(terms, 0.0, 1, Stage.RECORDING, given=1)
+        self.has_begun = not terms.is_guarded
+        self.looks = False
+        """Whether earlier calls are being looked for: a driver does that at once."""
+        self.joins = 0
+        """How many earlier calls it waits for."""
+        self.withheld: list[DuplicateAction] = []
         self.now = 0.0
         self.trace: list[str] = []
         """What has happened, and at which stage."""
@@ -127,7 +160,17 @@ class Play:
     def __deepcopy__(self, memo: dict[int, object]) -> "Play":
         other = copy.copy(self)
         other.call = copy.copy(self.call)
-        for name in ("trace", "sent", "recorded", "intents", "outcomes", "ended", "told", "notes"):
+        for name in (
+            "withheld",
+            "trace",
+            "sent",
+            "recorded",
+            "intents",
+            "outcomes",
+            "ended",
+            "told",
+            "notes",
+        ):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -139,6 +182,8 @@ class Play:
     def event(self, name: str) -> ev.Event | None:
         """Return the event of this name; `None` where no driver would send it now."""
         event = ALPHABET[name](self)
+        if (self.looks or not self.has_begun) and not isinstance(event, ev.LookedUp | ev.Begin):
+            return None
         return event if (self.call.stage, type(event)) in TRANSITIONS else None
 
     def feed(self, event: ev.Event) -> None:
@@ -146,6 +191,7 @@ class Play:
         self.now += 1.0
         call, before = self.call, self.call.stage
         self.trace.append(f"{before.value}: {event}")
+        self.has_begun, self.looks = True, False
         if isinstance(event, ev.Recorded) and before is Stage.RECORDING:
             self.recorded.add(call.number)
         commands = call.handle(event, self.now)
@@ -159,12 +205,14 @@ class Play:
     def _do(self, command: ev.Command) -> None:
         call = self.call
         match command:
+            case ev.LookUp() | ev.Join() | ev.StopWaiting() | ev.Withhold():
+                self._do_beside(command)
             case ev.AppendIntent():
                 self.intents.append(command.number)
             case ev.Send():
                 self.sent.append(command.number)
                 self.unwanted += call.terms.is_guarded and call.has_given_up
-            case ev.Release() | ev.Refuse():
+            case ev.Release():
                 self.releases += 1
                 self.answers += call.caller is not CallerState.GONE
             case ev.Tell():
@@ -186,6 +234,14 @@ class Play:
         if isinstance(command, ev.Note):
             self.notes.append(command.kind)
 
+    def _do_beside(self, command: ev.LookUp | ev.Join | ev.StopWaiting | ev.Withhold) -> None:
+        """Carry out what is commanded because of an earlier call."""
+        self.looks = isinstance(command, ev.LookUp)
+        self.joins += isinstance(command, ev.Join) - isinstance(command, ev.StopWaiting)
+        if isinstance(command, ev.Withhold):
+            self.withheld.append(command.action)
+            self.answers += self.call.caller is not CallerState.GONE
+
     def feed_told(self) -> None:
         for command in self.call.handle(ev.Told(TIMED_OUT), self.now):
             assert isinstance(command, ev.AppendOutcome)
@@ -200,11 +256,13 @@ class Play:
     def likeness(self) -> object:
         """What tells plays apart, but for points in time."""
         call = self.call
+        of_call = tuple(getattr(call, name) for name in call.__struct_fields__ if name not in TIMES)
         return (
-            *(call.stage, call.caller, call.number, call.joiners, call.last, call.past),
+            *of_call,
             *(call.cancelled_at is None, call.ended_at == 0, self.answers, self.is_armed),
             *(self.rests, self.is_dropped, tuple(self.sent), frozenset(self.ended)),
             *(frozenset(self.told), len(self.outcomes), bool(self.notes)),
+            *(self.looks, self.joins, tuple(self.withheld)),
         )
 
     def laws(self) -> Iterator[tuple[str, bool]]:
@@ -213,6 +271,14 @@ class Play:
         yield "a caller is answered at most once", self.answers <= 1
         yield "an answer is released at most once", self.releases <= 1
         yield "what is guarded is not sent for a caller that is gone", not self.unwanted
+        yield (
+            "an earlier call is waited for while that is the stage",
+            self.joins == (call.stage is Stage.JOINING),
+        )
+        yield (
+            "a call is withheld once, or begun, not both",
+            len(self.withheld) + bool(self.intents) <= 1,
+        )
         yield "an attempt is sent at most once", len(self.sent) == len(set(self.sent))
         yield "nothing is sent before its intent is recorded", set(self.sent) <= self.recorded
         yield "an attempt has one outcome", len(self.outcomes) == len(set(self.outcomes))
@@ -228,30 +294,32 @@ class Play:
         if call.stage is Stage.ENDED and not self.is_dropped:
             is_gone = call.caller not in {CallerState.HERE, CallerState.CANCELLED}
             yield "a caller is answered, or gone", bool(self.answers) or is_gone
+        if self.withheld:
+            yield "what is withheld has ended", call.is_over
 
     def finish(self) -> None:
         """Let each stage end as it does where nothing else happens."""
-        while self.call.stage not in {Stage.OPEN, Stage.DONE}:
+        while self.call.stage not in {Stage.OPEN, Stage.DONE, Stage.REPLAYED}:
             self.feed(self._next())
 
     def _next(self) -> ev.Event:
-        match self.call.stage:
-            case Stage.NEW:
-                return ev.Begin()
-            case Stage.RECORDING | Stage.SETTLING:
-                return ev.Recorded()
-            case Stage.QUEUED:
-                return ev.SlotGranted()
-            case Stage.CHECKING:
-                return ev.CallerChecked()
-            case Stage.SENT:
-                return ev.Judged(number=self.call.number, ending=succeeded())
-            case Stage.WAITING:
-                return ev.Overdue(StopReason.TOTAL)
-            case _:
-                return ev.Over()
+        if self.call.stage is Stage.NEW:
+            return ev.LookedUp(()) if self.looks else ev.Begin()
+        if self.call.stage is Stage.SENT:
+            return ev.Judged(number=self.call.number, ending=succeeded())
+        return NEXT.get(self.call.stage, ev.Over())
 
 
+NEXT: dict[Stage, ev.Event] = {
+    Stage.DOUBTING: ev.CertaintyCame(),
+    Stage.JOINING: ev.EarlierEnded(),
+    Stage.RECORDING: ev.Recorded(),
+    Stage.SETTLING: ev.Recorded(),
+    Stage.QUEUED: ev.SlotGranted(),
+    Stage.CHECKING: ev.CallerChecked(),
+    Stage.WAITING: ev.Overdue(StopReason.TOTAL),
+}
+"""What ends each stage where nothing else happens."""
 LEFT = ErrorKind.CANCELLED_BY_CALLER
 
 

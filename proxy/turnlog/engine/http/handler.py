@@ -11,7 +11,6 @@ from turnlog.core.kinds import ErrorKind
 from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.duplicate_match import Repeated
 from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import OwnAnswer, problem, told
@@ -106,7 +105,7 @@ class Handler:
                 if self.in_flight:
                     self._quiet = asyncio.Event()
                     await self._quiet.wait()
-                await self._context.deduplicator.idle()
+                await self._context.duplicate_index.idle()
 
     async def _handle(self, down: Downstream, request: Request) -> None:
         """Record, forward, relay; whatever ends this early is recorded too."""
@@ -119,8 +118,6 @@ class Handler:
             exchange, content = await read_exchange(down, context, request)
         try:
             await exchange.begin()
-        except Repeated as repeated:
-            await self._repeat(down, exchange, repeated)
         except (StoreError, Failure) as error:
             await self._refuse_call(down, self._carrier(down, route, exchange), exchange, error)
         except BaseException as error:
@@ -128,15 +125,17 @@ class Handler:
             raise
         else:
             driver = exchange.driver
-            if driver is not None and driver.is_guarded:
-                await self._guard(driver, down, route, exchange, content)
-            else:
+            if driver is None or not driver.is_guarded:
                 await self._carried(down, self._carrier(down, route, exchange), exchange, content)
+            elif driver.is_over:
+                await self._repeat(down, exchange, driver)
+            else:
+                await self._guard(driver, down, route, exchange, content)
         finally:
             # What never got under way is over.
             driver = exchange.driver
             if driver is not None and driver.is_guarded and driver.is_idle:
-                context.deduplicator.over(driver)
+                context.duplicate_index.over(driver)
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
         """Return what a request says before its body; `None` where turnlog answers it itself.
@@ -290,7 +289,7 @@ class Handler:
         finally:
             if audience.has_heard and not driver.has_given_up:
                 driver.on_delivered()
-            self._context.deduplicator.over(driver, exchange.kept(audience.kept))
+            self._context.duplicate_index.over(driver, exchange.kept(audience.kept))
 
     async def _tell(self, audience: Audience, exchange: Exchange, outlived: Outlived) -> None:
         """Answer a caller whose time is over, while its call runs on."""
@@ -342,10 +341,13 @@ class Handler:
             self._context, self._heads, way, down, route, exchange, began, down.raw, policy
         )
 
-    async def _repeat(self, down: Downstream, exchange: Exchange, repeated: Repeated) -> None:
+    async def _repeat(self, down: Downstream, exchange: Exchange, driver: CallDriver) -> None:
         """Answer a call that is not sent, because of an earlier one."""
-        attempt, made = repeated.attempt, exchange.repeated(repeated)
-        self._context.deduplicator.tells(repeated)
+        unsent = driver.unsent
+        if unsent is None:
+            # Nobody answers what was cancelled (MCP, cancellation): the request ends.
+            raise Gone("the call was taken back")
+        attempt, made = unsent.attempt, exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
         may_be_gone = down.has_ended
@@ -357,7 +359,7 @@ class Handler:
         if exchange.is_answered_here:
             for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
                 await asyncio.sleep(wait)
-            self._context.deduplicator.arrived(repeated)
+            driver.on_delivered()
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay what comes on a stream on which nobody waits for anything."""

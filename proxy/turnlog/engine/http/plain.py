@@ -14,10 +14,10 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
-from turnlog.engine.call_driver import CallDriver, unguarded_terms
+from turnlog.engine.call_driver import CallDriver, Unsent, unguarded_terms
+from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.call_keys import effect_link, key_for
-from turnlog.engine.duplicates.duplicate_match import Repeated
+from turnlog.engine.guarded_call import guarded
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.errors import Failure, Progress
@@ -110,14 +110,17 @@ class PlainCall:
 
     async def _is_begun(self, asked: Ask) -> bool:
         """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
-        repeats = self._context.deduplicator
-        self._ask, self.driver = await repeats.admit(asked, stateless=False)
-        if self.driver is None:
+        call = self.driver = guarded(self._context.duplicate_index, asked, stateless=False)
+        if call is None:
             await self._begin_unguarded()
             return True
+        await call.decided()
+        if call.is_over:
+            return True
+        self._ask = call.ask
         self.attempt = await self._context.recorder.begin(self._ask)
-        self.driver.begins(self.attempt)
-        return await repeats.claimed(self.driver, self.attempt)
+        call.begins(self.attempt)
+        return await call.claimed()
 
     async def _begin_unguarded(self) -> None:
         """Queue the intent of a call for which no earlier one stands."""
@@ -126,13 +129,13 @@ class PlainCall:
         terms = unguarded_terms(ask, waits=attempt.waits)
         self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
 
-    def repeated(self, found: Repeated) -> OwnAnswer:
+    def repeated(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
-        if found.answer is not None:
-            return found.answer
-        ending = found.attempt.ending
+        if unsent.answer is not None:
+            return unsent.answer
+        ending = unsent.attempt.ending
         assert ending is not None
-        return self._problem(_STATUSES.get(ending.error, 409), found.sentence, ending)
+        return self._problem(_STATUSES.get(ending.error, 409), unsent.sentence, ending)
 
     is_answered_here = True
     """Whether its client looks for answers in those to its requests: yes."""

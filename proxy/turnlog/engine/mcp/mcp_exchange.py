@@ -16,11 +16,10 @@ from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
 from turnlog.engine.agent_request import Request, former
-from turnlog.engine.call_driver import CallDriver, unguarded_terms
-from turnlog.engine.call_registry import Joiner
+from turnlog.engine.call_driver import CallDriver, Unsent, unguarded_terms
+from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.call_keys import effect_link, key_for
-from turnlog.engine.duplicates.duplicate_match import Repeated, RequestKey
+from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.http.redirects import call_key
 from turnlog.engine.request_identity import read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
@@ -169,8 +168,7 @@ class McpExchange(ResponseObserver):
         known = calls.cancel(scope, key, kin)
         if known:
             self._cancels[key] = known
-        by = RequestKey(scope, kin, key)
-        return known is not None or self._context.deduplicator.on_late_cancel(by)
+        return known is not None or self._context.duplicate_index.on_late_cancel(scope, kin, key)
 
     def _notice(self, message: Message) -> None:
         """Take in what is no call: it may be about one."""
@@ -193,6 +191,8 @@ class McpExchange(ResponseObserver):
             attempt = await self._begin(message, ask, key)
             if is_alone:
                 self._drive(attempt)
+        if attempt is None:
+            return
         self.is_due = self.is_due or attempt.is_due
         if is_blocked and self.blocked is None:
             self.blocked = ask
@@ -298,7 +298,7 @@ class McpExchange(ResponseObserver):
             f"{client.version}\n{request.peer}",
             request.connection,
         )
-        self._context.deduplicator.on_guessed_call(guess)
+        self._context.duplicate_index.on_guessed_call(guess)
         return structs.replace(ask, guess=guess) if ask.is_named else ask
 
     def _read_arguments(self, message: Message, arguments: bytes) -> object:
@@ -321,17 +321,22 @@ class McpExchange(ResponseObserver):
         context.calls.add(request.scope, key, attempt)
         return attempt
 
-    async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Begin a call that an earlier one may stand for. Raises what `_admitted` does."""
+    async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt | None:
+        """Begin a call that an earlier one may stand for; `None` where it is not sent. Raises `Gone`."""
         while True:
-            admitted, self.driver = await self._admitted(ask, key)
+            call = self.driver = self._guarded_call(ask)
+            if call is not None:
+                await self._decided(call, key)
+                if call.is_over:
+                    return None
+            admitted = call.ask if call is not None else ask
             self._asks[key] = admitted
             attempt = await self._begin(message, admitted, key)
-            if self.driver is None:
+            if call is None:
                 self._drive(attempt)
                 return attempt
-            self.driver.begins(attempt)
-            if await self._context.deduplicator.claimed(self.driver, attempt):
+            call.begins(attempt)
+            if await call.claimed():
                 return attempt
             # Its message is to be begun anew.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
@@ -345,31 +350,28 @@ class McpExchange(ResponseObserver):
         terms = unguarded_terms(ask, waits=attempt.waits)
         self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
 
-    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
-        """Let a call go on, after an earlier one that it joins. Raises `Repeated`, and `Gone` where its
-        caller takes it back."""
-        waits = partial(self._joined, key)
-        return await self._context.deduplicator.admit(ask, stateless=self.stateless, waits=waits)
+    def _guarded_call(self, ask: Ask) -> GuardedCall | None:
+        return guarded(self._context.duplicate_index, ask, stateless=self.stateless)
 
-    async def _joined(self, key: str, earlier: Awaitable[None]) -> None:
-        """Wait for an earlier call, unless a cancel comes for the id with this key."""
-        joiner = Joiner(self._request.kin)
-        try:
-            with self._context.calls.joining(self._request.scope, key, joiner):
-                await joiner.wait(earlier)
-        except TimeoutError as error:
-            # Nobody answers what was cancelled (MCP, cancellation): the request ends.
-            raise Gone("the call was taken back") from error
+    async def _decided(self, call: GuardedCall, key: str) -> None:
+        """Wait until it is decided whether a call is sent, unless a cancel comes for the id with this key."""
+        call.begin()
+        if call.call.is_undecided:
+            request = self._request
+            with self._context.calls.joining(request.scope, key, request.kin, call):
+                await call.decided()
 
-    def repeated(self, found: Repeated) -> OwnAnswer:
+    def repeated(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""
-        message, ask, ending = self._messages[0], found.attempt.ask, found.attempt.ending
+        message, attempt, said = self._messages[0], unsent.attempt, unsent.sentence
+        ask, ending, answer = attempt.ask, attempt.ending, unsent.answer
         assert ending is not None
-        found.caller = RequestKey(self._request.scope, self._request.kin, self._keys[0])
-        made = repeated(message, ask, ending, found.answer) if found.answer is not None else None
+        attempt.caller_id = message.id  # it may be cancelled by that
+        attempt.scope, attempt.kin = self._request.scope, self._request.kin
+        made = repeated(message, ask, ending, answer) if answer is not None else None
         if made is None:
             self._asks[self._keys[0]] = ask
-            return self._made(self._untold(found.sentence, found.sentence, ending))
+            return self._made(self._untold(said, said, ending))
         return made if self.is_answered_here else as_status(made)
 
     kept_as_sent = False

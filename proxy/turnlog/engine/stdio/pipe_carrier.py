@@ -11,10 +11,10 @@ from msgspec import structs
 
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, Unsent
 from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
+from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
@@ -35,43 +35,50 @@ from turnlog.wire.splice import with_id
 _NO_RULES: Final = Policy()
 
 
+class Waits(Exception):
+    """A call waits for an earlier one: beside its line, as others are behind that."""
+
+
 class PipedExchange(McpExchange):
     """The messages of one line, and the calls in it."""
 
-    joins: Joins | None = None
-    """The earlier call that its call waits for, or has waited for."""
+    waiting: GuardedCall | None = None
+    """Its call, while that waits for an earlier one."""
 
     async def begin(self) -> None:
-        """Queue the intents, after an earlier call that is waited for.
-
-        Raises `StoreError`, and `Repeated` and `Joins` as `Repeats.admitted` does.
-        """
-        if self.joins is not None:
-            await self._context.deduplicator.joined(self.joins)
+        """Queue the intents. Raises `StoreError`, and `Waits` where an earlier call has to be waited for."""
+        if self.waiting is not None:
+            await self.waiting.decided()
         await super().begin()
 
-    async def _admitted(self, ask: Ask, key: str) -> tuple[Ask, CallDriver | None]:
-        """Look for an earlier call. Raises `Repeated`, and `Joins` where it has to wait."""
-        # It does not wait here: other lines are behind it. No revision cancels by closing a stream.
-        return self._context.deduplicator.admitted(ask, stateless=False, before=self.joins)
+    def _guarded_call(self, ask: Ask) -> GuardedCall | None:
+        # On a pipe no revision cancels by closing a stream.
+        call, self.waiting = self.waiting, None
+        return call or guarded(self._context.duplicate_index, ask, stateless=False, is_piped=True)
+
+    async def _decided(self, call: GuardedCall, key: str) -> None:
+        call.begin()
+        if call.call.is_undecided:
+            self.waiting = call
+            raise Waits
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for a duplicate."""
         message = self.attempt.message.strip() if self.attempt is not None else b""
         return OwnAnswer(200, b"OK", JSON, message) if message else sent
 
-    async def retold(self, found: Repeated) -> OwnAnswer:
+    async def retold(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, once its outcome is on disk."""
-        attempt = found.attempt
+        attempt = unsent.attempt
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
-        return self.repeated(found)
+        return self.repeated(unsent)
 
     def over(self) -> None:
         """Mark the call as over, for duplicates that wait for it."""
         driver = self.driver
         if driver is not None and driver.is_guarded:
-            self._context.deduplicator.over(driver, self.kept(driver.kept))
+            self._context.duplicate_index.over(driver, self.kept(driver.kept))
         elif driver is not None:
             driver.close()
 

@@ -7,17 +7,17 @@ lines keep their order, but for the agent's answers to the server, which never w
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
 from msgspec import structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.process import Startup
 from turnlog.engine.context import Context
-from turnlog.engine.duplicates.deduplication import KEPT
-from turnlog.engine.duplicates.duplicate_match import Joins, Repeated
+from turnlog.engine.duplicate_index import KEPT
+from turnlog.engine.guarded_call import GuardedCall
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.outcome import JSON, AnswerText, is_answer
@@ -44,7 +44,7 @@ from turnlog.wire.outcome_key import OutcomeMask, holds_json, without_outcome
 from turnlog.wire.splice import Respelling
 
 from .answer_matcher import AnswerMatcher, LongLine
-from .pipe_carrier import PipeCarrier, PipedExchange, line_of, respelled
+from .pipe_carrier import PipeCarrier, PipedExchange, Waits, line_of, respelled
 
 _CALL: Final = "tools/call"
 HELD: Final = 1 << 20
@@ -81,7 +81,7 @@ class StdioHandler:
         """Those that wait for a slot."""
         self._counted: set[PipeCarrier] = set()
         """Those that hold one."""
-        self._joining: dict[asyncio.Task[None], str] = {}
+        self._joining: dict[asyncio.Task[None], tuple[str, GuardedCall]] = {}
         """Calls that wait for an earlier one, by the keys of their ids; other lines pass them."""
         self.unheard: set[PipeCarrier] = set()
         """Guarded calls whose answers are on their way to the agent."""
@@ -103,7 +103,7 @@ class StdioHandler:
         finally:
             self.stop()
             self._stop_joining()
-            await self.context.deduplicator.stop()
+            await self.context.duplicate_index.end_all()
 
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -245,6 +245,9 @@ class StdioHandler:
         """Record a line that is about to leave; where it must not, answer it and return `None`."""
         try:
             await exchange.begin()
+            if (driver := exchange.driver) is not None and driver.is_over:
+                await self._on_withheld(exchange, driver)
+                return None
             carrier = PipeCarrier(self, exchange, line)
             await carrier.queued()
             self._check_server()
@@ -252,10 +255,8 @@ class StdioHandler:
                 return carrier
             exchange.left(ErrorKind.CANCELLED_BY_CALLER)
             exchange.over()
-        except Repeated as repeated:
-            await self._repeat(exchange, repeated)
-        except Joins as joins:
-            await self._join(exchange, line, joins)
+        except Waits:
+            self._wait(exchange, line)
         except StoreError:
             self.say(line_of(exchange.refused()))
             exchange.over()
@@ -293,19 +294,20 @@ class StdioHandler:
         exchange.left(ErrorKind.CONNECT_FAILED)
         exchange.over()
 
-    async def _repeat(self, exchange: PipedExchange, repeated: Repeated) -> None:
-        """Answer a call that is not sent, because of an earlier one."""
-        made = await exchange.retold(repeated)
-        self.say(line_of(made), (), partial(self.context.deduplicator.arrived, repeated))
+    async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
+        """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
+        if driver.unsent is not None:
+            made = await exchange.retold(driver.unsent)
+            self.say(line_of(made), (), driver.on_delivered)
 
-    async def _join(self, exchange: PipedExchange, line: bytes | None, joins: Joins) -> None:
-        """Wait for an earlier call, in a task; where the server is gone its end is unknown."""
+    def _wait(self, exchange: PipedExchange, line: bytes | None) -> None:
+        """Wait for an earlier call, in a task."""
+        call = exchange.waiting
+        assert call is not None  # it waits
         if self._gone:
-            await self._repeat(exchange, self.context.deduplicator.unknown(joins))
-            return
-        exchange.joins = joins
+            call.on_server_gone()
         task = self._work.create_task(self._pass_on(exchange, line))
-        self._joining[task] = id_key(exchange.messages[0].id)
+        self._joining[task] = id_key(exchange.messages[0].id), call
         task.add_done_callback(self._on_joined)
         self.on_change()
 
@@ -315,13 +317,15 @@ class StdioHandler:
 
     def _leave_joined(self, key: str) -> bool:
         """Cancel the newest waiting call with this id; false where there is none."""
-        for task, its in reversed(self._joining.items()):
+        for task, (its, call) in reversed(self._joining.items()):
             if its == key:
+                call.give_up()
                 return task.cancel()
         return False
 
     def _stop_joining(self) -> None:
-        for task in self._joining:
+        for task, (_, call) in self._joining.items():
+            call.give_up()
             task.cancel()
 
     def expect(self, carrier: PipeCarrier) -> None:
@@ -394,6 +398,8 @@ class StdioHandler:
         for carrier in self.unheard:
             carrier.exchange.over()
         answered = answered or bool(self._joining)
+        for _, call in self._joining.values():
+            call.on_server_gone()
         await self._until(lambda: not self._joining)
         self.on_change()
         return answered
@@ -431,7 +437,7 @@ class ServerLines:
     def _keep(self) -> int:
         """Bytes of one line that are read along: all of an answer that a duplicate may get."""
         keep = self._context.keep
-        return max(keep, KEPT) if self._context.deduplicator.under_way else keep
+        return max(keep, KEPT) if self._context.duplicate_index.under_way else keep
 
     def _read(self, piece: LinePiece) -> None:
         """Pass on a line, or the piece before this one of a long one."""

@@ -1,4 +1,4 @@
-"""`engine.duplicates.duplicate_match`: what the commits of an earlier call tell."""
+"""What the commits of an earlier call tell."""
 
 import pytest
 from msgspec import structs
@@ -6,7 +6,7 @@ from msgspec import structs
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, NoteKind
-from turnlog.engine.duplicates.duplicate_match import earlier_of
+from turnlog.exchange.delivery import earlier_call
 
 SECOND = 1_000_000_000
 
@@ -31,6 +31,6 @@ def test_a_call_that_ran_on_until_it_was_given_up_or_lost_ended_then(
     left = note(ended, NoteKind.ABANDONED, 0)
     given_up = note(ended, over, 300)
     now = ended.facts.at + 301 * SECOND
-    earlier = earlier_of([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
+    earlier = earlier_call([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
     assert earlier.ending is not None
     assert (earlier.ending.kind, earlier.ended) == ("response_timeout", 1.0)

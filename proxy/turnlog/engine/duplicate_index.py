@@ -1,0 +1,598 @@
+"""Finds the earlier calls that are the same as a new one, in memory and in the store (semantics, section 5).
+
+A call is found by keyed digests that stand in its intent, so that a restart forgets nothing, and a
+proxy sees what another one has under way in the same store. What follows `exchange.call` decides.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from hashlib import sha256
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.canon import canonical
+from turnlog.core.classify import failed
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Phase, Rung
+from turnlog.exchange.coverage import Coverage
+from turnlog.exchange.delivery import earlier_call, last_of, place_of
+from turnlog.exchange.duplicates import (
+    CANCELLED_LIFE,
+    EarlierCall,
+    Likeness,
+    NeverTwice,
+    may_join_guessed_session,
+)
+from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
+from turnlog.observe.clock import Clock
+from turnlog.observe.events import Log, SessionUncovered, StoreFailed
+from turnlog.record.attempt import (
+    NO_LINKS,
+    Ask,
+    DuplicateLinks,
+    GuessedCaller,
+    StoredTicket,
+    source_of,
+)
+from turnlog.record.own_answers import OwnAnswer, retold_answer
+from turnlog.record.recorder import OFF_LOOP, Recorder
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+
+from .call_driver import CallDriver
+
+KEPT: Final = 16 << 20
+"""bytes: a larger answer is not given again."""
+_HELD: Final = 16 << 20
+"""bytes of answers that are held in memory; those of others are read from the store."""
+MOST: Final = 2_048
+"""Calls that are remembered in memory; also of those of others whose answers arrived through this process."""
+_SAME: Final = Likeness.SAME
+
+
+class DuplicateMatch(Struct, frozen=True, kw_only=True):
+    """An earlier call that is the same: what is known of it here, or what stands of it in the store."""
+
+    earlier: EarlierCall
+    call: bytes
+    """Its id; where that cannot be read, what it was found by."""
+    across: bool = False
+    """Whether it was made in a session that another one has replaced."""
+    by_source: bool = False
+    """Whether its key is that of another call, which it has answered."""
+    is_guessed: bool = False
+    """Whether its session is only guessed."""
+    running: CallDriver | None = None
+    commits: Sequence[Commit] = ()
+
+    @property
+    def outcome(self) -> Commit | None:
+        """Its last outcome in the store."""
+        return last_of(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def source(self) -> Ticket | None:
+        """The commit from which another call is answered."""
+        if self.running is not None and self.running.attempt is not None:
+            return self.running.attempt.outcome or self.running.attempt.intent
+        commit = self.outcome or last_of(self.commits, CommitKind.INTENT)
+        return StoredTicket(commit) if commit is not None else None
+
+
+class DuplicateIndex:
+    """The guarded calls of one proxy, under way and lately ended, and those in the store.
+
+    A store that cannot be read stops no call.
+    """
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        recorder: Recorder,
+        limits: NeverTwice,
+        clock: Clock,
+        log: Log,
+        stop: asyncio.Event,
+        uncovered: Callable[[str], None] | None = None,
+        replacements: Replacements | None = None,
+    ) -> None:
+        """`stop` is set as soon as turnlog stops; `uncovered` is told of a server that never-twice does
+        not hold for a session."""
+        self.recorder = recorder
+        self.limits = limits
+        self.clock = clock
+        self.stop = stop
+        self._store = store
+        self._log = log
+        self._uncovered = uncovered
+        self._coverage = Coverage()
+        self._replacements = replacements or Replacements()
+        self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
+        """By what they are found by, the newest call for each, those that began first in front."""
+        self._guessed: OrderedDict[str, OrderedDict[int | str, float]] = OrderedDict()
+        """By what callers of guessed sessions look like, when each connection made its latest call."""
+        self._replayed: list[CallDriver] = []
+        """Those that got an earlier answer a moment ago."""
+        self._under_way: set[CallDriver] = set()
+        self._held = 0
+        self._arrived: OrderedDict[bytes, None] = OrderedDict()
+        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
+
+    # -- what a call is found by -------------------------------------------------------------
+
+    def linked(self, ask: Ask) -> Ask:
+        """Return a call with what finds one that asks the same: where its session is known, or it has
+        a key."""
+        ref = ask.session
+        named = ref.aliases[0] if ref.aliases and ask.is_named else ""
+        if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
+            return ask
+        before = self._replacements.predecessors(named) if ref.rung is Rung.TRANSPORT else ()
+        scheme, form = canon = ask.canonical or canonical(ask.arguments)
+        links = self._links(ask, named, before, b"%b\0%b" % (scheme.encode(), form))
+        # A large form would lie beside the input for as long as the call runs.
+        kept = canon if len(form) <= OFF_LOOP else None
+        return structs.replace(ask, canonical=kept, links=links)
+
+    def _links(self, ask: Ask, named: str, before: Sequence[str], asks: bytes) -> DuplicateLinks:
+        """Return the links of a call with the input `asks`, in the session that is `named`, if any.
+
+        `before` are the names of the sessions that its own replaces.
+        """
+        tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
+        former, former_tool = ask.former, f"{ask.server}\0{ask.tool}\0{ask.method}"
+        input_digest = sha256(asks).digest()
+        links = DuplicateLinks()
+        if named:
+            session = named.rpartition(ALIAS_SEPARATOR)[0]  # without the principal
+            links = structs.replace(
+                links,
+                same=self._digest("call", f"{named}\0{tool}", input_digest),
+                anyone=self._digest("anyone's call", f"{session}\0{tool}", input_digest),
+                before=tuple(self._digest("call", f"{b}\0{tool}", input_digest) for b in before),
+            )
+            if former.session:
+                whose = f"{former.session}\0{former_tool}"
+                links = structs.replace(links, former_same=self._digest("same call", whose, asks))
+        if ask.key:
+            key = f"{ask.principal}\0{tool}\0{ask.key}"
+            former_key = f"{former.principal}\0{former_tool}\0{ask.key}"
+            links = structs.replace(
+                links,
+                key=self._digest("key to target", key),
+                keyed_input=self._digest("key to target, input", key, input_digest),
+                former_key=self._digest("key", former_key),
+                former_keyed_input=self._digest("key and input", former_key, asks),
+            )
+        return links
+
+    def guess_link(self, ask: Ask) -> bytes:
+        """Return the link by which a call in a guessed session finds an equal one; empty for none."""
+        guess = ask.guess
+        if guess is None or not guess.pair or ask.leg or not (ask.complete and ask.says_all):
+            return b""
+        scheme, form = ask.canonical or canonical(ask.arguments)
+        whose = f"{guess.pair}\0{guess.beside}\0{ask.target}\0{ask.tool}\0{ask.method}"
+        asks = sha256(b"%b\0%b" % (scheme.encode(), form)).digest()
+        return self._digest("guessed call", whose, asks)
+
+    def told(self, call: bytes) -> bytes:
+        """Return what finds that somebody was told that nobody knows what a call did."""
+        return self._digest("told of unknown", "", call)
+
+    def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
+        name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
+        return self._store.keyed(name + value)
+
+    # -- what came before --------------------------------------------------------------------
+
+    def find(
+        self, ask: Ask, guess_link: bytes, waited_for: CallDriver | None
+    ) -> tuple[Ask, list[DuplicateMatch]]:
+        """Return what a call is recorded as where it is sent, and the earlier calls that count for it.
+
+        These are the one that is guessed; the latest one with the same key, else the latest that asked
+        the same; the latest that asked it for another principal. `waited_for` is what it has waited for.
+        """
+        guessed = self._guess(ask, guess_link, waited_for)
+        with self._view(ask) as view:
+            seen = self._position(view, ask)
+            found = [self._same(view, ask.links), self._others(view, ask.links)]
+        matches = [match for match in found if match is not None]
+        if any(match.across for match in matches):
+            ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
+        for match in matches if seen is not None else ():
+            if match.running is not None and not match.running.is_written:
+                # What that one may yet meet in the log has to be seen here too.
+                seen = match.running.ask.seen
+        if seen is not None:
+            ask = structs.replace(ask, seen=seen)
+        return ask, [guessed, *matches] if guessed is not None else matches
+
+    def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
+        """Return the abandoned call of a guessed session whose caller it may be."""
+        running = self._known.get(link) if link else None
+        if running is None:
+            return None
+        earlier = running.seen()
+        if running is not waited_for:
+            earlier = structs.replace(
+                earlier,
+                abandoned=running.may_be_guessed and self._is_alone(ask, running),
+                is_carried=running.is_in_doubt and not running.is_over,
+                likeness=Likeness.GUESSED,
+            )
+        return DuplicateMatch(
+            earlier=earlier, call=running.ask.call, running=running, is_guessed=True
+        )
+
+    def _is_alone(self, ask: Ask, running: CallDriver) -> bool:
+        """Return whether no third connection of the same credential and client has called lately."""
+        earlier = running.ask.guess
+        assert ask.guess is not None  # it was found by that
+        assert earlier is not None
+        now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
+        own = {ask.guess.connection, earlier.connection, *running.left_by}
+        ago = {connection: now - at for connection, at in calls.items()}
+        return may_join_guessed_session(ago, own, self.limits.cancel_grace)
+
+    def _same(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
+        found = self._latest(view, links.key, links, keyed=True) if links.key else None
+        if found is None and links.same:
+            found = self._latest(view, links.same, links)
+            if found and found.running and _differ(found.running.ask.links.key, links.key):
+                return None  # by another key its caller says that it is another call
+        for link in links.before if found is None else ():
+            if (found := self._latest(view, link, links)) is not None:
+                return structs.replace(found, across=True)
+        untargeted = Likeness.UNTARGETED
+        if found is None and links.former_key:
+            found = self._in_store(view, links.former_key, links, untargeted, keyed=True)
+        if found is None and links.former_same:
+            found = self._in_store(view, links.former_same, links, untargeted)
+        return found
+
+    def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
+        """Return the latest call that asked the same for another principal."""
+        return self._latest(view, links.anyone, links, Likeness.OTHERS) if links.anyone else None
+
+    def _latest(
+        self,
+        view: View | None,
+        link: bytes,
+        links: DuplicateLinks,
+        likeness: Likeness = _SAME,
+        *,
+        keyed: bool = False,
+    ) -> DuplicateMatch | None:
+        """Return the latest call with a link, be it of this process or of another."""
+        stored = self._in_store(view, link, links, likeness, keyed=keyed)
+        here = self._known.get(link)
+        if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
+            return None  # it is the same principal's
+        if stored and stored.by_source:
+            here = self._called(stored.call)
+        if here is None or (stored and stored.commits and _is_later(stored, here)):
+            return stored
+        mine = stored if stored is not None and stored.call == here.ask.call else None
+        if mine is not None and mine.outcome and Flag.RESOLVED in mine.outcome.facts.flags:
+            return mine  # what is remembered here is that nobody knows
+        same_input = not keyed or here.ask.links.keyed_input == links.keyed_input
+        if stored and stored.by_source:
+            same_input = stored.earlier.same_input
+        earlier = structs.replace(
+            here.seen(),
+            same_input=same_input,
+            keyed=keyed,
+            likeness=likeness,
+            warned=mine is not None and mine.earlier.warned,
+        )
+        commits = mine.commits if mine is not None else ()
+        return DuplicateMatch(earlier=earlier, call=here.ask.call, running=here, commits=commits)
+
+    def _called(self, call: bytes) -> CallDriver | None:
+        """Return a call that is under way here, or that is remembered."""
+        here = (*self._under_way, *self._known.values())
+        return next((running for running in here if running.ask.call == call), None)
+
+    @contextmanager
+    def _view(self, ask: Ask) -> Generator[View | None]:
+        """Open one snapshot for all that is looked up of a call; `None` where it has no links, or the
+        store cannot be read."""
+        view = None
+        try:
+            view = self._store.view() if ask.links is not NO_LINKS else None
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+        with view if view is not None else nullcontext():
+            yield view
+
+    def _in_store(
+        self,
+        view: View | None,
+        link: bytes,
+        links: DuplicateLinks,
+        likeness: Likeness,
+        *,
+        keyed: bool = False,
+    ) -> DuplicateMatch | None:
+        """Return the newest call with a link in the store."""
+        if view is None:
+            return None
+        try:
+            return self._read(view, link, links, likeness, keyed=keyed)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+
+    def _read(
+        self, view: View, link: bytes, links: DuplicateLinks, likeness: Likeness, *, keyed: bool
+    ) -> DuplicateMatch | None:
+        try:
+            intent = view.linked(link)
+            if intent is None:
+                return None
+            stored = intent.body.links if intent.body is not None else ()
+            if likeness is Likeness.OTHERS and links.same in stored:
+                return None  # it is the same principal's
+            source = source_of(stored)
+            if source:
+                intent = _source_in(view, source)
+            commits = _commits_of(view, intent)
+        except Corrupt as error:
+            # Its effect may have happened: of one damaged record less is known, not nothing.
+            self._log.emit(StoreFailed(reason=str(error)))
+            unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
+            warned = self._is_warned(view, link)
+            earlier = EarlierCall(ending=unknown, began=0.0, warned=warned, keyed=keyed)
+            return DuplicateMatch(earlier=earlier, call=link)
+        if not keyed and _has_other_key(links, stored):
+            return None  # by another key its caller says that it is another call
+        earlier = earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain)
+        arrived = intent.facts.call in self._arrived
+        earlier = structs.replace(
+            earlier,
+            delivered=earlier.delivered or arrived,
+            settling=earlier.settling and not arrived,
+            same_input=not keyed or _same_input(links, stored),
+            keyed=keyed,
+            likeness=likeness,
+            warned=self._is_warned(view, intent.facts.call),
+        )
+        return DuplicateMatch(
+            earlier=earlier, call=intent.facts.call, by_source=bool(source), commits=commits
+        )
+
+    def _position(self, view: View | None, ask: Ask) -> int | None:
+        """Return how far the log goes in which earlier calls are looked for; `None` where none are."""
+        if view is None or ask.effect is Effect.READ:
+            return None
+        try:
+            return view.last
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+
+    def _is_warned(self, view: View, call: bytes) -> bool:
+        """Return whether somebody was told that nobody knows what a call did."""
+        try:
+            return view.linked(self.told(call)) is not None
+        except Corrupt:
+            return True  # that much can be read of it
+
+    def answer(self, found: DuplicateMatch) -> OwnAnswer | None:
+        """Return the whole answer to an earlier call, from memory, else from the store; `None` where it is
+        not kept so."""
+        if found.running is not None and found.running.kept is not None:
+            return found.running.kept
+        outcome = found.outcome
+        if outcome is None or outcome.body is None or not outcome.body.output_blob:
+            return None
+        try:
+            with self._store.view() as view:
+                blob = view.blob(outcome.body.output_blob)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return None
+        if blob is None or blob.redacted or blob.cut:
+            return None
+        return retold_answer(outcome.facts, blob.data)
+
+    def on_credited(self, call: bytes, *, delivered: bool) -> None:
+        """Remember whether the answer to a call of another process arrived, until a note says so."""
+        if not delivered:
+            self._arrived.pop(call, None)
+            return
+        self._arrived[call] = None
+        if len(self._arrived) > MOST:
+            self._arrived.popitem(last=False)
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    def on_guessed_call(self, guess: GuessedCaller) -> None:
+        """Remember a call in a session that is only guessed."""
+        if not guess.pair:
+            return
+        calls = self._guessed.setdefault(guess.pair, OrderedDict())
+        calls[guess.connection] = asyncio.get_running_loop().time()
+        calls.move_to_end(guess.connection)
+        self._guessed.move_to_end(guess.pair)
+        for found in (calls, self._guessed):
+            if len(found) > MOST:
+                found.popitem(last=False)
+
+    def on_attempt_ended(self, running: CallDriver) -> None:
+        """Notice that a session may be lost: its server broke off, or does not know it."""
+        attempt, ask = running.attempt, running.ask
+        ending = attempt.ending if attempt is not None else None
+        is_broken = ending is not None and ending.kind in SESSION_BREAKS
+        if is_broken and ask.client and ask.session.rung is Rung.TRANSPORT:
+            now = self.clock.monotonic() / 1e9
+            self._replacements.on_broken(_caller(ask), ask.session.aliases[0], now)
+
+    def on_call(self, ask: Ask) -> None:
+        """Report once where a repeat of a call would not be found."""
+        if not ask.is_named or ask.links.key:
+            return
+        ref = ask.session
+        session = ref.aliases[0] if ref.aliases else ref.candidate
+        if (gap := self._coverage.on_call(_caller(ask), session, ref.rung)) is None:
+            return
+        if self._uncovered is not None:
+            self._uncovered(ask.server)
+        self._log.emit(
+            SessionUncovered(
+                session=ids.to_text(ref.id or ref.candidate),
+                server=ask.server,
+                tool=ask.tool,
+                client=ask.client,
+                reason=gap,
+            )
+        )
+
+    # -- what is remembered ------------------------------------------------------------------
+
+    def remember(self, running: CallDriver) -> None:
+        """Let later calls find one that is about to be recorded."""
+        self._under_way.add(running)
+        for link in running.found_by:
+            before = self._known.get(link)
+            self._known[link] = running
+            self._known.move_to_end(link)
+            if before is not None and not self._remembers(before):
+                self._let_go(before)
+
+    def on_replayed(self, call: CallDriver) -> None:
+        """Remember for a while a call that got an earlier answer: its caller may cancel right after it."""
+        self._replayed.append(call)
+        asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._replayed.remove, call)
+
+    def on_late_cancel(self, scope: tuple[str, str], kin: str, id_key: str) -> bool:
+        """Count a call's answer as not delivered, because its caller cancels right after it.
+
+        A caller ignores what comes after its cancel (MCP, cancellation), and may make the call again.
+        Returns whether there is such a call.
+        """
+        # One that has been asked beside is not the newest any more.
+        newest = (*reversed(self._replayed), *reversed(self._known.values()), *self._under_way)
+        for call in newest:
+            if call.attempt is not None and call.attempt.is_of(scope, kin, id_key):
+                return call.on_late_cancel()
+        return False
+
+    def over(self, running: CallDriver, kept: OwnAnswer | None = None) -> None:
+        """Mark a call as over, or over anew; hold its answer while there is room."""
+        self._held -= running.size
+        running.kept = kept if self._remembers(running) else None
+        running.on_over()
+        running.shrink()
+        self._under_way.discard(running)
+        if running.attempt is None:
+            self.forget(running)  # it was refused before it was recorded
+        self._held += running.size
+        while self._held > _HELD or len(self._known) > MOST:
+            oldest = next((r for r in self._known.values() if r.ending is not None), None)
+            if oldest is None:
+                break
+            self.forget(oldest)
+
+    def forget(self, running: CallDriver) -> None:
+        """Let no later call find it any more."""
+        self._let_go(running)
+        for link in running.found_by:
+            if self._known.get(link) is running:
+                del self._known[link]
+
+    def runs(self, call: bytes) -> bool:
+        """Return whether a call runs that must not happen twice, whatever its caller was told."""
+        return any(running.ask.call == call for running in self._under_way)
+
+    @property
+    def under_way(self) -> int:
+        """How many guarded calls have not ended."""
+        return len(self._under_way)
+
+    async def idle(self) -> None:
+        """Wait until none is under way."""
+        while self._under_way:
+            await next(iter(self._under_way)).ended()
+
+    async def end_all(self) -> None:
+        """End those under way, and wait for that."""
+        for running in list(self._under_way):
+            if running.is_carried:
+                running.stop()
+            else:
+                self.over(running)
+        await self.idle()
+
+    def _remembers(self, running: CallDriver) -> bool:
+        for link in running.found_by:  # noqa: SIM110 - any() takes seven times as long
+            if self._known.get(link) is running:
+                return True
+        return False
+
+    def _let_go(self, running: CallDriver) -> None:
+        """Hold the answer of a call no longer."""
+        self._held -= running.size
+        running.kept = None
+        running.forgotten()
+
+
+def _caller(ask: Ask) -> tuple[str, str, str]:
+    return ask.principal, ask.target, ask.client
+
+
+def _is_later(stored: DuplicateMatch, here: CallDriver) -> bool:
+    """Return whether the newest call in the log came after one that is remembered here."""
+    if stored.call == here.ask.call:
+        return False
+    # Ids say when calls came; one that was made after another had failed may have the older id.
+    return here.is_written or stored.call > here.ask.call
+
+
+def _differ(key: bytes, other: bytes) -> bool:
+    return bool(key and other) and key != other
+
+
+def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
+    """Return whether a call that was found by what it asks had a key, and not the one of `links`."""
+    if not links.key or links.key in stored or links.former_key in stored:
+        return False
+    # Beside those that tell what it asks, only one with a key has links.
+    return not {links.same, links.anyone, links.former_same}.issuperset(stored)
+
+
+def _same_input(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
+    return links.keyed_input in stored or links.former_keyed_input in stored
+
+
+def _commits_of(view: View, intent: Commit) -> list[Commit]:
+    """Return the commits of a call, by its newest intent. Raises `Corrupt` where they do not tell how
+    it stands."""
+    call = intent.facts.call
+    try:
+        commits = view.call(call)
+    except Corrupt:
+        commits = view.readable(call)
+        outcome = last_of(commits, CommitKind.OUTCOME)
+        if outcome is None or place_of(outcome)[:2] != place_of(intent)[:2]:
+            raise  # maybe it is the outcome that cannot be read
+    if last_of(commits, CommitKind.INTENT) is None:
+        at = intent.position
+        said = f"the record at position {at} is not what is known of it; run `turnlog verify`"
+        raise Corrupt(said, at)
+    return commits
+
+
+def _source_in(view: View, call: bytes) -> Commit:
+    """Return the newest intent of the call that has answered another one. Raises `Corrupt`."""
+    intent = last_of(view.call(call), CommitKind.INTENT)
+    if intent is None:
+        raise Corrupt("the call that answered another one is not there; run `turnlog verify`", 0)
+    return intent

@@ -1,1 +1,0 @@
-"""Calls that repeat an earlier one."""

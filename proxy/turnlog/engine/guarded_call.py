@@ -1,0 +1,274 @@
+"""A call that must not happen twice: an earlier one that is the same may stand for it (semantics, section 5).
+
+What follows from an earlier call `exchange.call` decides; `engine.duplicate_index` finds that.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, ClassVar, Final
+
+from msgspec import structs
+
+from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Rung
+from turnlog.exchange import events as ev
+from turnlog.exchange.call import Stage
+from turnlog.exchange.duplicates import (
+    DuplicateAction,
+    replayed_ending,
+    unsent_detail,
+    unsent_ending,
+)
+from turnlog.record.attempt import (
+    NO_LINKS,
+    AnswerFacts,
+    Ask,
+    Attempt,
+    DuplicateLinks,
+    StoredTicket,
+)
+from turnlog.record.errors import in_time
+from turnlog.record.own_answers import OwnAnswer
+from turnlog.store.base import Conflict, SessionRef
+
+from .call_driver import CallDriver, Unsent, guarded_terms
+from .duplicate_index import DuplicateIndex, DuplicateMatch
+
+_POLL: Final = 0.05
+"""s between two looks at a call whose end this process is not told of: its end is noted as soon."""
+
+
+_WITHOUT_CALLER: Final = frozenset({DuplicateAction.LEFT, DuplicateAction.STOPPED})
+"""Nobody is there to be told."""
+_WITHOUT_KEY: Final = frozenset({DuplicateAction.CONFLICT, DuplicateAction.BLOCK})
+"""These are not answered by an earlier call."""
+
+
+def guarded(
+    index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool = False
+) -> "GuardedCall | None":
+    """Return a call beside which earlier ones count; `None` where no other can be the same."""
+    ask = index.linked(ask)
+    if ask.links is NO_LINKS and not ask.is_named:
+        return None
+    index.on_call(ask)
+    return GuardedCall(index, ask, stateless=stateless, is_piped=is_piped)
+
+
+class GuardedCall(CallDriver):
+    """One call that must not happen twice, from before it is decided whether it is sent."""
+
+    _earlier: DuplicateMatch | None = None
+    """The earlier call that it waits for, has waited for, or is answered from."""
+    _found: Sequence[DuplicateMatch] = ()
+    _admitted: Ask | None = None
+    """What it is recorded as, where it is sent."""
+    _woken: asyncio.Event
+    """Set when the wait for an earlier call may be over."""
+    _joined: CallDriver | None = None
+    """The call under way here that it waits for."""
+    _poll: asyncio.TimerHandle | None = None
+
+    def __init__(self, index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool) -> None:
+        """`ask` has its links."""
+        self._index = index
+        self._guess_link = index.guess_link(ask)
+        links = ask.links
+        found_by = (links.key, links.same, links.anyone, self._guess_link)
+        self.found_by = tuple(filter(None, found_by))
+        terms = guarded_terms(
+            ask,
+            index.limits,
+            waits=index.recorder.waits(ask),
+            stateless=stateless,
+            is_findable=bool(self.found_by),
+            may_doubt=not is_piped,
+        )
+        super().__init__(ask, terms, index.recorder, index.clock)
+
+    def begin(self) -> None:
+        """Look for an earlier call."""
+        if self.call.stage is Stage.NEW:
+            self.feed(ev.Begin())
+
+    async def decided(self) -> None:
+        """Wait until it is decided whether the call is sent; `unsent` says what is recorded of it if not."""
+        self.begin()
+        try:
+            while self.call.is_undecided:
+                if self.call.stage is Stage.DOUBTING:
+                    await self._doubted()
+                    continue
+                await self._woken.wait()
+                if self.call.stage is Stage.JOINING:
+                    # Another session may have been replaced by this one, or is no more.
+                    self.ask = self._index.linked(self.ask)
+                    self.feed(ev.EarlierEnded())
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+
+    async def _doubted(self) -> None:
+        earlier = self._earlier.running if self._earlier is not None else None
+        assert earlier is not None  # it runs here
+        await earlier.asked_beside()
+        if self.call.stage is Stage.DOUBTING:
+            self.feed(ev.CertaintyCame())
+
+    def give_up(self) -> None:
+        """Wait for no earlier call any more: its caller is gone, or turnlog stops."""
+        if self.call.is_undecided:
+            self.feed(ev.Stopped() if self._index.stop.is_set() else ev.Left())
+
+    def on_server_gone(self) -> None:
+        """Wait for one earlier call at most: the server is gone."""
+        if self.call.is_undecided:
+            self.feed(ev.ServerGone())
+
+    async def claimed(self) -> bool:
+        """Wait until it is the only one of its kind among all processes; false, and it is forgotten,
+        where another process has begun the same since earlier calls were looked for.
+
+        Raises `StoreError` where its intent cannot be written, and `Failure` where that takes too long.
+        """
+        attempt = self.attempt
+        assert attempt is not None  # it has begun
+        if attempt.ask.seen is None:
+            return True
+        limits, now = attempt.ask.policy.timeout, asyncio.get_running_loop().time()
+        try:
+            await in_time(limits, now, now, self._recorder.on_disk(attempt))
+        except Conflict:
+            self._index.forget(self)
+            self._index.over(self)
+            return False
+        except BaseException:
+            # Nobody knows whether it was written: the log alone may say so.
+            self._index.forget(self)
+            raise
+        return True
+
+    def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
+        """Decide what follows the end of an attempt; return what to record of it."""
+        is_told = self._failure is not None
+        outcome = super().on_judged(attempt, ours=ours)
+        if not is_told:
+            self._index.on_attempt_ended(self)
+        return outcome
+
+    # -- commands ----------------------------------------------------------------------------
+
+    def do_look_up(self, _: ev.LookUp) -> None:
+        """Look for the earlier calls that are the same."""
+        waited_for = self._earlier.running if self._earlier is not None else None
+        found = self._index.find(self.ask, self._guess_link, waited_for)
+        self._admitted, self._found = found
+        self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
+
+    def do_make_certain(self, command: ev.MakeCertain) -> None:
+        """Set whose caller is in doubt."""
+        self._earlier = self._found[command.place]
+
+    def do_join(self, command: ev.Join) -> None:
+        """Wait for the end of an earlier call, here, in another process, or left to a stream to come."""
+        self._earlier = self._found[command.place]
+        self._woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        if command.delay < inf:
+            expired = ev.Expired(ErrorKind.RESPONSE_TIMEOUT)
+            self._timer = loop.call_later(command.delay, self.feed, expired)
+        running = self._earlier.running
+        if running is not None and not running.is_over:
+            self._joined = running
+            running.join(self._woken)
+        else:
+            self._poll = loop.call_later(_POLL, self._woken.set)
+
+    def do_stop_waiting(self, _: ev.StopWaiting) -> None:
+        """Wait no more."""
+        self.do_disarm(ev.Disarm())
+        self._woken.set()
+        if self._poll is not None:
+            self._poll.cancel()
+        if self._joined is not None:
+            self._joined.leave(self._woken)
+        self._poll = self._joined = None
+
+    def do_append_intent(self, command: ev.AppendIntent) -> None:
+        """Let later calls find it; whoever carries it records that it begins."""
+        if self._admitted is None:
+            return  # another attempt
+        ask = self._admitted
+        if command.is_repeat:
+            ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
+        self.ask, self._admitted, self._found, self._earlier = ask, None, (), None
+        self._index.remember(self)
+
+    def do_withhold(self, command: ev.Withhold) -> None:
+        """Record a call that is not sent, and set what its caller gets, if it is there."""
+        assert self._admitted is not None  # it was looked up
+        action, found = command.action, self._found[command.place]
+        self._earlier = found
+        flags: tuple[Flag, ...] = () if command.waited is None else (Flag.JOINED,)
+        answer: OwnAnswer | None = None
+        if action is DuplicateAction.REPLAY:
+            assert found.earlier.ending is not None
+            answer = self._index.answer(found)
+            ending = replayed_ending(found.earlier.ending, whole=answer is not None)
+            flags = (Flag.REPLAYED, *flags)
+        else:
+            ending = unsent_ending(action)
+        detail = "" if answer is not None else unsent_detail(action, found.earlier.likeness)
+        is_told = action not in _WITHOUT_CALLER
+        if found.is_guessed:
+            flags = (*flags, Flag.INFERRED)
+            if not is_told and found.running is not None and self.ask.guess is not None:
+                found.running.on_guess_left(self.ask.guess.connection)
+        # It is not found by what it asks: nothing is answered from an answer.
+        asked = structs.replace(self._admitted, links=self._unsent_links(action, found), seen=None)
+        reply = AnswerFacts(flags=flags, detail=detail, said=detail if is_told else "")
+        waited = command.waited or 0.0
+        attempt = self._recorder.unsent(asked, ending, reply, found.source, waited=waited)
+        if is_told:
+            self.attempt, self.unsent = attempt, Unsent(attempt, answer, detail)
+        if answer is not None:
+            self._index.on_replayed(self)
+
+    def _unsent_links(self, action: DuplicateAction, found: DuplicateMatch) -> DuplicateLinks:
+        """Return by what a call is found that was not sent."""
+        links = self.ask.links
+        if action is DuplicateAction.UNKNOWN:
+            return DuplicateLinks(told=self._index.told(found.call))
+        if not links.key or action in _WITHOUT_KEY:
+            return NO_LINKS
+        # Its key stands from now on for the call that answers it.
+        return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=found.call)
+
+    def do_credit_earlier(self, command: ev.CreditEarlier) -> None:
+        """Note whether the earlier call's answer has arrived, where there was one."""
+        found = self._earlier
+        if self.unsent is None or self.unsent.answer is None or found is None:
+            return
+        if found.running is not None:
+            if command.delivered:
+                found.running.on_delivered()
+            else:
+                found.running.on_late_cancel()
+        elif (outcome := found.outcome) is not None:
+            session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
+            session.id = outcome.link.session
+            kind = NoteKind.DELIVERED if command.delivered else NoteKind.ABANDONED
+            # Another process may have written it.
+            self._recorder.note(kind, session, outcome.facts, StoredTicket(outcome))
+            self._index.on_credited(found.call, delivered=command.delivered)
+
+    ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **CallDriver.ACTIONS,
+        ev.LookUp: do_look_up,
+        ev.MakeCertain: do_make_certain,
+        ev.Join: do_join,
+        ev.StopWaiting: do_stop_waiting,
+        ev.Withhold: do_withhold,
+        ev.CreditEarlier: do_credit_earlier,
+        ev.AppendIntent: do_append_intent,
+    }
