@@ -31,6 +31,7 @@ from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import (
+    SPOKEN,
     CallAnswer,
     has_error_member,
     is_structured,
@@ -140,6 +141,8 @@ def answered(
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
+    # Nothing more is to be said of most answers.
+    is_usual = said is SPOKEN and around.status == _PLAIN_SUCCESS and text.media == JSON
     result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
     ttl = said.task_ttl_ms
     reply = AnswerFacts(
@@ -154,7 +157,7 @@ def answered(
         is_mcp=True,
         is_result=result is not None,
         size=text.size,
-        flags=_flags(said, message, text, around),
+        flags=text.body.notes if is_usual else _flags(said, message, text, around),
         ttl=None if ttl is msgspec.UNSET else -1 if ttl is None else ttl * _NS_PER_MS,
         detail=said.message,
     )

@@ -7,7 +7,7 @@ they take for a failure that is none, is measured in tests/unit/wire/test_error_
 import re
 from typing import Final
 
-from turnlog.rules.pattern import any_of, to_bytes
+from turnlog.rules.pattern import any_of
 
 LOOKED_AT: Final = 200
 """Characters of a text that are looked at, from its start."""
@@ -115,6 +115,6 @@ def looks_like_error(text: str) -> bool:
     start = text[:LOOKED_AT].lstrip(_DECORATION)
     if start.startswith("{"):
         return _JSON.match(start) is not None
-    if not start or not _GATE(to_bytes(start.casefold())):
+    if not start or not _GATE(start.casefold().encode("utf-8", "surrogatepass")):
         return False
     return bool(_SIGNS.match(start) or _NAMED.match(start) or _SPOKEN.match(start))

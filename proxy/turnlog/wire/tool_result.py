@@ -381,26 +381,20 @@ def is_spoken(result: _Value) -> bool:
     """
     if not isinstance(result, dict) or not result.keys() <= _OF_TEXTS or result.get("isError"):
         return False
-    texts = _texts(result.get("content"))
-    text = texts[0] if len(texts) == 1 else "\n".join(texts)
-    word = text.strip()
+    content: _Value = result.get("content")
+    texts: list[str] = []
+    for block in content if isinstance(content, list) else ():
+        text = (
+            block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+        )
+        if not isinstance(text, str):
+            return False
+        texts.append(text)
+    whole = texts[0] if len(texts) == 1 else "\n".join(texts)
+    word = whole.strip()
     if len(word) <= _LONGEST_NULL_TEXT and _is_blank(word, alone=len(texts) == 1):
         return False
-    return not looks_like_error(text)
-
-
-def _texts(content: _Value) -> list[str]:
-    """Return the texts of plain content; none where it holds anything else."""
-    texts: list[str] = []
-    block: _Value
-    for block in content if isinstance(content, list) else ():
-        if not isinstance(block, dict) or block.get("type") != "text":
-            return []
-        text = block.get("text")
-        if not isinstance(text, str):
-            return []
-        texts.append(text)
-    return texts
+    return not looks_like_error(whole)
 
 
 def is_structured(result: bytes) -> bool:

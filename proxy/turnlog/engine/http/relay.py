@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.delivery import BrokenAnswer
-from turnlog.record.own_answers import OwnAnswer, told
+from turnlog.record.own_answers import told
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
@@ -179,7 +179,6 @@ class Relay(Struct, eq=False):
     async def _head_alone(self) -> None:
         body = MessageReader(0)
         await self._observed(self._watcher.whole, body, self._head.media, 0)
-        self._out.judged()
         # To HEAD, and in a 304, Content-Length tells of the body that is not there.
         given = lines(
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
@@ -229,10 +228,7 @@ class Relay(Struct, eq=False):
         body = MessageReader.of(text if clean is None else clean, self._keep, notes)
         if codings:
             body.unread = self._gave_up
-        if tickets := self._watched(self._watcher.whole, body, self._head.media, len(raw)):
-            await self._recorder.settle(tickets)
-        if self._out.gate is not None:
-            self._out.judged()
+        await self._observed(self._watcher.whole, body, self._head.media, len(raw))
         if self._decodes and self._fails:
             self._keep_coding()
         attempt = self._watcher.attempt
@@ -363,7 +359,6 @@ class Relay(Struct, eq=False):
         self._note(body)
         body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._head.media, seen)
-        self._out.judged()
         if self._decodes and (self._fails or self._gave_up):
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
@@ -374,7 +369,6 @@ class Relay(Struct, eq=False):
         """Pass on a response whose last piece is `held`, and the rest of its transfer."""
         self._note(body)
         await self._observed(self._watcher.whole, body, self._head.media, seen)
-        self._out.judged()
         await self._pass_on(self._amended(held) if seen == len(held) else held)
 
     # -- what a server says in turnlog's name --------------------------------------------------
@@ -468,22 +462,13 @@ class Relay(Struct, eq=False):
         if attempt is not None and not self._trusted and self._is_unsearched(b""):
             attempt.marks.add(Flag.NOT_SEARCHED)
         await self._observed(self._watcher.ended)
-        self._out.judged()
         if self._decodes and (self._fails or self._gave_up):
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
         else:
-            await self._end_stream()
-
-    async def _end_stream(self) -> None:
-        """End a stream; where its response never came, say so in its place."""
-        made = None if self._out.left or self._torn else self._watcher.instead()
-        if made is not None:
-            await self._made(made)
-        elif not self._torn and (last := self._watcher.last_events()):
-            await self._out.end(last)
-        else:
-            await self._out.end(self._partial)
+            # Where its response never came, this is said in its place.
+            if self._torn or not await self._is_replaced():
+                await self._out.end(self._partial)
 
     async def _goes_on(self, events: EventReader, chunk: bytes) -> bool:
         """Relay a chunk; return whether what follows can be read."""
@@ -560,7 +545,8 @@ class Relay(Struct, eq=False):
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
         for piece in events.feed(text):
             if piece.event is not None:
-                await self._observed(self._watcher.event, piece.event)
+                if tickets := self._watched(self._watcher.event, piece.event):
+                    await self._recorder.settle(tickets)
                 self._answer.heard()
                 if self._is_judged:
                     self._out.judged()
@@ -583,23 +569,26 @@ class Relay(Struct, eq=False):
             resumable=resumable,
         )
         await self._observed(self._watcher.broken, failure, broken)
-        self._out.judged()
-        made = None if self._out.left else self._watcher.instead()
-        if made is not None:
-            await self._made(made)
+        if await self._is_replaced():
+            return
+        if not self._out.left:
+            await self._start(self._length)
+        await self._out.write(held)
+        await self._out.cut()
+
+    async def _is_replaced(self) -> bool:
+        """Say what turnlog has to say in place of what never came; return whether that is anything."""
+        attempt = self._watcher.attempt
+        if not self._out.left and (made := self._watcher.instead()) is not None:
+            head = lines(made.headers) + told(attempt, whole=True)
+            if attempt is not None and attempt.yields:
+                self._out.withhold()
+            await self._out.answer(made.status, made.reason, head, made.body)
         elif last := self._watcher.last_events():
             await self._out.end(last)
         else:
-            if not self._out.left:
-                await self._start(self._length)
-            await self._out.write(held)
-            await self._out.cut()
-
-    async def _made(self, made: OwnAnswer) -> None:
-        head = lines(made.headers) + told(self._watcher.attempt, whole=True)
-        if self._watcher.attempt is not None and self._watcher.attempt.yields:
-            self._out.withhold()
-        await self._out.answer(made.status, made.reason, head, made.body)
+            return False
+        return True
 
     @property
     def _is_judged(self) -> bool:
@@ -609,9 +598,11 @@ class Relay(Struct, eq=False):
     # -- reading along ------------------------------------------------------------------------
 
     async def _observed(self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
-        """Let the watcher read, and wait until what it recorded is on disk."""
+        """Let the watcher read, and wait until what it recorded is on disk; then the answer may leave."""
         if tickets := self._watched(watch, *said):
             await self._recorder.settle(tickets)
+        if self._out.gate is not None:
+            self._out.judged()
 
     def _watched(
         self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said

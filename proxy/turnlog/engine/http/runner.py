@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -15,6 +15,7 @@ from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.agent_request import KEY
 from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
 from turnlog.engine.retry_limits import RetryLimits, TooLate
@@ -36,9 +37,9 @@ from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
-from turnlog.transport.http_client import Answer, Content, Interim
+from turnlog.transport.http_client import Answer, Content, Upstreams
 from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines
-from turnlog.transport.routes import Route, Target
+from turnlog.transport.routes import Route
 from turnlog.wire.http.head import changed_body, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
@@ -58,31 +59,8 @@ _AUTH_ADVICE: Final = (
 
 Outlived = tuple[OwnAnswer, Sequence[Ticket]]
 """What a caller is told whose time is over, once that is on disk."""
-
-
-class UpstreamSender(Protocol):
-    """The way to a tool server: over HTTP, or to a command of ours."""
-
-    async def send(
-        self,
-        target: Target,
-        method: str,
-        resource: str,
-        lines: bytes,
-        body: Content,
-        progress: Progress,
-        *,
-        length: int | None,
-        interim: Interim | None = None,
-    ) -> Answer:
-        """Send one request, once, and return when the answer's head is there. Raises `Failure`."""
-        ...
-
-    def notify(
-        self, target: Target, resource: str, lines: bytes, body: bytes
-    ) -> asyncio.Task[None]:
-        """Send a message whose answer nobody needs, in the background."""
-        ...
+UpstreamSender = Upstreams | Commands
+"""The way to a tool server: over HTTP, or to a command of ours."""
 
 
 class Guard(Struct, frozen=True):
@@ -205,7 +183,7 @@ class HttpCarrier(Struct, eq=False):
             return None
         step = self._exchange.on_disk() if driver is None else self._recorded(driver, content)
         limits = self._policy.timeout
-        if limits is not _UNLIMITED:
+        if limits != _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
         return step
 
@@ -372,7 +350,7 @@ class HttpCarrier(Struct, eq=False):
     def _begin_limits(self, attempt: Attempt) -> None:
         """Set the time limits of an attempt; most have none."""
         limits, driver = self._policy.timeout, self._exchange.driver
-        if limits is not _UNLIMITED:
+        if limits != _UNLIMITED:
             attempt.patience = self._exchange.progress.patience = Deadlines(limits, self._began)
         if driver is not None and driver.is_guarded:
             self._exchange.progress.time_out = driver.on_expired
@@ -407,7 +385,7 @@ class HttpCarrier(Struct, eq=False):
                 await _opened(attempt)
             started = self._context.clock.monotonic()
             try:
-                await self._relay(answer, hold=hold)
+                await self._relay(answer, attempt, hold=hold)
             finally:
                 if attempt is None:
                     exchange.went_by(self._context.clock.monotonic() - started)
@@ -452,8 +430,12 @@ class HttpCarrier(Struct, eq=False):
             )
         )
 
-    def _relay(self, answer: Answer, *, hold: bool) -> Coroutine[None, None, None]:
-        spellings = self._exchange.respelling()
+    def _relay(
+        self, answer: Answer, attempt: Attempt | None, *, hold: bool
+    ) -> Coroutine[None, None, None]:
+        spellings: dict[bytes, bytes] = {}
+        if attempt is None or attempt.wire_id:
+            spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
         head = self._heads.answer(answer.raw, self._route, self._raw)
