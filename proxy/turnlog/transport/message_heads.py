@@ -6,7 +6,7 @@ Content-Length, which the connections write anew.
 
 import re
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -107,24 +107,22 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
     """Whether fields were left out because only turnlog sends them."""
 
 
-class Memo(Generic[_K, _V]):
-    """Remembers what a function made of a key, as far as the key is of moderate size."""
+class Memo(dict[_K, _V]):
+    """What a function makes of keys, remembered as far as a key is of moderate size."""
 
     def __init__(self, make: Callable[[_K], _V], is_small: Callable[[_K], bool]) -> None:
+        super().__init__()
         self._make = make
         self._is_small = is_small
-        self._known: dict[_K, _V] = {}
 
-    def __call__(self, key: _K) -> _V:
-        """Return what is known of `key`, or make it."""
-        known = self._known.get(key)
-        if known is None:
-            known = self._make(key)
-            if self._is_small(key):
-                if len(self._known) >= HEADS:
-                    self._known.clear()
-                self._known[key] = known
-        return known
+    def __missing__(self, key: _K) -> _V:
+        """Make the value of a key that is not known."""
+        value = self._make(key)
+        if self._is_small(key):
+            if len(self) >= HEADS:
+                self.clear()
+            self[key] = value
+        return value
 
 
 def is_moderate(raw: Raw) -> bool:
@@ -199,7 +197,7 @@ class RequestHeads:
     """Reads the heads of requests."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, RequestHead] = {}
+        self._known = Memo(_read_fields, lambda lines: len(lines) <= _BYTES)
         """What fields say, by their lines as they came, but for Content-Length."""
 
     def read(self, head: bytes) -> tuple[RequestStart, int] | Unreadable:
@@ -211,7 +209,7 @@ class RequestHeads:
         lines, length = head[end:], 0
         if said := _LENGTH.search(lines):
             lines, length = lines[: said.start()] + lines[said.end() :], int(said[1])
-        found = self._known.get(lines) or self._read(lines)
+        found = self._known[lines]
         if isinstance(found, Unreadable):
             return found
         method, target, version = line
@@ -228,19 +226,14 @@ class RequestHeads:
         start = RequestStart(method=method, target=target, version=version, keeps=keeps, head=found)
         return start, length
 
-    def _read(self, lines: bytes) -> RequestHead | Unreadable:
-        """Return what the lines of fields say that are not known."""
-        given = read_request_fields(lines)
-        if isinstance(given, Unreadable):
-            return given
-        found = read_request(given)
-        if not found.is_sound:
-            return UNSOUND
-        if found.is_moderate and len(lines) <= _BYTES:
-            if len(self._known) >= HEADS:
-                self._known.clear()
-            self._known[lines] = found
-        return found
+
+def _read_fields(lines: bytes) -> RequestHead | Unreadable:
+    """Return what the lines of a request's fields say."""
+    given = read_request_fields(lines)
+    if isinstance(given, Unreadable):
+        return given
+    found = read_request(given)
+    return found if found.is_sound else UNSOUND
 
 
 class Heads:
@@ -248,7 +241,7 @@ class Heads:
 
     def __init__(self) -> None:
         self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
-        self._answer = Memo(read_answer, is_moderate)
+        self._answers = Memo(read_answer, is_moderate)
 
     def answer(self, raw: Raw, route: Route, asked: Raw) -> AnswerHead:
         """Return what an answer's fields say to a request with the fields `asked`.
@@ -256,7 +249,7 @@ class Heads:
         References of the server's own origin lead back here (semantics, section 13). Cookies are
         confined to the agent's path to that server where other servers stand behind the same origin.
         """
-        head = self._answer(raw)
+        head = self._answers[raw]
         confines = bool(route.prefix) and head.sets_cookies
         if not (confines or head.leads):
             return head

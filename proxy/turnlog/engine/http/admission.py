@@ -17,8 +17,6 @@ from turnlog.wire.http.head import (
     is_of_another_site,
 )
 
-_HOST: Final = 512
-"""bytes of the longest Host that is remembered."""
 _SHOWN: Final = 200
 """Characters of a refused value that are shown."""
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -46,9 +44,6 @@ class Admission:
         self._hosts = hosts
         self._origins = origins
         self._clean = clean
-        self._is_served: Memo[bytes, bool] = Memo(
-            lambda host: allowed_host(host, hosts), lambda host: len(host) <= _HOST
-        )
         self._is_welcome: Memo[RequestHead, bool] = Memo(
             lambda head: not self._fields_refused(head), lambda head: head.is_moderate
         )
@@ -57,7 +52,7 @@ class Admission:
         """Return whether a request may be forwarded."""
         # Of what goes to a path, as nearly all does, the fields alone decide.
         if start.target.startswith("/") and start.method != "CONNECT":
-            return self._is_welcome(start.head)
+            return self._is_welcome[start.head]
         return self.refusal(start) is None
 
     def refusal(self, start: RequestStart) -> Refused | None:
@@ -81,9 +76,8 @@ class Admission:
 
     def _fields_refused(self, head: RequestHead) -> bool:
         """Return whether a request to a path that is not turnlog's own is refused for its fields."""
-        refused = not self._is_served(head.fields.get(b"host", b"")) or b"host" in head.repeated
         return (
-            refused
+            not allowed_host(head.fields.get(b"host", b""), self._hosts)
             or self._origin_refused(head) is not None
             or self._site_refused(head) is not None
             or self._framing_refused(head) is not None
@@ -93,7 +87,7 @@ class Admission:
         # An absolute target's authority counts instead of Host (RFC 9112 section 3.2.2).
         absolute = authority_of(start.target).encode("utf-8", "surrogateescape")
         host = absolute or start.head.fields.get(b"host", b"")
-        if self._is_served(host) and b"host" not in start.head.repeated:
+        if allowed_host(host, self._hosts):
             return None
         value = self._text(host)
         detail = f"Host {value!r} is not served here; add it to allow_hosts if it should be"

@@ -153,7 +153,7 @@ class HttpCarrier(Struct, eq=False):
         if message := self._exchange.cancelling():
             target = self._route.target
             raw = tuple(notice_headers(self._raw))
-            head = self._heads.forwarded((raw, target.authority))
+            head = self._heads.forwarded[raw, target.authority]
             self._notice = self._way.notify(target, self._route.resource, head, message)
 
     def drop(self, kind: ErrorKind) -> None:
@@ -358,7 +358,7 @@ class HttpCarrier(Struct, eq=False):
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
         """Send an attempt."""
         target = self._route.target
-        head = self._heads.forwarded((self._raw, target.authority))
+        head = self._heads.forwarded[self._raw, target.authority]
         if attempt is not None and attempt.ask.key_sent:
             head += self._key(attempt.ask.key_sent)
         if target.is_command:
