@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.transport.http_client import Connection
 
 METHODS = st.sampled_from(["GET", "POST", "HEAD"])

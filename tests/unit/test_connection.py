@@ -9,7 +9,8 @@ import pytest
 
 from kit.clients import BOUND
 from turnlog.core.kinds import ErrorKind
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.transport.http1 import HEAD_LIMIT, READ_AHEAD
 from turnlog.transport.http_client import Connection
 from turnlog.transport.message_heads import Raw

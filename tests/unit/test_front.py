@@ -19,7 +19,7 @@ from turnlog.engine.command.child import start
 from turnlog.engine.command.command_endpoint import IDLE, CommandEndpoint, EndpointRequest
 from turnlog.engine.command.supervisor import Supervisor
 from turnlog.exchange.principal import PrincipalNames
-from turnlog.record.errors import Progress
+from turnlog.record.deadlines import Progress
 from turnlog.settings.model import Share
 from turnlog.transport.http_client import Answer
 

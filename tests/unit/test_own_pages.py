@@ -7,7 +7,7 @@ from aiohttp import web
 
 from turnlog.api.application import serving
 from turnlog.engine.http.own_pages import APPLICATION, resource_of
-from turnlog.record.errors import Progress
+from turnlog.record.deadlines import Progress
 from turnlog.transport.http_client import Answer, Upstreams
 
 

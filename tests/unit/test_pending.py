@@ -2,7 +2,7 @@
 
 from turnlog.engine.command.clients import CommandClient, OpenRequest, PendingRequests
 from turnlog.engine.command.reply import CommandReply
-from turnlog.record.errors import Progress
+from turnlog.record.deadlines import Progress
 from turnlog.wire.jsonrpc import id_key
 
 MOST = 1024

@@ -27,7 +27,7 @@ from turnlog.record.attempt import (
     DuplicateLinks,
     StoredTicket,
 )
-from turnlog.record.errors import in_time
+from turnlog.record.deadlines import in_time
 from turnlog.record.own_answers import OwnAnswer
 from turnlog.store.base import Conflict, SessionRef
 

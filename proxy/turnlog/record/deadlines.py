@@ -1,18 +1,26 @@
-"""The time limits of one attempt: timers that give its connection up.
+"""How far one attempt has come, and its time limits: timers that give its connection up.
 
 No limit is held against a server while an agent that reads slowly keeps its answer waiting; the
 clock goes on meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from turnlog.core.kinds import ErrorKind
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.rules.model import Timeouts
+from turnlog.wire.jsonrpc import Message
+
+from .errors import Failure
+
+_T = TypeVar("_T")
+# To look a member up costs more than to compare it.
+_SENDING: Final = Phase.SENDING
+_SENT: Final = Phase.SENT
 
 _AGAIN: Final = 1.0
 """s: how long after a limit was reached, while the agent was waited for, one looks again."""
@@ -25,7 +33,7 @@ _CALLED: Final = {
     ErrorKind.DEADLINE_EXHAUSTED: "total",
 }
 Expire = Callable[[ErrorKind, str], bool]
-"""Gives an attempt up for a reason, in a word and in detail; false where nobody waits for the server right now."""
+"""Gives an attempt up, for a reason and its detail; returns false where the server is not waited for right now."""
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -43,15 +51,15 @@ class Deadlines(Struct, eq=False):
     """Ids of the server's questions that the agent has not answered."""
     _sent: bool = False
 
-    def before_sent(
-        self, limit: float, kind: ErrorKind, now: float
-    ) -> tuple[float | None, ErrorKind]:
-        """Return when a step that takes at most `limit` must be over, and what it is if not."""
+    def before_sent(self, kind: ErrorKind, now: float) -> tuple[float | None, ErrorKind]:
+        """Return when a step before sending must be over (`None` for never), and the error if it is not.
+
+        `kind` is the error if the limit of the step itself is reached first.
+        """
+        at: float = now + getattr(self._limits, _CALLED[kind])
         end = self._began + self._limits.total
-        if end <= now + limit:
+        if end <= at:
             kind, at = ErrorKind.DEADLINE_EXHAUSTED, end
-        else:
-            at = now + limit
         return None if at == inf else at, kind
 
     def detail(self, kind: ErrorKind) -> str:
@@ -59,16 +67,8 @@ class Deadlines(Struct, eq=False):
         name = _CALLED[kind]
         return f"the limit timeout.{name} of {getattr(self._limits, name):g} s was reached"
 
-    def connect_by(self, now: float) -> tuple[float | None, ErrorKind]:
-        """Return when there must be a connection."""
-        return self.before_sent(self._limits.connect, ErrorKind.CONNECT_TIMEOUT, now)
-
-    def queue_by(self, now: float) -> tuple[float | None, ErrorKind]:
-        """Return when the call must be on its way."""
-        return self.before_sent(self._limits.queue, ErrorKind.QUEUE_TIMEOUT, now)
-
     def connected(self, expire: Expire) -> bool:
-        """Begin to count the total, if anything is limited from here on; tell whether it is.
+        """Begin to count the total; return whether anything is limited from here on.
 
         `expire` gives the attempt up.
         """
@@ -139,3 +139,69 @@ class Deadlines(Struct, eq=False):
     def _reached(self, kind: ErrorKind) -> None:
         if self._expire is not None and not self._expire(kind, self.detail(kind)):
             self._arm(kind, _AGAIN)
+
+
+LateReader = Callable[[str, Message, bytes], None]
+"""Called with the key of an id as the caller gave it, the answer, and its text."""
+
+
+# One is made for each call, and a struct takes a third of the time of another class.
+class Progress(Struct, eq=False):
+    """How far one attempt has come; whoever carries it out moves it on."""
+
+    phase: Phase = Phase.QUEUED
+    marks: frozenset[Flag] = frozenset()
+    """Flags of what happened on the way."""
+    patience: Deadlines | None = None
+    """Its time limits; `None` where it has none."""
+    time_out: Callable[[Failure], bool] | None = None
+    """Returns whether the attempt runs on although its caller's time is over; `None` where it may not."""
+    late: LateReader | None = None
+    """Reads the late answers of a command: those to requests that were given up."""
+
+    @property
+    def may_outlive(self) -> bool:
+        """Whether the attempt may run on when its caller has given it up."""
+        return self.time_out is not None
+
+    def outlives(self, failure: Failure) -> bool:
+        """Return whether the attempt runs on, now that a time limit was reached."""
+        return self.time_out is not None and self.time_out(failure)
+
+    def mark(self, flag: Flag) -> None:
+        """Note what happened on the way."""
+        self.marks |= {flag}
+
+    def sent(self) -> None:
+        """Note that the whole request has been handed to the connection."""
+        if self.phase is _SENDING:
+            self.phase = _SENT
+        if self.patience is not None:
+            self.patience.sent()
+
+
+def in_time(
+    limits: Timeouts, began: float, since: float, step: Coroutine[None, None, _T]
+) -> Coroutine[None, None, _T]:
+    """Bound what comes before an attempt is sent: it raises `Failure` where it takes too long.
+
+    `began` is when the call did, `since` when the wait does, on the loop's clock.
+    """
+    if not limits.bounds_queue:
+        return step
+    patience = Deadlines(limits, began)
+    at, kind = patience.before_sent(ErrorKind.QUEUE_TIMEOUT, since)
+    assert at is not None
+    return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
+
+
+async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
+    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
+    limit = asyncio.timeout_at(at)
+    try:
+        async with limit:
+            return await step
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise failure from None

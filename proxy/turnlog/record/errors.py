@@ -1,25 +1,11 @@
 """Why there is no answer, or no whole one."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Final, TypeVar
-
-from msgspec import Struct
+from typing import Final
 
 from turnlog.core.classify import MEANINGS, UNSENT, EarlierAttempts
-from turnlog.core.kinds import ErrorKind, Executed, Flag, Phase
-from turnlog.core.pins import Provenance
-from turnlog.rules.model import Access, Timeouts
+from turnlog.core.kinds import ErrorKind, Executed, Phase
 from turnlog.rules.policy import Policy
-from turnlog.wire.jsonrpc import Message
 
-from .attempt import Ask
-from .deadlines import Deadlines
-
-_T = TypeVar("_T")
-# To look a member up costs more than to compare it.
-_SENDING: Final = Phase.SENDING
-_SENT: Final = Phase.SENT
 _UNSENT_SAYS: Final = {
     ErrorKind.QUEUE_TIMEOUT: "was not called in time",
     ErrorKind.CIRCUIT_OPEN: "has failed too often, and is left alone for a while",
@@ -57,7 +43,7 @@ class Failure(Exception):
         self.detail = detail
 
     def is_managed(self, policy: Policy) -> bool:
-        """Tell whether a rule made turnlog answerable for it: a time limit, or retries."""
+        """Return whether a rule made turnlog answerable for it: a time limit, or retries."""
         if self.kind in _SAYS:
             return True
         named = policy.retry.on if policy.retry is not None else ()
@@ -92,96 +78,6 @@ class Failure(Exception):
         return f"the tool server {server!r} {said}"
 
 
-def blocked(ask: Ask) -> Failure:
-    """Return why a call is not sent that a rule blocks."""
-    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
-
-
-def _denied(ask: Ask) -> Failure:
-    rule, why = ask.policy.decided_by["access"], ask.policy.why
-    said = f"the rule {rule!r} denies calls of {ask.tool!r} of {ask.server!r}"
-    return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
-
-
-def _unpinned(ask: Ask) -> Failure:
-    tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
-    if not ask.is_mcp:
-        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
-    elif ask.standing.provenance is Provenance.MISMATCH:
-        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
-    elif not ask.definition:
-        said = f"the definition of {tool} was not seen: list the tools first"
-    else:
-        said = f"{tool} is not pinned ({pinning} does that)"
-    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
-
-
 def _unsent(past: EarlierAttempts | None) -> str:
     """Return what happened to a call whose last attempt was not sent."""
     return "the call was not sent" if past is None else _BEFORE[past.executed]
-
-
-def in_time(
-    limits: Timeouts, began: float, since: float, step: Coroutine[None, None, _T]
-) -> Coroutine[None, None, _T]:
-    """Bound what comes before an attempt is sent: it raises `Failure` where it takes too long.
-
-    `began` is when the call did, `since` when the wait does, on the loop's clock.
-    """
-    if not limits.bounds_queue:
-        return step
-    patience = Deadlines(limits, began)
-    at, kind = patience.queue_by(since)
-    assert at is not None
-    return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
-
-
-async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
-    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
-    limit = asyncio.timeout_at(at)
-    try:
-        async with limit:
-            return await step
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise failure from None
-
-
-LateReader = Callable[[str, Message, bytes], None]
-"""Takes the key of an id as the caller gave it, the answer, and its text."""
-
-
-# One is made for each call, and a struct takes a third of the time of another class.
-class Progress(Struct, eq=False):
-    """How far one attempt has come; whoever carries it out moves it on."""
-
-    phase: Phase = Phase.QUEUED
-    marks: frozenset[Flag] = frozenset()
-    """Flags of what happened on the way."""
-    patience: Deadlines | None = None
-    """Its time limits; `None` where it has none."""
-    time_out: Callable[[Failure], bool] | None = None
-    """Tells whether the attempt runs on although its caller's time is over, where it may."""
-    late: LateReader | None = None
-    """Reads the late answers of a command: those to requests that were given up."""
-
-    @property
-    def may_outlive(self) -> bool:
-        """Whether the attempt may run on when its caller has given it up."""
-        return self.time_out is not None
-
-    def outlives(self, failure: Failure) -> bool:
-        """Tell whether the attempt runs on, now that a time limit was reached."""
-        return self.time_out is not None and self.time_out(failure)
-
-    def mark(self, flag: Flag) -> None:
-        """Note what happened on the way."""
-        self.marks |= {flag}
-
-    def sent(self) -> None:
-        """Note that the whole request has been handed to the connection."""
-        if self.phase is _SENDING:
-            self.phase = _SENT
-        if self.patience is not None:
-            self.patience.sent()

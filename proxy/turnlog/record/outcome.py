@@ -19,8 +19,10 @@ from turnlog.core.classify import (
     refused,
     succeeded,
 )
-from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase, Status
+from turnlog.core.pins import Provenance
 from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
+from turnlog.rules.model import Access
 from turnlog.rules.policy import Policy
 from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
@@ -42,6 +44,7 @@ from turnlog.wire.tool_result import (
 )
 
 from .attempt import AnswerFacts, Ask
+from .errors import Failure
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
@@ -267,6 +270,11 @@ def suspicion(error: str, around: Circumstances) -> tuple[Flag, ...]:
     return (Flag.SESSION_SUSPECT,) if found is not None else ()
 
 
+def blocked(ask: Ask) -> Failure:
+    """Return why a call that a rule blocks is not sent."""
+    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
+
+
 def redirects(status: int) -> tuple[Flag, ...]:
     """Return the flag of a status that leads elsewhere."""
     leads = kind_of_redirect(status) is not None and status != _NOT_MODIFIED
@@ -321,6 +329,25 @@ def seen(ask: Ask, reply: AnswerFacts, unreadable: object = None) -> ExpressionI
         result=read_value(reply.content, unreadable) if readable else None,
         status=reply.http_status or None,
     )
+
+
+def _denied(ask: Ask) -> Failure:
+    rule, why = ask.policy.decided_by["access"], ask.policy.why
+    said = f"the rule {rule!r} denies calls of {ask.tool!r} of {ask.server!r}"
+    return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
+
+
+def _unpinned(ask: Ask) -> Failure:
+    tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
+    if not ask.is_mcp:
+        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
+    elif ask.standing.provenance is Provenance.MISMATCH:
+        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
+    elif not ask.definition:
+        said = f"the definition of {tool} was not seen: list the tools first"
+    else:
+        said = f"{tool} is not pinned ({pinning} does that)"
+    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
 
 
 def _unfit(text: AnswerText) -> tuple[ErrorKind, tuple[Flag, ...]]:

@@ -18,8 +18,8 @@ from typing import Final, Protocol, TypeVar, cast
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.record.deadlines import Deadlines
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Deadlines, Progress
+from turnlog.record.errors import Failure
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
 
@@ -622,7 +622,7 @@ async def connected(
     """Connect within the time there is. Raises `Failure`."""
     if patience is None:
         return await connect
-    at, kind = patience.connect_by(now)
+    at, kind = patience.before_sent(ErrorKind.CONNECT_TIMEOUT, now)
     limit = asyncio.timeout_at(at)
     try:
         async with limit:

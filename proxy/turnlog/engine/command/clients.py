@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.exchange.duplicates import CANCELLED_LIFE
-from turnlog.record.errors import LateReader
+from turnlog.record.deadlines import LateReader
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.splice import with_id
 

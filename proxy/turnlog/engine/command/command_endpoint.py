@@ -23,7 +23,8 @@ from turnlog.core.pins import COMMAND
 from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import Share, UpstreamSettings
 from turnlog.transport.http_client import Content, Interim, connected

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.record.errors import Failure, LateReader, Progress
+from turnlog.record.deadlines import LateReader, Progress
+from turnlog.record.errors import Failure
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.splice import as_event

@@ -11,7 +11,8 @@ from msgspec import Struct
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
 from turnlog.wire.jsonrpc import Kind, Message, parse
 from turnlog.wire.message import LinePiece, LineReader

@@ -17,7 +17,8 @@ from msgspec import structs
 
 from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.own_answers import JSON, OwnAnswer, problem
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore

@@ -20,7 +20,8 @@ from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.outcome import AnswerText, answered_plainly, judged, waiting
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE

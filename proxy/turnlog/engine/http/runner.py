@@ -30,8 +30,9 @@ from turnlog.exchange.events import (
 )
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Deadlines
-from turnlog.record.errors import Failure, Progress, blocked, in_time
+from turnlog.record.deadlines import Deadlines, Progress, in_time
+from turnlog.record.errors import Failure
+from turnlog.record.outcome import blocked
 from turnlog.record.own_answers import OwnAnswer, retold, told
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason

@@ -24,7 +24,7 @@ from turnlog.engine.http.redirects import call_key
 from turnlog.engine.request_identity import read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
-from turnlog.record.errors import LateReader
+from turnlog.record.deadlines import LateReader
 from turnlog.record.own_answers import (
     CANCELLED,
     JSON,

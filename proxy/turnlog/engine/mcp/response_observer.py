@@ -24,7 +24,8 @@ from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, c
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
-from turnlog.record.errors import Failure, Progress
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.outcome import (
     JSON,
     SAYS_WHEN,

@@ -20,9 +20,9 @@ from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import NotRecorded, Overdue, Recorded, SlotGranted, Woken
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
-from turnlog.record.deadlines import Deadlines
-from turnlog.record.errors import Failure, Progress, blocked, in_time
-from turnlog.record.outcome import AnswerText
+from turnlog.record.deadlines import Deadlines, Progress, in_time
+from turnlog.record.errors import Failure
+from turnlog.record.outcome import AnswerText, blocked
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
