@@ -133,7 +133,8 @@ class CallDriver:
     """s to wait before the next attempt."""
     released: ev.Release | None = None
     """Which answer is the caller's, once that is decided."""
-    _carrier: Carrier = _NOBODY
+    carrier: Carrier = _NOBODY
+    """Who carries it out."""
     _failure: Failure | None = None
     """Why the caller's time is over, while it is told."""
     _joiners: tuple[asyncio.Event, ...] = ()
@@ -187,7 +188,7 @@ class CallDriver:
     @property
     def is_carried(self) -> bool:
         """Whether somebody carries it."""
-        return self._carrier is not _NOBODY
+        return self.carrier is not _NOBODY
 
     @property
     def is_idle(self) -> bool:
@@ -217,13 +218,13 @@ class CallDriver:
     @property
     def is_in_doubt(self) -> bool:
         """Whether its caller may be gone without a word."""
-        return not self.call.has_left and self._carrier.is_in_doubt
+        return not self.call.has_left and self.carrier.is_in_doubt
 
     @property
     def is_heard(self) -> bool:
         """Whether its caller is surely there and has not had the answer."""
         is_waiting = self.call.caller in (CallerState.HERE, CallerState.CANCELLED)
-        return is_waiting and self._carrier.hears and not self.is_in_doubt
+        return is_waiting and self.carrier.hears and not self.is_in_doubt
 
     @property
     def is_written(self) -> bool:
@@ -241,10 +242,6 @@ class CallDriver:
         """Set the attempt whose intent was queued."""
         self.attempt = attempt
         attempt.driver = self
-
-    def carried_by(self, carrier: Carrier) -> None:
-        """Set who carries it out."""
-        self._carrier = carrier
 
     def feed(self, event: ev.Event) -> Commands:
         """Carry out what follows an event; return it."""
@@ -283,12 +280,12 @@ class CallDriver:
         self._recorder.on_bug(self.ask, self.call.stage.value, type(event).__name__)
         self.call.give_up(self._clock.monotonic() / 1e9)
         self.do_disarm(ev.Disarm())
-        self._carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
-        self._carrier.drop(ErrorKind.OUTCOME_UNKNOWN)
+        self.carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
+        self.carrier.drop(ErrorKind.OUTCOME_UNKNOWN)
         self.do_close(ev.Close())
 
     def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
-        carrier = self._carrier
+        carrier = self.carrier
         return ev.Judged(
             number=attempt.ask.number,
             ending=ending,
@@ -315,7 +312,7 @@ class CallDriver:
         """Return whether the call runs on, now that its caller's time is over."""
         self._failure = failure
         try:
-            commands = self.feed(ev.Expired(failure.kind, can_tell=self._carrier.can_tell))
+            commands = self.feed(ev.Expired(failure.kind, can_tell=self.carrier.can_tell))
         finally:
             self._failure = None
         return any(isinstance(command, ev.Tell) for command in commands)
@@ -405,7 +402,7 @@ class CallDriver:
 
     def close(self) -> None:
         """Mark a call as over that no later one can ask for."""
-        self._carrier = _NOBODY
+        self.carrier = _NOBODY
         if self.attempt is not None:
             self.attempt.driver = None  # else both would wait for the collector
 
@@ -413,7 +410,7 @@ class CallDriver:
 
     def shrink(self) -> None:
         """Release what is not needed after the end: many calls are remembered."""
-        self._carrier = _NOBODY
+        self.carrier = _NOBODY
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask
@@ -462,20 +459,20 @@ class CallDriver:
     def do_tell(self, _: ev.Tell) -> None:
         """Answer the caller, whose time is over."""
         assert self._failure is not None  # a limit was reached
-        self._carrier.tell(self._failure)
+        self.carrier.tell(self._failure)
 
     def do_fail(self, command: ev.Fail) -> None:
         """End the attempt as failed; where a limit was reached its connection does that."""
         if self._failure is None:
-            self._carrier.fail(command.kind)
+            self.carrier.fail(command.kind)
 
     def do_take_back(self, _: ev.TakeBack) -> None:
         """Cancel the latest attempt at the server."""
-        self._carrier.take_back()
+        self.carrier.take_back()
 
     def do_drop(self, command: ev.Drop) -> None:
         """Stop carrying it."""
-        self._carrier.drop(command.kind)
+        self.carrier.drop(command.kind)
 
     def do_close(self, _: ev.Close) -> None:
         """Wake those that wait for its end."""
@@ -505,22 +502,24 @@ _PLAIN: Final = {
 """Terms of calls of which no rule says anything: most."""
 
 
-def unguarded_terms(ask: Ask, *, waits: bool) -> Terms:
-    """Return what rules say of a call that no later one can find."""
-    policy = ask.policy
+def unguarded(attempt: Attempt, recorder: Recorder, clock: Clock) -> CallDriver:
+    """Return what drives a call that has begun, and that no later one can find."""
+    ask, policy, waits = attempt.ask, attempt.ask.policy, attempt.waits
     # One of a batch, or whose body is too large to hold, may be named all the same.
     is_named = ask.is_named or bool(ask.key)
     if policy.retry is None and policy.concurrency is None and not is_named:
-        return _PLAIN[ask.effect][waits]
-    return Terms(
-        waits=waits,
-        effect=ask.effect,
-        is_named=is_named,
-        is_limited=policy.concurrency is not None,
-        is_keyed=bool(ask.key_sent),
-        retry=policy.retry,
-        total=policy.timeout.total,
-    )
+        terms = _PLAIN[ask.effect][waits]
+    else:
+        terms = Terms(
+            waits=waits,
+            effect=ask.effect,
+            is_named=is_named,
+            is_limited=policy.concurrency is not None,
+            is_keyed=bool(ask.key_sent),
+            retry=policy.retry,
+            total=policy.timeout.total,
+        )
+    return CallDriver(ask, terms, recorder, clock, attempt=attempt)
 
 
 def guarded_terms(

@@ -262,7 +262,7 @@ class Handler:
         told: asyncio.Future[Outlived | None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_free, told))
         carrier.guarded_by(Guard(task, audience, told))
-        driver.carried_by(carrier)
+        driver.carrier = carrier
         try:
             outlived = await told
             if outlived is not None:
@@ -304,7 +304,7 @@ class Handler:
         """Forward and relay, once the request may leave; whatever ends this early is recorded too."""
         driver = exchange.driver
         if driver is not None and not driver.is_guarded:
-            driver.carried_by(carrier)
+            driver.carrier = carrier
         try:
             try:
                 if (step := carrier.queued(content)) is not None:

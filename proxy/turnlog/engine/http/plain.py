@@ -14,7 +14,7 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.agent_request import Request, former
-from turnlog.engine.call_driver import CallDriver, Unsent, unguarded_terms
+from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
 from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
@@ -125,10 +125,9 @@ class PlainCall:
 
     async def _begin_unguarded(self) -> None:
         """Queue the intent of a call for which no earlier one stands."""
-        context, ask = self._context, self._ask
-        attempt = self.attempt = await context.recorder.begin(ask)
-        terms = unguarded_terms(ask, waits=attempt.waits)
-        self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
+        recorder = self._context.recorder
+        self.attempt = await recorder.begin(self._ask)
+        self.driver = unguarded(self.attempt, recorder, self._context.clock)
 
     def repeated(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""

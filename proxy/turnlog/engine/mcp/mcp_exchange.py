@@ -16,7 +16,7 @@ from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
 from turnlog.engine.agent_request import Request, former
-from turnlog.engine.call_driver import CallDriver, Unsent, unguarded_terms
+from turnlog.engine.call_driver import Unsent, unguarded
 from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
@@ -190,7 +190,7 @@ class McpExchange(ResponseObserver):
             self._asks[key] = ask
             attempt = await self._begin(message, ask, key)
             if is_alone:
-                self._drive(attempt)
+                self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
         if attempt is None:
             return
         self.is_due = self.is_due or attempt.is_due
@@ -211,7 +211,7 @@ class McpExchange(ResponseObserver):
         whose = request.server, request.target, request.credential, said.name
         model = context.tools.find(*whose) or context.tools.look(*whose, request.place, read)
         canonical = None if self._start else _canonical(message, arguments)
-        ask, identity = self._asked(message, key, said, model, canonical)
+        ask, identity = self._asked(message, key, said, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._guessed(ask, said)
         if context.redirects.waiting:
@@ -243,15 +243,17 @@ class McpExchange(ResponseObserver):
             target=request.target,
         )
         said = mcp.read_lookup(message.method, message.params)
-        ask, _ = self._asked(message, key, said, model, None)
+        arguments = self._start or bytes(said.arguments)
+        ask, _ = self._asked(message, key, said, arguments, model, None)
         attempt = await self._begin(message, structs.replace(ask, key=""), key)
         self.is_due = self.is_due or attempt.is_due
 
     def _asked(
         self,
         message: Message,
-        id_key: str,
+        rpc_key: str,
         said: mcp.ToolCall,
+        arguments: bytes,
         model: Ask,
         canonical: tuple[str, bytes] | None,
     ) -> tuple[Ask, SessionIdentity]:
@@ -265,7 +267,7 @@ class McpExchange(ResponseObserver):
         before: Ask | None = None
         if said.request_state or said.has_input_responses:
             before = Continuations(context, request.target).continued(said, session)
-        reused = context.calls.has(request.scope, id_key)
+        reused = context.calls.has(request.scope, rpc_key)
         flags = (*message.flags, _ID_REUSED) if reused else message.flags
         # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
         ask = structs.replace(
@@ -275,7 +277,7 @@ class McpExchange(ResponseObserver):
             turn_source=identity.turn_source,
             call=context.recorder.new_call() if before is None else before.call,
             leg=0 if before is None else before.leg + 1,
-            arguments=self._start or bytes(said.arguments),
+            arguments=arguments,
             canonical=canonical,
             complete=self._whole,
             size=self._size,
@@ -333,7 +335,7 @@ class McpExchange(ResponseObserver):
             self._asks[key] = admitted
             attempt = await self._begin(message, admitted, key)
             if call is None:
-                self._drive(attempt)
+                self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
                 return attempt
             call.begins(attempt)
             if await call.claimed():
@@ -343,12 +345,6 @@ class McpExchange(ResponseObserver):
             self.driver = None
             if attempt.cancelled:
                 raise Gone("the call was taken back before it had begun")
-
-    def _drive(self, attempt: Attempt) -> None:
-        """Begin the life of a call for which no earlier one stands."""
-        context, ask = self._context, attempt.ask
-        terms = unguarded_terms(ask, waits=attempt.waits)
-        self.driver = CallDriver(ask, terms, context.recorder, context.clock, attempt=attempt)
 
     def _guarded_call(self, ask: Ask) -> GuardedCall | None:
         return guarded(self._context.duplicate_index, ask, stateless=self.stateless)

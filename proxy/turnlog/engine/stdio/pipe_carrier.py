@@ -182,7 +182,7 @@ class PipeCarrier:
         self.token = ""
         """Key of the token with which its progress is reported, if it is."""
         if exchange.driver is not None:
-            exchange.driver.carried_by(self)
+            exchange.driver.carrier = self
 
     @property
     def policy(self) -> Policy:
