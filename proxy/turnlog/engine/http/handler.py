@@ -23,11 +23,10 @@ from turnlog.transport.message_heads import Heads, RequestStart, lines
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 
 from .admission import Admission, Refused
-from .audience import Audience
+from .agent_side import AgentSide, Audience
 from .bodies import exchange_of, read_exchange
 from .own_pages import APPLICATION, OwnPages, probed
 from .relay import Exchange
-from .response_buffer import AgentSide
 from .runner import NO_RULES, Guard, HttpCarrier, Outlived, UpstreamSender
 
 _BODILESS: Final = frozenset({204, 304})

@@ -20,7 +20,6 @@ from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
 from turnlog.transport.message_heads import AnswerHead, Raw, lines
-from turnlog.transport.peek import DECODED, peeked
 from turnlog.wire.http.content_coding import ContentDecoder, decoder_for
 from turnlog.wire.http.head import Body, changed_body, fields
 from turnlog.wire.message import MessageReader
@@ -39,8 +38,8 @@ from turnlog.wire.outcome_key import (
 from turnlog.wire.splice import with_data
 from turnlog.wire.sse import Event, EventReader
 
+from .agent_side import HOLD, ResponseBuffer
 from .plain import PlainCall
-from .response_buffer import HOLD, ResponseBuffer
 
 Exchange = McpExchange | PlainCall
 """One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
@@ -51,6 +50,8 @@ _LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
 _USUAL: Final = b'{"'
 """What most answers begin with; none of several bytes to a letter does."""
+_DECODED: Final = 16 << 20
+"""bytes: an encoded answer that grows beyond this is not read any further (it is relayed)."""
 _FORGED: Final = (Flag.FORGED_OUTCOME,)
 _UNSEARCHED: Final = (Flag.NOT_SEARCHED,)
 _FORGED_DETAIL: Final = (
@@ -122,7 +123,7 @@ class Relay(Struct, eq=False):
         """Find out how to read a body that is coded, or has a charset, and how it changes on its way."""
         head, respells = self._head, self._out.respelling is not None
         if head.codings:
-            self._decoder = decoder_for(head.codings, DECODED)
+            self._decoder = decoder_for(head.codings, _DECODED)
             changes = respells or (head.media == _EVENTS and self._may_amend)
             self._decodes = changes and self._decoder is not None
             self._keeps_coded = not self._decodes
@@ -136,7 +137,7 @@ class Relay(Struct, eq=False):
                 looks=not self._says_json,
             )
         if self._decodes and self._answer.framing.body is not _NONE:
-            self._answer, is_sound = await peeked(self._answer, head.codings)
+            self._answer, is_sound = await _peeked(self._answer, head.codings)
             if not is_sound:
                 self._keep_coding()
 
@@ -628,3 +629,44 @@ class Relay(Struct, eq=False):
         if self._decoder is None:
             return bool(self._head.codings)
         return self._decoder.overflow
+
+
+class _PeekedAnswer:
+    """An answer whose first piece was looked at."""
+
+    def __init__(self, answer: Answer, first: bytes | Failure) -> None:
+        self.status = answer.status
+        self.reason = answer.reason
+        self.headers = answer.headers
+        self.raw = answer.raw
+        self.framing = answer.framing
+        self.heard = answer.heard
+        self.close = answer.close
+        self.is_reachable = answer.is_reachable
+        self._answer = answer
+        self._first = first
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer has come and been read."""
+        return not self._first and self._answer.at_end
+
+    async def read(self) -> bytes:
+        """Return that piece, then the others. Raises `Failure`, be it the one that was met."""
+        first, self._first = self._first, b""
+        if isinstance(first, Failure):
+            raise first
+        return first or await self._answer.read()
+
+
+async def _peeked(answer: Answer, codings: str) -> tuple[_PeekedAnswer, bool]:
+    """Return an answer that is read from its beginning, and whether that is coded so."""
+    try:
+        first = await answer.read()
+    except Failure as failure:
+        return _PeekedAnswer(answer, failure), True
+    trial = decoder_for(codings, _DECODED)
+    if trial is None:
+        return _PeekedAnswer(answer, first), False
+    trial.feed(first)
+    return _PeekedAnswer(answer, first), not trial.failed

@@ -44,9 +44,8 @@ from turnlog.transport.routes import Route
 from turnlog.wire.http.head import changed_body, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
-from .audience import Audience
+from .agent_side import AgentSide, Audience, HeldAnswer, ResponseBuffer, Withheld
 from .relay import Exchange, Relay
-from .response_buffer import AgentSide, HeldAnswer, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
