@@ -17,6 +17,19 @@ def test_a_run_gives_its_records_back(held: list[bytes]) -> None:
     assert blocks.record(data, len(held)) is None
 
 
+@given(records, st.data())
+def test_the_first_bytes_of_records_may_be_given_apart(
+    held: list[bytes], draw: st.DataObject
+) -> None:
+    marks = [draw.draw(st.binary(max_size=2)) for _ in held]
+    together = [mark + record for mark, record in zip(marks, held, strict=True)]
+    assert blocks.pack(held, marks) == blocks.pack(together)
+    more, all_marks = held * 70, marks * 70
+    items = blocks.items(10, more, all_marks)
+    found = [record for _, value in items for record in blocks.unpack(value)]
+    assert found == [mark + record for mark, record in zip(all_marks, more, strict=True)]
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_taken(data: bytes) -> None:
     found = blocks.unpack(data)

@@ -71,15 +71,20 @@ _MARKS: Final = tuple(bytes((marks,)) for marks in range(2 * _ZSTD))
 
 
 class Packed(Struct, frozen=True, gc=False):
-    """A blob as it is stored: a byte of marks, then the content."""
+    """A blob as it is stored: a byte of marks, then `value`."""
 
     name: bytes
     """The content's digest, then that byte."""
     value: bytes
+    """The content, compressed or not."""
 
     @property
     def digest(self) -> bytes:
         return self.name[:_DIGEST]
+
+    @property
+    def mark(self) -> bytes:
+        return self.name[_DIGEST:]
 
 
 def pack(blob: Blob) -> Packed:
@@ -91,9 +96,8 @@ def pack(blob: Blob) -> Packed:
         if len(smaller) < len(data):
             marks |= _ZSTD
             data = smaller
-    mark = _MARKS[marks]
     digest = blob.digest or sha256(blob.data).digest()
-    return Packed(digest + mark, mark + data)
+    return Packed(digest + _MARKS[marks], data)
 
 
 def _is_worth_compressing(data: bytes) -> bool:
@@ -106,7 +110,7 @@ def _is_worth_compressing(data: bytes) -> bool:
 
 
 def unpack_blob(value: bytes) -> Blob:
-    """Return the blob that `pack` packed. Raises `zstd.ZstdError` when it is damaged."""
+    """Return the blob that lies in a bucket. Raises `zstd.ZstdError` when it is damaged."""
     marks = value[0]
     data = zstd.decompress(value[1:]) if marks & _ZSTD else value[1:]
     return Blob(data, redacted=bool(marks & _REDACTED), cut=bool(marks & _CUT))
@@ -399,7 +403,8 @@ class BlobWriter:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
-            cursor.putmulti(blocks.items(last, [blob.value for blob in part]), append=True)
+            values, marks = [blob.value for blob in part], [blob.mark for blob in part]
+            cursor.putmulti(blocks.items(last, values, marks), append=True)
         for n, blob in enumerate(part, last + 1):
             place = _Place(bucket.span, bucket.number, n, blob.name[_DIGEST])
             self._known[blob.name] = blob.digest + _encode_place(place)

@@ -268,8 +268,13 @@ def load(kind: type[_T], raw: bytes) -> _T:
 
 def pick(kind: type[_T], found: Mapping[str, Raw]) -> _T:
     """Fill a Struct of `Raw` fields from the members that it has fields for."""
-    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
-    return kind(**{name: found[key] for name, key in names.items() if key in found})
+    return kind(**{name: found[key] for name, key in _names(kind) if key in found})
+
+
+@cache
+def _names(kind: type[Struct]) -> list[tuple[str, str]]:
+    """Return the names of a Struct's fields, in Python and in JSON."""
+    return [(field.name, field.encode_name) for field in msgspec.structs.fields(kind)]
 
 
 @cache

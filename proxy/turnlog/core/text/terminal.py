@@ -24,7 +24,7 @@ _MEDIA = 256  # characters of a media type that are looked at
 _BLANKS = b" \t\r\n"
 _SNIFFED = 1024  # bytes that are tested for text without a media type
 
-_CUT_TEXT = re.compile(rb'"text"\s*:\s*"((?:[^"\\]|\\.)*+)')
+_CUT_TEXT = re.compile(rb'"text"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)')
 _CUT_KIND = re.compile(rb'"mimeType"\s*:\s*"([\w.+/-]{1,100})"')
 _TEXTUAL = re.compile(r"^text/|json|xml|javascript|yaml|csv|urlencoded|graphql|event-stream")
 _SEARCHED = 16 * SUMMARY_BYTES  # bytes of a broken result that are searched for its first text
@@ -249,6 +249,9 @@ def _broken_summary(answer: bytes, size: int, limit: int) -> str:
 
 
 def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+
     def one(match: re.Match[str]) -> str:
         try:
             decoded: Any = msgspec.json.decode(f'"{match[0]}"')

@@ -9,8 +9,9 @@ raises on damaged bytes: what cannot be read is no record, or one that no decode
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import add
 
 from .keys import number
 
@@ -39,15 +40,28 @@ def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
     return found
 
 
-def items(before: int, records: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return keys and values for records, the first of which has position `before` + 1."""
-    return [(number(before + end), pack(block)) for end, block in cut(records)]
+def items(
+    before: int, records: Sequence[bytes], marks: Sequence[bytes] = ()
+) -> list[tuple[bytes, bytes]]:
+    """Return keys and values for records, the first of which has position `before` + 1.
+
+    `marks` are the first bytes of each record, where they are not in `records`.
+    """
+    return [
+        (number(before + end), pack(block, marks[end - len(block) : end]))
+        for end, block in cut(records)
+    ]
 
 
-def pack(records: Sequence[bytes]) -> bytes:
-    """Return the bytes of a block."""
+def pack(records: Sequence[bytes], marks: Sequence[bytes] = ()) -> bytes:
+    """Return the bytes of a block. `marks`: see `items`."""
     held = len(records)
-    offsets = accumulate(map(len, records), initial=4 * (held + 1))
+    sizes: Iterable[int] = map(len, records)
+    if marks:
+        sizes = map(add, sizes, map(len, marks))
+        records = list(chain.from_iterable(zip(marks, records, strict=True)))
+    offsets = accumulate(sizes, initial=4 * (held + 1))
+    # In one step: each copy of a large record costs as much as to write it.
     return b"".join((_tables[held](*offsets), *records))
 
 
