@@ -60,10 +60,19 @@ class MessageReader(Struct, eq=False):
     """What it said then."""
 
     @classmethod
-    def of(cls, text: bytes, limit: int = LIMIT, notes: tuple[Flag, ...] = ()) -> "MessageReader":
-        """Return a reader that has read a whole text, up to `limit` as fast as can be."""
+    def of(
+        cls,
+        text: bytes,
+        limit: int = LIMIT,
+        notes: tuple[Flag, ...] = (),
+        content: Message | None = None,
+    ) -> "MessageReader":
+        """Return a reader that has read a whole text, up to `limit` as fast as can be.
+
+        `content` is what the text says, where it was parsed already.
+        """
         if len(text) <= limit:
-            return cls(limit, len(text), notes=notes, _whole=text, _kept=text)
+            return cls(limit, len(text), notes=notes, _whole=text, _kept=text, _content=content)
         reader = cls(limit, notes=notes)
         reader.feed(text)
         return reader

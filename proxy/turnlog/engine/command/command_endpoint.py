@@ -179,10 +179,11 @@ class CommandEndpoint:
         except BaseException:
             self._end(path)
             raise
-        if reply.is_single and reply.result is None:
+        is_result = reply.only is not None and reply.only.kind is Kind.RESPONSE
+        if reply.is_single and not is_result:
             self._end(path)
             return reply.begin(left)
-        if reply.result is not None:
+        if is_result:
             supervisor.met = Handshake(asked.body)
         return reply.begin(left, (self._admit(path),))
 
@@ -242,7 +243,8 @@ class CommandEndpoint:
             return CommandReply.whole(202)
         left = board.cancel if cancel else board.on_left
         reply = await self._ask(asked, messages, path, left)
-        return reply.begin(left, status=status_of(reply.error_code) if cancel else 200)
+        code = reply.only.error_code if cancel and reply.only is not None else None
+        return reply.begin(left, status=status_of(code))
 
     async def _ask(
         self,

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final, assert_never
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.observe.events import Log, ProcessFailed, QuestionRefused, StrayOutput
@@ -289,7 +289,7 @@ class Multiplexer:
                 assert_never(content)
 
     def _on_answers(self, answers: Sequence[tuple[Message, bytes]], line: bytes) -> None:
-        self._on_answer([id_key(message.id) for message, _ in answers], line)
+        self._on_answer([id_key(message.id) for message, _ in answers], line, None)
         for message, text in answers:
             self._pending.take_late(message, text)
 
@@ -306,9 +306,9 @@ class Multiplexer:
             case Kind.ERROR if message.id in (b"", b"null"):
                 # It answers the only request there is (JSON-RPC 2.0 section 5.1).
                 keys = [id_key(one.raw_id) for one in self._pending if one.reply is not None]
-                self._on_answer(keys if len(keys) == 1 else (), line)
+                self._on_answer(keys if len(keys) == 1 else (), line, message)
             case Kind.RESPONSE | Kind.ERROR:
-                self._on_answer((id_key(message.id),), line)
+                self._on_answer((id_key(message.id),), line, message)
                 self._pending.take_late(message, line)
             case Kind.REQUEST:
                 self._on_question(message, line)
@@ -317,14 +317,17 @@ class Multiplexer:
             case _:
                 assert_never(message.kind)
 
-    def _on_answer(self, keys: Sequence[str], line: bytes) -> None:
-        """Send a response to the client that asked."""
+    def _on_answer(self, keys: Sequence[str], line: bytes, message: Message | None) -> None:
+        """Send a response to the client that asked; `message` is what it says, unless it is a batch."""
         meant = [meant_key(key, self._pending.has) for key in keys]
         answered = [one for key in meant if (one := self._pending.take(key)) is not None]
         one = next((one for one in answered if one.reply is not None), None)
         if one is None or one.reply is None:
             return
-        one.reply.add((with_id(line, one.own_id) or line) if self.renames else line)
+        if self.renames and message is not None and (renamed := with_id(line, one.own_id)):
+            unchecked = renamed if message.unchecked else b""
+            line, message = renamed, structs.replace(message, id=one.own_id, unchecked=unchecked)
+        one.reply.add(line, message)
         if not one.reply.awaited:
             one.reply.end()
 

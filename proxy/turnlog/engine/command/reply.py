@@ -8,8 +8,7 @@ from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.record.deadlines import LateReader, Progress
 from turnlog.record.errors import Failure
 from turnlog.wire.http.head import Body, Framing, Headers
-from turnlog.wire.jsonrpc import Kind, Message, parse
-from turnlog.wire.splice import as_event
+from turnlog.wire.jsonrpc import Message
 
 _MOST: Final = 64 << 20
 """bytes: a stream with more than this unread is cut, where other clients would wait with it."""
@@ -40,6 +39,8 @@ class CommandReply:
     status = 0
     at_end = True
     """Whether all of the answer has been read: of each message it has."""
+    content: Message | None = None
+    """What the body says that was read, if it was parsed already."""
 
     def __init__(self, progress: Progress, *, streams: bool) -> None:
         """`streams` tells whether there may be several messages."""
@@ -48,7 +49,7 @@ class CommandReply:
         """Keys of the ids, as the command knows them, without a response."""
         self._over = False
         self._progress = progress
-        self._messages: list[bytes] = []
+        self._messages: list[tuple[bytes, Message | None]] = []
         self._size = 0
         self._failure: Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -58,11 +59,11 @@ class CommandReply:
 
     # -- the command's side ----------------------------------------------------------------
 
-    def add(self, message: bytes) -> None:
-        """Add a message."""
+    def add(self, raw: bytes, message: Message | None = None) -> None:
+        """Add a message; `message` is what it says, if it was parsed already."""
         if self._failure is None:
-            self._messages.append(message)
-            self._size += len(message)
+            self._messages.append((raw, message))
+            self._size += len(raw)
             self._wake()
 
     def cut_if_unread(self) -> None:
@@ -156,20 +157,8 @@ class CommandReply:
 
     @property
     def only(self) -> Message | None:
-        """The only message there is, read."""
-        said = parse(self._messages[0]) if self.is_single else None
-        return said if isinstance(said, Message) else None
-
-    @property
-    def result(self) -> bytes | None:
-        """The only message there is, as it came, if it is a result."""
-        only = self.only
-        return self._messages[0] if only is not None and only.kind is Kind.RESPONSE else None
-
-    @property
-    def error_code(self) -> int | None:
-        """Code of the error that is the only message there is."""
-        return self.only.error_code if self.only is not None else None
+        """The only message there is, parsed."""
+        return self._messages[0][1] if self.is_single else None
 
     async def first(self) -> None:
         """Wait until there is a message, or there will be none. Raises `Failure`."""
@@ -184,7 +173,7 @@ class CommandReply:
             finally:
                 self._waiter = None
 
-    async def messages(self) -> list[bytes]:
+    async def messages(self) -> list[tuple[bytes, Message | None]]:
         """Wait for messages and take them; empty at the end. Raises `Failure`."""
         await self.first()
         taken, self._messages, self._size = self._messages, [], 0
@@ -193,9 +182,10 @@ class CommandReply:
         return taken
 
     async def read(self) -> bytes:
-        """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
-        is_json = self.framing.body is Body.LENGTH
-        return b"".join(map(bytes if is_json else as_event, await self.messages()))
+        """Return the body of an answer with a length. Raises `Failure` if there is none."""
+        messages = await self.messages()
+        raw, self.content = messages[0] if messages else (b"", None)
+        return raw
 
     def heard(self) -> None:
         """Restart the limit for the time between two messages."""

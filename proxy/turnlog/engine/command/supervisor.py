@@ -14,7 +14,7 @@ from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
-from turnlog.wire.jsonrpc import Kind, Message, parse
+from turnlog.wire.jsonrpc import Kind
 from turnlog.wire.message import LinePiece, LineReader
 
 from .child import Child
@@ -179,13 +179,12 @@ class Supervisor:
         reply = CommandReply(Progress(), streams=False)
         self.board.open(reply, handshake)
         try:
-            (answer,) = await reply.messages()
+            ((answer, message),) = await reply.messages()
         except Failure as failure:
             raise unopened(failure) from failure
         finally:
             self.board.on_left(reply)
-        message = parse(answer)
-        if not isinstance(message, Message) or message.kind is not Kind.RESPONSE:
+        if message is None or message.kind is not Kind.RESPONSE:
             raise Declined(answer)
         self.board.write(_INITIALIZED)
         return answer

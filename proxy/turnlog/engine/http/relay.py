@@ -13,6 +13,7 @@ from typing import Final, TypeVarTuple
 from msgspec import Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.engine.command.reply import CommandReply
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.delivery import BrokenAnswer
 from turnlog.record.own_answers import told
@@ -35,7 +36,7 @@ from turnlog.wire.outcome_key import (
     without_mask,
     without_outcome,
 )
-from turnlog.wire.splice import with_data
+from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import Event, EventReader
 
 from .agent_side import HOLD, ResponseBuffer
@@ -110,6 +111,8 @@ class Relay(Struct, eq=False):
             await self._prepare()
         if framing.body is _NONE:
             await self._head_alone()
+        elif self._length is None and isinstance(self._answer, CommandReply):
+            await self._messages(self._answer)
         elif head.media == _EVENTS and not self._is_unreadable:
             await self._stream()
         elif self._length is not None and self._length > HOLD:
@@ -221,12 +224,13 @@ class Relay(Struct, eq=False):
         """Relay a body that is all here, and whatever its transfer still brings where that `goes_on`."""
         codings = self._head.codings
         text = self._decoded(raw) if codings else raw
-        is_clear = not codings and text.startswith(_USUAL) and not has_hint(text)
-        clean, notes = (None, ()) if is_clear else self._clean(text)
+        clean, notes = self._clean(text)
         if self._readings is not None and self._is_beyond_cleaning(raw, text, clean):
             await self._forged()
             return
-        body = MessageReader.of(text if clean is None else clean, self._keep, notes)
+        known = self._answer.content if isinstance(self._answer, CommandReply) else None
+        content = known if clean is None else None
+        body = MessageReader.of(text if clean is None else clean, self._keep, notes, content)
         if codings:
             body.unread = self._gave_up
         await self._observed(self._watcher.whole, body, self._head.media, len(raw))
@@ -242,7 +246,8 @@ class Relay(Struct, eq=False):
     def _clean(self, text: bytes) -> tuple[bytes | None, tuple[Flag, ...]]:
         """Return a whole text without outcomes in turnlog's name, `None` where it has none, and what to
         note of it."""
-        if self._trusted or not (self._head.is_json or holds_json(text)):
+        is_clear = not self._head.codings and text.startswith(_USUAL) and not has_hint(text)
+        if is_clear or self._trusted or not (self._head.is_json or holds_json(text)):
             return None, ()
         clean = without_outcome(text)
         if clean is not None:
@@ -497,15 +502,42 @@ class Relay(Struct, eq=False):
             event = piece.event
             if self._mask is not None and self._mask.found:
                 event = self._unmasked(event)
-            if tickets := self._watched(self._watcher.event, event):
-                await self._out.write(b"".join(ready))
-                ready.clear()
-                await self._recorder.settle(tickets)
-            ready.append(self._seen(event, raw, changed=event is not piece.event))
+            await self._add(ready, event, raw, changed=event is not piece.event)
+        await self._leave(ready)
+
+    async def _add(
+        self, ready: list[bytes], event: Event, raw: bytes, *, changed: bool = False
+    ) -> None:
+        """Read an event, and add it to those that may leave, once its outcome is on disk."""
+        if tickets := self._watched(self._watcher.event, event):
+            await self._out.write(b"".join(ready))
+            ready.clear()
+            await self._recorder.settle(tickets)
+        ready.append(self._seen(event, raw, changed=changed))
+
+    async def _leave(self, ready: list[bytes]) -> None:
         is_heard = self._is_judged and self._watcher.is_heard
         await self._out.write(b"".join(ready))
         if is_heard:
             self._watcher.handed_over()
+
+    async def _messages(self, reply: CommandReply) -> None:
+        """Relay the messages of a command, each as an event."""
+        await self._start(None)
+        try:
+            while messages := await reply.messages():
+                ready: list[bytes] = []
+                for raw, content in messages:
+                    clean, notes = self._clean(raw)
+                    text, known = (raw, content) if clean is None else (clean, None)
+                    body = MessageReader.of(text, self._keep, notes, known)
+                    event = Event(type="message", id=None, retry=None, body=body)
+                    await self._add(ready, event, as_event(text))
+                await self._leave(ready)
+        except Failure as failure:
+            await self._broken(failure, b"")
+        else:
+            await self._finish_stream()
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
         """Return whether an event's start waits for its end, so that something can be put into it."""
