@@ -13,7 +13,7 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicate_index import DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.exchange.duplicates import NeverTwice
-from turnlog.exchange.events import Woken
+from turnlog.exchange.events import Over, Woken
 from turnlog.observe.events import CallBug
 from turnlog.record.attempt import AnswerFacts
 
@@ -61,7 +61,7 @@ async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_note
     one: Bench,
 ) -> None:
     driver = await ended(one)
-    driver.on_over()
+    driver.feed(Over())
     driver.on_left()
     assert await notes(one, driver) == ["abandoned"]
 
@@ -72,7 +72,7 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
     driver = await begun(one)
     attempt = driver.attempt
     assert attempt is not None
-    driver.on_over()  # its own stream has ended
+    driver.feed(Over())  # its own stream has ended
     assert driver.seen().ending is None
     clock = asyncio.get_running_loop().time
     before = clock()
@@ -91,7 +91,7 @@ async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
     policy = structs.replace(driver.ask.policy, null_when=("empty",) if looks else ())
     asked = structs.replace(driver.ask, policy=policy, canonical=("sha256", b"{}"))
     driver.attempt.ask = asked
-    driver.on_over()
+    driver.feed(Over())
     driver.shrink()
     left = asked.arguments if looks else b""
     assert (driver.ask.arguments, driver.ask.canonical) == (left, None)
@@ -100,7 +100,7 @@ async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
 async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
     driver = await ended(one)
     driver.on_delivered()
-    driver.on_over()
+    driver.feed(Over())
     driver.on_left()
     assert await notes(one, driver) == ["delivered"]
 
@@ -108,7 +108,7 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
 async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     driver = await begun(one)
     driver.on_delivered()
-    driver.on_over()  # its own stream has ended, without the response
+    driver.feed(Over())  # its own stream has ended, without the response
     driver.on_left()
     seen = driver.seen()
     assert (seen.delivered, seen.abandoned) == (False, False)

@@ -130,4 +130,4 @@ async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
     await one.recorder.settle([ticket])
     second = await admitted(one, index, "first", session())
     assert index.on_late_cancel(attempt.scope, attempt.kin, attempt.caller_key)
-    assert (first.has_left, second.has_left) == (True, False)
+    assert (first.call.has_left, second.call.has_left) == (True, False)

@@ -76,31 +76,6 @@ class Carrier(Protocol):
         ...
 
 
-class _Nobody:
-    """Carries a call that is not under way."""
-
-    is_in_doubt = hears = has_left = is_stopping = can_tell = False
-    is_held = True
-
-    def may_retry(self) -> bool:
-        return False
-
-    def tell(self, failure: Failure) -> None:
-        """Do nothing: no time is counted."""
-
-    def fail(self, kind: ErrorKind) -> None:
-        """Do nothing: there is nothing to give up."""
-
-    def take_back(self) -> None:
-        """Do nothing: the server knows nothing of it."""
-
-    def drop(self, kind: ErrorKind) -> None:
-        """Do nothing."""
-
-
-_NOBODY: Final = _Nobody()
-
-
 class Unsent(Struct, frozen=True):
     """What becomes of a call that is not sent, because of an earlier one."""
 
@@ -133,8 +108,8 @@ class CallDriver:
     """s to wait before the next attempt."""
     released: ev.Release | None = None
     """Which answer is the caller's, once that is decided."""
-    carrier: Carrier = _NOBODY
-    """Who carries it out."""
+    carrier: Carrier | None = None
+    """Carries it out, while somebody does."""
     _failure: Failure | None = None
     """Why the caller's time is over, while it is told."""
     _joiners: tuple[asyncio.Event, ...] = ()
@@ -176,39 +151,9 @@ class CallDriver:
         return len(self.kept.body) if self.kept is not None else 0
 
     @property
-    def ending(self) -> Ending | None:
-        """How it ended; `None` while it runs."""
-        return self.call.ending
-
-    @property
     def is_over(self) -> bool:
         """Whether nobody carries it any more; its answer may yet come on another stream."""
         return self.call.is_over
-
-    @property
-    def is_carried(self) -> bool:
-        """Whether somebody carries it."""
-        return self.carrier is not _NOBODY
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is guarded, and never got under way."""
-        return self.is_guarded and not (self.is_carried or self.is_over)
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether it was taken back because nobody waits for it."""
-        return self.call.stage is Stage.WITHDRAWN
-
-    @property
-    def has_left(self) -> bool:
-        """Whether its caller is gone."""
-        return self.call.has_left
-
-    @property
-    def has_given_up(self) -> bool:
-        """Whether its caller has left or cancelled."""
-        return self.call.has_given_up
 
     @property
     def may_be_guessed(self) -> bool:
@@ -218,13 +163,14 @@ class CallDriver:
     @property
     def is_in_doubt(self) -> bool:
         """Whether its caller may be gone without a word."""
-        return not self.call.has_left and self.carrier.is_in_doubt
+        return self.carrier is not None and not self.call.has_left and self.carrier.is_in_doubt
 
     @property
     def is_heard(self) -> bool:
         """Whether its caller is surely there and has not had the answer."""
         is_waiting = self.call.caller in (CallerState.HERE, CallerState.CANCELLED)
-        return is_waiting and self.carrier.hears and not self.is_in_doubt
+        hears = self.carrier is not None and self.carrier.hears
+        return is_waiting and hears and not self.is_in_doubt
 
     @property
     def is_written(self) -> bool:
@@ -265,10 +211,11 @@ class CallDriver:
         if self._failure is not None:
             self.feed(ev.Told(ending))
             return ev.AppendOutcome()
-        if self.call.terms.retry is None:
+        carrier = self.carrier
+        if carrier is None or self.call.terms.retry is None:
             judged = ev.Judged(number=attempt.ask.number, ending=ending, ours=ours)
         else:
-            judged = self._judged(attempt, ending, ours=ours)
+            judged = self._judged(carrier, attempt, ending, ours=ours)
         commands = self.feed(judged)
         outcome = commands[0] if commands else ev.AppendOutcome()
         assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
@@ -280,12 +227,13 @@ class CallDriver:
         self._recorder.on_bug(self.ask, self.call.stage.value, type(event).__name__)
         self.call.give_up(self._clock.monotonic() / 1e9)
         self.do_disarm(ev.Disarm())
-        self.carrier.fail(ErrorKind.OUTCOME_UNKNOWN)
-        self.carrier.drop(ErrorKind.OUTCOME_UNKNOWN)
+        self.do_fail(ev.Fail(ErrorKind.OUTCOME_UNKNOWN))
+        self.do_drop(ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
         self.do_close(ev.Close())
 
-    def _judged(self, attempt: Attempt, ending: Ending, *, ours: bool) -> ev.Judged:
-        carrier = self.carrier
+    def _judged(
+        self, carrier: Carrier, attempt: Attempt, ending: Ending, *, ours: bool
+    ) -> ev.Judged:
         return ev.Judged(
             number=attempt.ask.number,
             ending=ending,
@@ -310,16 +258,13 @@ class CallDriver:
 
     def on_expired(self, failure: Failure) -> bool:
         """Return whether the call runs on, now that its caller's time is over."""
+        can_tell = self.carrier is not None and self.carrier.can_tell
         self._failure = failure
         try:
-            commands = self.feed(ev.Expired(failure.kind, can_tell=self.carrier.can_tell))
+            commands = self.feed(ev.Expired(failure.kind, can_tell=can_tell))
         finally:
             self._failure = None
         return any(isinstance(command, ev.Tell) for command in commands)
-
-    def on_over(self) -> None:
-        """Mark the call as over, or over anew where a late answer came."""
-        self.feed(ev.Over())
 
     # -- events of its caller, and of others ------------------------------------------------
 
@@ -355,13 +300,9 @@ class CallDriver:
 
     async def resumed(self) -> None:
         """End it for the stream that resumes its own, if its caller has left."""
-        if self.call.is_abandoned and self.is_carried:
+        if self.call.is_abandoned and self.carrier is not None:
             self.feed(ev.Resumed())
             await self.ended()
-
-    def stop(self) -> None:
-        """End it, because the proxy stops."""
-        self.feed(ev.Stopped())
 
     async def made_certain(self) -> None:
         """Wait until it is known whether its caller is gone, as far as that shows in time."""
@@ -402,7 +343,7 @@ class CallDriver:
 
     def close(self) -> None:
         """Mark a call as over that no later one can ask for."""
-        self.carrier = _NOBODY
+        self.carrier = None
         if self.attempt is not None:
             self.attempt.driver = None  # else both would wait for the collector
 
@@ -410,7 +351,7 @@ class CallDriver:
 
     def shrink(self) -> None:
         """Release what is not needed after the end: many calls are remembered."""
-        self.carrier = _NOBODY
+        self.carrier = None
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask
@@ -459,20 +400,23 @@ class CallDriver:
     def do_tell(self, _: ev.Tell) -> None:
         """Answer the caller, whose time is over."""
         assert self._failure is not None  # a limit was reached
+        assert self.carrier is not None  # who said that it can
         self.carrier.tell(self._failure)
 
     def do_fail(self, command: ev.Fail) -> None:
         """End the attempt as failed; where a limit was reached its connection does that."""
-        if self._failure is None:
+        if self._failure is None and self.carrier is not None:
             self.carrier.fail(command.kind)
 
     def do_take_back(self, _: ev.TakeBack) -> None:
         """Cancel the latest attempt at the server."""
-        self.carrier.take_back()
+        if self.carrier is not None:
+            self.carrier.take_back()
 
     def do_drop(self, command: ev.Drop) -> None:
         """Stop carrying it."""
-        self.carrier.drop(command.kind)
+        if self.carrier is not None:
+            self.carrier.drop(command.kind)
 
     def do_close(self, _: ev.Close) -> None:
         """Wake those that wait for its end."""

@@ -6,8 +6,8 @@ proxy sees what another one has under way in the same store. What follows `excha
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import Final
 
@@ -27,6 +27,7 @@ from turnlog.exchange.duplicates import (
     NeverTwice,
     may_join_guessed_session,
 )
+from turnlog.exchange.events import Over, Stopped
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, SessionUncovered, StoreFailed
@@ -199,10 +200,18 @@ class DuplicateIndex:
         These are the one that is guessed; the latest one with the same key, else the latest that asked
         the same; the latest that asked it for another principal. `waited_for` is what it has waited for.
         """
-        guessed = self._guess(ask, guess_link, waited_for)
-        with self._view(ask) as view:
-            seen = self._position(view, ask)
-            found = [self._same(view, ask.links), self._others(view, ask.links)]
+        guessed, seen = self._guess(ask, guess_link, waited_for), None
+        found: list[DuplicateMatch | None] = []
+        looks = self._same, self._others
+        try:
+            with self._store.view() if ask.links is not NO_LINKS else nullcontext() as view:
+                if view is not None and ask.effect is not Effect.READ:
+                    seen = view.last
+                for look in looks:
+                    found.append(look(view, ask.links))  # noqa: PERF401 - the first one stays if the second fails
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            found += [look(None, ask.links) for look in looks[len(found) :]]
         matches = [match for match in found if match is not None]
         if any(match.across for match in matches):
             ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
@@ -300,18 +309,6 @@ class DuplicateIndex:
         here = (*self._under_way, *self._known.values())
         return next((running for running in here if running.ask.call == call), None)
 
-    @contextmanager
-    def _view(self, ask: Ask) -> Generator[View | None]:
-        """Open one snapshot for all that is looked up of a call; `None` where it has no links, or the
-        store cannot be read."""
-        view = None
-        try:
-            view = self._store.view() if ask.links is not NO_LINKS else None
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-        with view if view is not None else nullcontext():
-            yield view
-
     def _in_store(
         self,
         view: View | None,
@@ -324,15 +321,6 @@ class DuplicateIndex:
         """Return the newest call with a link in the store."""
         if view is None:
             return None
-        try:
-            return self._read(view, link, links, likeness, keyed=keyed)
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-            return None
-
-    def _read(
-        self, view: View, link: bytes, links: DuplicateLinks, likeness: Likeness, *, keyed: bool
-    ) -> DuplicateMatch | None:
         try:
             intent = view.linked(link)
             if intent is None:
@@ -367,16 +355,6 @@ class DuplicateIndex:
         return DuplicateMatch(
             earlier=earlier, call=intent.facts.call, by_source=bool(source), commits=commits
         )
-
-    def _position(self, view: View | None, ask: Ask) -> int | None:
-        """Return how far the log goes in which earlier calls are looked for; `None` where none are."""
-        if view is None or ask.effect is Effect.READ:
-            return None
-        try:
-            return view.last
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-            return None
 
     def _is_warned(self, view: View, call: bytes) -> bool:
         """Return whether somebody was told that nobody knows what a call did."""
@@ -489,14 +467,14 @@ class DuplicateIndex:
         """Mark a call as over, or over anew; hold its answer while there is room."""
         self._held -= running.size
         running.kept = kept if self._remembers(running) else None
-        running.on_over()
+        running.feed(Over())
         running.shrink()
         self._under_way.discard(running)
         if running.attempt is None:
             self.forget(running)  # it was refused before it was recorded
         self._held += running.size
         while self._held > _HELD or len(self._known) > MOST:
-            oldest = next((r for r in self._known.values() if r.ending is not None), None)
+            oldest = next((r for r in self._known.values() if r.call.ending is not None), None)
             if oldest is None:
                 break
             self.forget(oldest)
@@ -525,8 +503,8 @@ class DuplicateIndex:
     async def end_all(self) -> None:
         """End those under way, and wait for that."""
         for running in list(self._under_way):
-            if running.is_carried:
-                running.stop()
+            if running.carrier is not None:
+                running.feed(Stopped())
             else:
                 self.over(running)
         await self.idle()

@@ -10,33 +10,42 @@ from turnlog.rules.retry import StopReason
 
 from .duplicates import DuplicateAction, EarlierCall
 
+
+class Event(Struct, frozen=True):
+    """Something that happens to a call."""
+
+
+class Command(Struct, frozen=True):
+    """Something that a driver does for a call."""
+
+
 # -- events: what the driver tells the call ---------------------------------------------------
 
 
-class Begin(Struct, frozen=True):
+class Begin(Event, frozen=True):
     """A call that must not happen twice is made."""
 
 
-class LookedUp(Struct, frozen=True):
+class LookedUp(Event, frozen=True):
     """Earlier calls were looked for that are the same."""
 
     found: tuple[EarlierCall, ...]
     """The guessed one, the latest one by key or input, the latest one of another principal: those that are there."""
 
 
-class CertaintyCame(Struct, frozen=True):
+class CertaintyCame(Event, frozen=True):
     """It is known, as far as it shows in time, whether the caller of the earlier call has given that up."""
 
 
-class EarlierEnded(Struct, frozen=True):
+class EarlierEnded(Event, frozen=True):
     """The earlier call has ended, or may have, where another process carries it out."""
 
 
-class ServerGone(Struct, frozen=True):
+class ServerGone(Event, frozen=True):
     """The server is gone, so that no earlier call is waited for any more."""
 
 
-class Recorded(Struct, frozen=True):
+class Recorded(Event, frozen=True):
     """The latest record is on disk, or need not be waited for."""
 
     in_doubt: bool = False
@@ -45,21 +54,21 @@ class Recorded(Struct, frozen=True):
     """Whether the same message can be sent again: its whole body is here, and has an id of its own."""
 
 
-class NotRecorded(Struct, frozen=True):
+class NotRecorded(Event, frozen=True):
     """The latest record could not be written."""
 
 
-class SlotGranted(Struct, frozen=True):
+class SlotGranted(Event, frozen=True):
     """The call may run beside the others that its rule counts."""
 
     in_doubt: bool = False
 
 
-class CallerChecked(Struct, frozen=True):
+class CallerChecked(Event, frozen=True):
     """The time in which a caller that is gone would have shown it is over."""
 
 
-class Judged(Struct, frozen=True, kw_only=True):
+class Judged(Event, frozen=True, kw_only=True):
     """It is known how an attempt ended: by the server's answer, or by a failure."""
 
     number: int
@@ -81,29 +90,29 @@ class Judged(Struct, frozen=True, kw_only=True):
     """Takes one retry out of the server's quota; false where none is left."""
 
 
-class Told(Struct, frozen=True):
+class Told(Event, frozen=True):
     """The caller got turnlog's own answer while the call runs on."""
 
     ending: Ending
 
 
-class Left(Struct, frozen=True):
+class Left(Event, frozen=True):
     """The caller has closed its connection, or has ended."""
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Event, frozen=True):
     """The caller took the call back, and the server is told."""
 
 
-class CancelledLate(Struct, frozen=True):
+class CancelledLate(Event, frozen=True):
     """The caller took the call back when the answer was on its way or had just arrived."""
 
 
-class Delivered(Struct, frozen=True):
+class Delivered(Event, frozen=True):
     """The whole answer was handed to a caller."""
 
 
-class Expired(Struct, frozen=True):
+class Expired(Event, frozen=True):
     """A time limit was reached."""
 
     kind: ErrorKind
@@ -111,15 +120,15 @@ class Expired(Struct, frozen=True):
     """Whether the caller can be told now, and the call run on."""
 
 
-class Drained(Struct, frozen=True):
+class Drained(Event, frozen=True):
     """The time for which a call runs on without its caller is over."""
 
 
-class Woken(Struct, frozen=True):
+class Woken(Event, frozen=True):
     """The wait between two attempts is over."""
 
 
-class Overdue(Struct, frozen=True):
+class Overdue(Event, frozen=True):
     """The attempt that was to follow may not begin any more."""
 
     reason: StopReason
@@ -127,84 +136,56 @@ class Overdue(Struct, frozen=True):
     """How it ends, where its intent is written already."""
 
 
-class JoinerCame(Struct, frozen=True):
+class JoinerCame(Event, frozen=True):
     """Another call waits for this one's answer."""
 
 
-class JoinerLeft(Struct, frozen=True):
+class JoinerLeft(Event, frozen=True):
     """Another call waits no more."""
 
 
-class ServerAsked(Struct, frozen=True):
+class ServerAsked(Event, frozen=True):
     """The server asks the caller something."""
 
 
-class Resumed(Struct, frozen=True):
+class Resumed(Event, frozen=True):
     """Another stream of the caller's goes on with the call's own."""
 
 
-class Stopped(Struct, frozen=True):
+class Stopped(Event, frozen=True):
     """The proxy stops."""
 
 
-class Over(Struct, frozen=True):
+class Over(Event, frozen=True):
     """Nobody carries the call out any more; an answer may yet come on another stream."""
 
-
-Event = (
-    Begin
-    | LookedUp
-    | CertaintyCame
-    | EarlierEnded
-    | ServerGone
-    | Recorded
-    | NotRecorded
-    | SlotGranted
-    | CallerChecked
-    | Judged
-    | Told
-    | Left
-    | Cancelled
-    | CancelledLate
-    | Delivered
-    | Expired
-    | Drained
-    | Woken
-    | Overdue
-    | JoinerCame
-    | JoinerLeft
-    | ServerAsked
-    | Resumed
-    | Stopped
-    | Over
-)
 
 # -- commands: what the call tells the driver -------------------------------------------------
 
 
-class LookUp(Struct, frozen=True):
+class LookUp(Command, frozen=True):
     """Look for earlier calls that are the same; answer with `LookedUp`."""
 
 
-class MakeCertain(Struct, frozen=True):
+class MakeCertain(Command, frozen=True):
     """Wait until it is known whether the caller has given the earlier call up; answer with `CertaintyCame`."""
 
     place: int
     """Of the earlier call, among those found."""
 
 
-class Join(Struct, frozen=True):
+class Join(Command, frozen=True):
     """Wait for the end of the earlier call; answer with `EarlierEnded`, or with `Expired` in `delay` seconds."""
 
     place: int
     delay: float
 
 
-class StopWaiting(Struct, frozen=True):
+class StopWaiting(Command, frozen=True):
     """Wait no more for the end of the earlier call."""
 
 
-class Withhold(Struct, frozen=True):
+class Withhold(Command, frozen=True):
     """Do not send the call: record that, and give its caller what `action` says."""
 
     action: DuplicateAction
@@ -213,13 +194,13 @@ class Withhold(Struct, frozen=True):
     """s for which it has waited for an earlier call, if it has."""
 
 
-class CreditEarlier(Struct, frozen=True):
+class CreditEarlier(Command, frozen=True):
     """Note of the earlier call's answer whether this call's caller has taken it."""
 
     delivered: bool
 
 
-class AppendIntent(Struct, frozen=True):
+class AppendIntent(Command, frozen=True):
     """Record that attempt `number` begins; answer with `Recorded` or `NotRecorded`."""
 
     number: int
@@ -227,26 +208,26 @@ class AppendIntent(Struct, frozen=True):
     """Whether nobody knows if an earlier call has had the effect already (flag `repeat_of_unknown`)."""
 
 
-class Acquire(Struct, frozen=True):
+class Acquire(Command, frozen=True):
     """Wait for a slot among the calls that a rule counts; answer with `SlotGranted`."""
 
 
-class Dequeue(Struct, frozen=True):
+class Dequeue(Command, frozen=True):
     """Give up the wait for a slot; the attempt is judged as `cancelled_by_caller`."""
 
 
-class Check(Struct, frozen=True):
+class Check(Command, frozen=True):
     """Find out whether the caller is gone; answer with `Left` or `CallerChecked`."""
 
 
-class Send(Struct, frozen=True):
+class Send(Command, frozen=True):
     """Send attempt `number`; keep its answer from the caller until it is judged, if `hold`."""
 
     number: int
     hold: bool
 
 
-class AppendOutcome(Struct, frozen=True):
+class AppendOutcome(Command, frozen=True):
     """Record how the latest attempt ended."""
 
     reason: str = ""
@@ -257,13 +238,13 @@ class AppendOutcome(Struct, frozen=True):
     """Whether the caller had left before."""
 
 
-class Rest(Struct, frozen=True):
+class Rest(Command, frozen=True):
     """Keep the answer from the caller, and wait `delay` seconds; answer with `Woken` or `Overdue`."""
 
     delay: float
 
 
-class Release(Struct, frozen=True):
+class Release(Command, frozen=True):
     """Let the answer to attempt `number` go to the caller, if it is still there."""
 
     number: int
@@ -271,27 +252,27 @@ class Release(Struct, frozen=True):
     """Why the attempt that was to follow is not made."""
 
 
-class Fail(Struct, frozen=True):
+class Fail(Command, frozen=True):
     """Give the attempt up; it is judged as failed so."""
 
     kind: ErrorKind
 
 
-class Tell(Struct, frozen=True):
+class Tell(Command, frozen=True):
     """Tell the caller that its time is over, while the call runs on; answer with `Told`."""
 
 
-class TakeBack(Struct, frozen=True):
+class TakeBack(Command, frozen=True):
     """Cancel the latest attempt at the server."""
 
 
-class Drop(Struct, frozen=True):
+class Drop(Command, frozen=True):
     """Stop carrying the call out; an attempt that is open then is judged as failed so."""
 
     kind: ErrorKind
 
 
-class Note(Struct, frozen=True):
+class Note(Command, frozen=True):
     """Append a note to the log of the call."""
 
     kind: NoteKind
@@ -299,41 +280,15 @@ class Note(Struct, frozen=True):
     """Whether it speaks of the answer; else of the attempt that runs."""
 
 
-class Arm(Struct, frozen=True):
+class Arm(Command, frozen=True):
     """Answer with `Drained` in `delay` seconds, unless another `Arm` or `Disarm` comes before."""
 
     delay: float
 
 
-class Disarm(Struct, frozen=True):
+class Disarm(Command, frozen=True):
     """Answer with `Drained` no more."""
 
 
-class Close(Struct, frozen=True):
+class Close(Command, frozen=True):
     """Let whoever waits for the end look at it."""
-
-
-Command = (
-    LookUp
-    | MakeCertain
-    | Join
-    | StopWaiting
-    | Withhold
-    | CreditEarlier
-    | AppendIntent
-    | Acquire
-    | Dequeue
-    | Check
-    | Send
-    | AppendOutcome
-    | Rest
-    | Release
-    | Fail
-    | Tell
-    | TakeBack
-    | Drop
-    | Note
-    | Arm
-    | Disarm
-    | Close
-)

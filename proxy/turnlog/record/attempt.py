@@ -10,6 +10,7 @@ from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import LOOKUPS, MCP_METHODS, Effect, Flag, Rung, TurnSource
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
+from turnlog.exchange.call import CallMachine
 from turnlog.exchange.events import AppendOutcome
 from turnlog.rules.model import Access, RequiredProvenance
 from turnlog.rules.policy import Policy
@@ -25,11 +26,7 @@ class Driver(Protocol):
 
     is_guarded: bool
     """Whether the call must not happen twice."""
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether it is taken back because nobody waits for it."""
-        ...
+    call: CallMachine
 
     def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
         """Decide what follows the end of an attempt; return what to record of it."""

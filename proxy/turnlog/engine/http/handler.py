@@ -133,7 +133,7 @@ class Handler:
         finally:
             # What never got under way is over.
             driver = exchange.driver
-            if driver is not None and driver.is_guarded and driver.is_idle:
+            if driver is not None and driver.is_guarded and not (driver.carrier or driver.is_over):
                 context.duplicate_index.over(driver)
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
@@ -286,7 +286,7 @@ class Handler:
             self._context.recorder.faulted(error)
             audience.fail(self.unread(500, ""))
         finally:
-            if audience.has_heard and not driver.has_given_up:
+            if audience.has_heard and not driver.call.has_given_up:
                 driver.on_delivered()
             self._context.duplicate_index.over(driver, exchange.kept(audience.kept))
 

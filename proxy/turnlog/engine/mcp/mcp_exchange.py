@@ -23,6 +23,7 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.http.redirects import call_key
 from turnlog.engine.request_identity import read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
+from turnlog.exchange.call import Stage
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
 from turnlog.record.deadlines import LateReader
 from turnlog.record.own_answers import (
@@ -452,7 +453,7 @@ class McpExchange(ResponseObserver):
         if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
         # A named write runs on: who gave it up does not know that it did not happen.
-        given_up = attempt.driver is not None and attempt.driver.is_given_up
+        given_up = attempt.driver is not None and attempt.driver.call.stage is Stage.WITHDRAWN
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     @property

@@ -21,6 +21,7 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
+from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
@@ -646,7 +647,7 @@ class ResponseObserver:
         self._on_all_read()
         if self._listening is not None:
             self._listening.hang_up(Failure(kind, Phase.BODY, ""))
-        given_up = self.driver is not None and self.driver.is_given_up
+        given_up = self.driver is not None and self.driver.call.stage is Stage.WITHDRAWN
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._detach()
         else:

@@ -373,7 +373,7 @@ class PipeCarrier:
         driver = self.exchange.driver
         assert driver is not None
         self._pipe.unheard.discard(self)
-        if not driver.has_left:
+        if not driver.call.has_left:
             driver.on_delivered()
         self.exchange.over()
 
@@ -432,7 +432,7 @@ class PipeCarrier:
 
     def _on_dropped(self, before: Attempt, driver: CallDriver) -> None:
         # Where the proxy stops the agent gets the answer that there is; else it is gone.
-        if not driver.has_left:
+        if not driver.call.has_left:
             self._release(before, StopReason.STOPPING)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
