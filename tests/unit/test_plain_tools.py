@@ -3,8 +3,7 @@
 from msgspec import Struct
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.agent_request import Request
-from turnlog.engine.request_identity import Clients
+from turnlog.engine.request_identity import Clients, Request
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule

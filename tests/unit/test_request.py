@@ -1,4 +1,4 @@
-"""`engine.agent_request`: which session the calls of a connection mean, and what ends that."""
+"""`engine.request_identity`: which session the calls of a connection mean, and what ends that."""
 
 import hmac
 
@@ -7,8 +7,7 @@ from msgspec import structs
 
 from turnlog.core.identity import Vendor
 from turnlog.core.kinds import Rung
-from turnlog.engine.agent_request import Request
-from turnlog.engine.request_identity import Client, Clients, SessionHint, Sessions
+from turnlog.engine.request_identity import Client, Clients, Request, SessionHint, Sessions
 from turnlog.observe.clock import Clock
 from turnlog.transport.message_heads import RequestHead, RequestStart, read_request
 from turnlog.transport.routes import Route, Routes, target_of

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from turnlog.core.identity import VendorTable, vendor_variables
-from turnlog.engine.agent_request import Request
 from turnlog.engine.command.child import Child
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.engine.services import recording
 from turnlog.engine.stdio.wrapped import Wrapped
 from turnlog.engine.tools.pin_set import PinSet

@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.agent_request import KEY, Digest, Request
+from turnlog.engine.request_identity import KEY, Digest, Request
 from turnlog.record.attempt import Ask
 from turnlog.rules.effects import effect_key
 from turnlog.rules.policy import Policy

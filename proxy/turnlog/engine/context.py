@@ -19,11 +19,10 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
 
-from .agent_request import Digest
 from .call_registry import CallRegistry
 from .concurrency import Limiter
 from .duplicate_index import DuplicateIndex
-from .request_identity import Clients, Sessions
+from .request_identity import Clients, Digest, Sessions
 from .upstream_health import Health
 
 

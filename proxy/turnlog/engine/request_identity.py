@@ -1,7 +1,9 @@
-"""Who is calling: the session of a call, and what is known of the client behind a connection."""
+"""Who asks: what a request tells before its body, the session of a call, and the client behind a connection."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from copy import copy
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -10,12 +12,30 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify
 from turnlog.core.kinds import Rung
+from turnlog.engine.mcp.legacy_sse import LegacyStream
+from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock
+from turnlog.record.attempt import FormerIdentity
 from turnlog.store.base import SessionRef, alias
+from turnlog.transport.message_heads import RequestStart
+from turnlog.transport.routes import Route
+from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
+from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
 
+KEY: Final = b"idempotency-key"
+"""The header by which a caller gives an idempotency key."""
+_FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+"""In 0.1 the first of these headers that is there was the principal."""
+PRINCIPAL_NAMES: Final = PrincipalNames()
+MCP_LIMIT: Final = 16 << 20
+"""bytes: an MCP message that is larger streams through and is recorded by its start."""
+Digest = Callable[[bytes], bytes]
+"""HMAC-SHA-256 under the store's key."""
+_NOWHERE: Final[Mapping[str, str]] = {}
+_NO_META: Final[Mapping[str, bytes]] = {}
 IDLE_GAP: Final = 30 * 60 * 1_000_000_000
 """ns: an implicit session that was quiet this long is over."""
 _SESSIONS: Final = 65_536
@@ -224,3 +244,289 @@ class Clients:
         self.known.move_to_end(scope)
         if len(self.known) > _CLIENTS:
             self.known.popitem(last=False)
+
+
+class Request:
+    """One request, with its route, or several of a connection that tell the same.
+
+    Digests of what identifies the caller are keyed. `environment` is that of a wrapped command, as
+    far as clients name their conversations there.
+    """
+
+    def __init__(
+        self,
+        asked: RequestStart,
+        route: Route,
+        digest: Digest,
+        clients: Clients,
+        connection: int | str,
+        environment: Mapping[str, str] = _NOWHERE,
+        principals: PrincipalNames = PRINCIPAL_NAMES,
+        peer: str = "",
+    ) -> None:
+        self.asked = asked
+        self.method = asked.method
+        """HTTP method; empty where it came through a pipe."""
+        self.is_post = asked.method.upper() == "POST"
+        """Whether it posts; methods have a case, yet some server may not look at it."""
+        self.route = route
+        self.server = route.target.name
+        self.transport = route.target.transport
+        self.fields = asked.head.fields
+        self._text = asked.head.text
+        self.connection = connection
+        self.peer = peer
+        """The address that the connection comes from."""
+        self._environment = environment
+        self._digest = digest
+        self._clients = clients
+        self._principals = principals
+        self._session = self.field(b"turnlog-session")
+        self._turn = self.field(b"turnlog-turn")
+        self._agent = self.field(b"user-agent")
+        self.coding = self.field(b"content-encoding")
+        self.key = self.field(KEY)
+        """The idempotency key that a header gives."""
+        self.revision = self.field(b"mcp-protocol-version")
+        """The protocol revision that a header names."""
+        self.credential = self._credential()
+        """Keyed digest of what authenticates the caller: the principal; empty where nothing does."""
+        # The stateless revisions have no sessions: an id that comes along says nothing.
+        given = "" if is_stateless(self.revision) else self.field(b"mcp-session-id")
+        self.mcp_session = self.session_digest(given)
+        """Keyed digest of the protocol session's id; empty where there is none."""
+        self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
+        """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+        self.kin = self._kin(route)
+        """What the requests of one client have in common where its ids are unique within a connection.
+
+        Empty where nothing tells, or a protocol session does.
+        """
+        # Of several nobody knows which one counts (W3C Trace Context, section 3.2.1).
+        given = "" if b"traceparent" in asked.head.repeated else self.field(b"traceparent")
+        self.trace = trace_id(given)
+        """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
+        self.why = self.field(b"turnlog-why")
+        """Why the caller makes the call, as its header says."""
+        self.is_at_endpoint = False
+        """Whether a JSON-RPC message has come with it: its path is that of an MCP endpoint."""
+        self.channel: LegacyStream | None = None
+        """The stream on which it is answered (2024-11-05)."""
+        self._meant: tuple[str, str, SessionHint] | None = None
+        """Which session the calls of a client with this name mean to this target, whose messages have
+        no say."""
+
+    def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
+        """Return a request that tells the same as this one, maybe of another place of its server.
+
+        `None` where it may tell something else.
+        """
+        if asked == self.asked:
+            return self
+        before = self.route
+        tells_same = asked.head is self.asked.head and asked.method == self.method
+        if not (tells_same and route.target is before.target and route.session == before.session):
+            return None
+        # A protocol session is that of its URL, and a query may hold a credential.
+        if self.mcp_session or self._query_credentials(route) != self._query_credentials(before):
+            return None
+        other = copy(self)
+        other.asked, other.route, other.kin = asked, route, self._kin(route)
+        other.is_at_endpoint = False
+        vars(other).pop("target", None)
+        return other
+
+    def _query_credentials(self, route: Route) -> Pairs:
+        return self._principals.credentials((), route.given_query) if route.query else ()
+
+    def joins(self, channel: LegacyStream) -> None:
+        """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
+        self.channel, self._meant = channel, None
+        self.target = channel.target
+        self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
+        self.scope = (self.server, self.mcp_session)
+        self.kin = ""
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it came through a pipe, and not over HTTP."""
+        return not self.method
+
+    def _kin(self, route: Route) -> str:
+        told = (route.session, self._session, self.credential, self._agent)
+        if self.mcp_session or not any(told):
+            return ""
+        return "\0".join((self.server, route.resource, *told))
+
+    @cached_property
+    def target(self) -> str:
+        """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
+        of another target are never the same."""
+        return self._digest(_joined("target", *self.place)).hex()[:32]
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What its messages are for, see `core.pins`."""
+        route = self.route
+        if route.target.is_command:
+            return route.target.place
+        given = self._principals.without_credentials(route.given_query)
+        # Servers redirect `/mcp` to `/mcp/`, and clients follow: it is one place.
+        return (*route.target.place, route.path.rstrip("/"), route.target.query, given)
+
+    @cached_property
+    def upstream(self) -> str:
+        """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
+        target = self.route.target
+        place, mask = target.place, target.mask
+        if mask is not None:
+            # Neither the name of its tool nor what a rule makes of it has the values.
+            place = (*place, mask.path, mask.query)
+        return self._digest(_joined("target", *place)).hex()[:32]
+
+    @property
+    def http_version(self) -> str:
+        """HTTP version of the request, such as `1.1`."""
+        major, minor = self.asked.version
+        return f"{major}.{minor}"
+
+    def field(self, name: bytes) -> str:
+        """Return the first value of a header, empty where there is none."""
+        return self._text.get(name, "")
+
+    def _credential(self) -> str:
+        pairs = self._principals.credentials(self.asked.head.raw, self.route.given_query)
+        return self._principal(pairs) if pairs else ""
+
+    def _principal(self, pairs: Pairs) -> str:
+        # Of a lone header the same as in 0.1, so that sessions go on.
+        named = b"".join([b"\0%b\0%b" % pair for pair in pairs])
+        return self._digest(b"credential" + named).hex()[:32]
+
+    @property
+    def former_credential(self) -> str:
+        """The principal as 0.1 had it."""
+        names = (name for name in _FORMER_CREDENTIALS if name in self.fields)
+        return next((self._principal(((name, self.fields[name]),)) for name in names), "")
+
+    def session_digest(self, session_id: str) -> str:
+        """Return the keyed digest of a protocol session's id."""
+        if not session_id:
+            return ""
+        return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
+
+    def stream_link(self, id_key: str) -> bytes:
+        """Return the keyed digest by which the answer to a request is matched on a resumed stream, in
+        whatever process: of upstream, principal, protocol session and typed id. Empty without a session."""
+        if not self.mcp_session or self.channel is not None:
+            return b""
+        return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
+
+    @property
+    def former_mcp_session(self) -> str:
+        """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
+        if not self.mcp_session:
+            return ""
+        channel, given = self.channel, self.field(b"mcp-session-id")
+        session_id = f"{channel.endpoint} of HTTP+SSE" if channel is not None else given
+        return self._digest(_joined("mcp-session", self.server, session_id)).hex()[:32]
+
+    @property
+    def asker(self) -> Scope:
+        """What it has in common with the same client's requests to other places of the server: the
+        protocol session, else the connection."""
+        return (self.server, self.former_mcp_session or f"connection {self.connection}")
+
+    @property
+    def client(self) -> Client:
+        """What the client said at `initialize`, if that went through here."""
+        return self._clients.known.get(self.scope, UNKNOWN_CLIENT)
+
+    @property
+    def client_name(self) -> str:
+        """What the client is called whose message does not say."""
+        return self.client.name or self._agent
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
+        return is_sealed(self.asked.head.raw) or b"content-encoding" in self.fields
+
+    @property
+    def is_undecodable(self) -> bool:
+        """Whether the body has a content coding that is not known here."""
+        return bool(self.coding) and decoder_for(self.coding, MCP_LIMIT) is None
+
+    def decoded(self, body: bytes) -> bytes:
+        """Return the body without its content coding; nothing where that is not known."""
+        if not self.coding:
+            return body
+        decoder = decoder_for(self.coding, MCP_LIMIT)
+        return decoder.feed(body) if decoder is not None else b""
+
+    def vendor_headers(self, names: frozenset[bytes]) -> Mapping[str, str]:
+        """Return the headers that name sessions, as far as they are there."""
+        if names.isdisjoint(self._text):
+            return _NOWHERE
+        there = names & self._text.keys()
+        return {name.decode(): self._text[name] for name in there if self._text[name]}
+
+    def meant(
+        self,
+        sessions: Sessions,
+        names: frozenset[bytes],
+        client: Client,
+        meta: Mapping[str, bytes] = _NO_META,
+        *,
+        target: str = "",
+    ) -> SessionHint:
+        """Return which session a call means; `names` are the headers that vendors use, and `target`
+        its target where that is not `self.target`.
+
+        What all of them mean whose messages name none is worked out once, as long as the client is
+        called the same.
+        """
+        name, target = client.name or self.client_name, target or self.target
+        tells, known = bool(meta) and sessions.tells(meta), self._meant
+        if known is not None and known[:2] == (name, target) and not tells:
+            return known[2]
+        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name, target))
+        if not tells:
+            self._meant = name, target, meant
+        return meant
+
+    def evidence(
+        self,
+        meta: Mapping[str, bytes],
+        headers: Mapping[str, str],
+        client_name: str,
+        target: str = "",
+    ) -> CallerEvidence:
+        """Return what this request shows of its session; `headers` are those vendors use."""
+        return CallerEvidence(
+            path_session=self.route.session,
+            header_session=self._session,
+            header_turn=self._turn,
+            meta=meta,
+            headers=headers,
+            environment=self._environment,
+            mcp_session_id=self.mcp_session,
+            upstream=self.server,
+            target=target or self.target,
+            credential=self.credential,
+            client_name=client_name or self.client_name,
+            connection=self.connection,
+        )
+
+
+def former(request: Request, identity: SessionIdentity) -> FormerIdentity:
+    """Return whose a call is as 0.1 wrote it down."""
+    name, principal = identity.name, request.former_credential
+    if identity.rung is Rung.TRANSPORT:
+        name = f"{request.server}/{request.former_mcp_session}"
+    named = alias(identity.rung, name, principal) if name else ""
+    return FormerIdentity(named, principal)
+
+
+def _joined(*parts: str) -> bytes:
+    return "\0".join(parts).encode("utf-8", "surrogatepass")

@@ -5,9 +5,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, structs
 
-from turnlog.engine.agent_request import MCP_LIMIT, Request
 from turnlog.engine.context import Context
 from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.engine.request_identity import MCP_LIMIT, Request
 from turnlog.rules.http_tools import normalized_path
 from turnlog.settings.model import Transport
 from turnlog.transport.http_client import Content

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import OwnAnswer, problem, told

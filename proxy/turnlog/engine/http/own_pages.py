@@ -15,8 +15,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import structs
 
-from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import JSON, OwnAnswer, problem

@@ -13,11 +13,11 @@ from turnlog.core.classify import (
     is_method_preserving_redirect,
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
-from turnlog.engine.agent_request import Request, former
 from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
 from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
+from turnlog.engine.request_identity import Request, former
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.deadlines import Progress

@@ -13,11 +13,11 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.engine.agent_request import KEY
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.concurrency import Slot, turn
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import KEY
 from turnlog.engine.retry_limits import RetryLimits, TooLate
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import (

@@ -6,9 +6,8 @@ from typing import Final
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Rung
-from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
-from turnlog.engine.request_identity import Client, read_client
+from turnlog.engine.request_identity import Client, Request, read_client
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.exchange.replacement import SessionStart
 from turnlog.observe.events import DefinitionsFailed, SessionUncovered, ToolsListed

@@ -5,8 +5,8 @@ from typing import Final
 
 from turnlog.core.classify import Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.engine.agent_request import Request
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import Unanswered

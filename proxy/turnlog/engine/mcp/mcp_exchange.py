@@ -15,13 +15,12 @@ from msgspec import structs
 from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
-from turnlog.engine.agent_request import Request, former
 from turnlog.engine.call_driver import Unsent, unguarded
 from turnlog.engine.call_keys import effect_link, key_for
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.http.redirects import call_key
-from turnlog.engine.request_identity import read_client
+from turnlog.engine.request_identity import Request, former, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.exchange.call import Stage
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following

@@ -16,11 +16,11 @@ from turnlog.core.classify import (
     refused,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
-from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
+from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.observe.events import RequestRelayed, rpc_id

@@ -8,9 +8,9 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.engine.agent_request import Request
 from turnlog.engine.command.process import FRAMED, Startup
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
 from turnlog.record.outcome import AnswerText, is_answer, nameless_error

@@ -12,12 +12,12 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.engine.agent_request import Request
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.process import Startup
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.guarded_call import GuardedCall
+from turnlog.engine.request_identity import Request
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.outcome import JSON, AnswerText, is_answer

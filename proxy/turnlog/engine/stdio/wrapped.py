@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.engine.agent_request import Request
 from turnlog.engine.command.child import Child
 from turnlog.engine.command.process import ENDED, GRACE, Process, Startup, startup_limit
 from turnlog.engine.context import Context
+from turnlog.engine.request_identity import Request
 from turnlog.engine.services import own_tasks
 from turnlog.observe.events import ProcessFailed
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd

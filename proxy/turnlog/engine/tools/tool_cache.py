@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance
-from turnlog.engine.agent_request import Request
+from turnlog.engine.request_identity import Request
 from turnlog.record.attempt import BLANK, TOOL_CHARS, Ask
 from turnlog.rules.http_tools import http_effect, http_tool, normalized_path
 from turnlog.rules.model import Access
