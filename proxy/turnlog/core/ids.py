@@ -1,6 +1,6 @@
 """Identifiers that sort by time (UUIDv7, RFC 9562 section 5.7)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from uuid import UUID
 
@@ -35,12 +35,19 @@ class Ids:
     """Makes identifiers, in one thread and not across a fork, as `Entropy`."""
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
-        # Made in a block they cost a tenth of the time.
-        self._ends = Entropy(lambda count: _random_parts(source(count)))
+        self._source = source
+        self._ends: Iterator[bytes] = iter(())
 
     def new(self, at: int) -> bytes:
         """Return 16 bytes of a UUIDv7. `at` is in ns since 1970 UTC."""
-        return (at // 1_000_000 & _LATEST).to_bytes(6) + self._ends.take(_RANDOM_BYTES)
+        end = next(self._ends, b"")
+        if not end:
+            # Made in a block they cost a tenth of the time.
+            parts = _random_parts(self._source(_BLOCK_BYTES))
+            starts = range(0, len(parts), _RANDOM_BYTES)
+            self._ends = iter([parts[start : start + _RANDOM_BYTES] for start in starts])
+            end = next(self._ends)
+        return (at // 1_000_000 & _LATEST).to_bytes(6) + end
 
 
 def uuid7(at: int, entropy: bytes) -> bytes:

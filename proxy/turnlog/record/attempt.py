@@ -282,6 +282,8 @@ class Attempt(Struct, eq=False):
     waits: bool
     """Whether the disk is waited for: the intent before the first byte leaves, the outcome
     before the answer's last piece is released."""
+    is_due: bool = False
+    """Whether the intent has to be on disk before it leaves: also where it claims links."""
     intent: Ticket | None = None
     n: int = 0
     """Number of the outcome to come."""
@@ -333,11 +335,6 @@ class Attempt(Struct, eq=False):
         return self.driver is not None and self.driver.is_guarded
 
     @property
-    def is_due(self) -> bool:
-        """Whether its intent has to be on disk before it leaves."""
-        return self.waits or self.ask.seen is not None
-
-    @property
     def is_answered(self) -> bool:
         """Whether its caller has got an answer already, and another outcome is to come."""
         return self.n > 0
@@ -377,7 +374,7 @@ class Attempt(Struct, eq=False):
 
     def tell(self, ending: Ending) -> None:
         """Stop its timers, and report how it ended to the circuit breaker."""
-        if self.patience is not None:
+        if self.patience is not None and self.patience.runs:
             self.patience.close()
         if self.watch is not None:
             self.watch(ending)

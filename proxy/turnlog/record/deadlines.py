@@ -50,6 +50,8 @@ class Deadlines(Struct, eq=False):
     _asked: set[str] = set()
     """Ids of the server's questions that the agent has not answered."""
     _sent: bool = False
+    runs: bool = False
+    """Whether time is counted."""
 
     def before_sent(self, kind: ErrorKind, now: float) -> tuple[float | None, ErrorKind]:
         """Return when a step before sending must be over (`None` for never), and the error if it is not.
@@ -74,7 +76,7 @@ class Deadlines(Struct, eq=False):
         """
         if not self._limits.bounds_answer:
             return False
-        self._expire = expire
+        self._expire, self.runs = expire, True
         if self._limits.total < inf:
             now = asyncio.get_running_loop().time()
             self._arm(ErrorKind.DEADLINE_EXHAUSTED, self._began + self._limits.total - now)
@@ -83,7 +85,7 @@ class Deadlines(Struct, eq=False):
     def sent(self) -> None:
         """Begin to wait for the response: the request's last byte is on its way."""
         self._sent = True
-        if not self._asked and self._expire is not None:
+        if self.runs and not self._asked:
             self._started = asyncio.get_running_loop().time()
             self._arm(ErrorKind.RESPONSE_TIMEOUT, self._limits.response - self._waited)
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
@@ -92,11 +94,6 @@ class Deadlines(Struct, eq=False):
         """Begin to wait for the next event, or the next piece of a body."""
         if self._limits.idle < inf and not self._asked:
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
-
-    @property
-    def runs(self) -> bool:
-        """Whether time is counted."""
-        return self._expire is not None
 
     def asked(self, question: str) -> None:
         """Wait for the agent: the server has asked it something (elicitation, sampling)."""
@@ -124,7 +121,7 @@ class Deadlines(Struct, eq=False):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._expire = None
+        self._expire, self.runs = None, False
 
     def _arm(self, kind: ErrorKind, delay: float) -> None:
         self._disarm(kind)

@@ -62,13 +62,8 @@ class Content(Struct, frozen=True, kw_only=True, gc=False):
     detail: str = ""
     delta: Delta = _NO_DELTA
     why: str = ""
-
-    @property
-    def flags(self) -> tuple[Flag, ...]:
-        """What the record lacks."""
-        redacted = (Flag.REDACTED,) if self.blob.redacted else ()
-        is_cut = self.blob.cut or self.delta.cut
-        return (*redacted, Flag.TRUNCATED_RECORD) if is_cut else redacted
+    flags: tuple[Flag, ...] = ()
+    """Whether some of it is not recorded."""
 
 
 class _Ruled(Struct, frozen=True):
@@ -81,7 +76,11 @@ class _Ruled(Struct, frozen=True):
     delta: Delta
 
 
-_UNREAD: Final = Content(blob=Blob(b"", cut=True), short="content that could not be read")
+_UNREAD: Final = Content(
+    blob=Blob(b"", cut=True),
+    short="content that could not be read",
+    flags=(Flag.TRUNCATED_RECORD,),
+)
 
 
 class Drafter:
@@ -222,7 +221,14 @@ class Drafter:
         elif ask.complete:
             form = ask.canonical or canonical(ask.arguments)
             hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
-        return Content(blob=blob, short=preview(blob.data), hash=hashed, delta=delta, why=why)
+        return Content(
+            blob=blob,
+            short=preview(blob.data),
+            hash=hashed,
+            delta=delta,
+            why=why,
+            flags=_marks(blob, delta) if blob.redacted or blob.cut or delta.cut else (),
+        )
 
     def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
         content, touched, delta, detail = reply.content, False, _NO_DELTA, reply.detail
@@ -247,6 +253,7 @@ class Drafter:
             hash=hashed,
             detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
             delta=delta,
+            flags=_marks(blob, delta) if blob.redacted or blob.cut or delta.cut else (),
         )
 
     def _ruled_input(self, ask: Ask) -> _Ruled:
@@ -366,6 +373,11 @@ def _outcome_body(
         links=reply.links,
         said=said,
     )
+
+
+def _marks(blob: Blob, delta: Delta) -> tuple[Flag, ...]:
+    redacted = (Flag.REDACTED,) if blob.redacted else ()
+    return (*redacted, Flag.TRUNCATED_RECORD) if blob.cut or delta.cut else redacted
 
 
 def _packed(delta: Delta) -> tuple[Raw, ...]:

@@ -131,15 +131,16 @@ class Recorder:
         else:
             draft = self._drafter.intent(ask)
         waits = ask.effect not in self._unwaited
-        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, past=ask.past)
+        is_due = waits or ask.seen is not None
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
         try:
             # A session's id is the store's to give, and the answer names it.
             is_new = ask.session.id is None
             told = partial(self._opened, ask.session) if is_new else None
-            waits = attempt.waits or is_new or ask.seen is not None
-            attempt.intent = self._store.submit(draft, wait=waits, told=told)
+            wait = attempt.is_due or is_new
+            attempt.intent = self._store.submit(draft, wait=wait, told=told)
             if is_new:
                 self._met(ask.session)
             self._full = False
@@ -178,7 +179,8 @@ class Recorder:
         draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
         waits = ask.effect not in self._unwaited
-        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, past=ask.past)
+        is_due = waits or ask.seen is not None
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
         if ending.error:
@@ -272,7 +274,8 @@ class Recorder:
                 attempt.marks.add(Flag.LATE)
             if reply.said and not recorded.is_told:
                 reply = structs.replace(reply, said="")  # another answer is told
-        attempt.flags = _flags(attempt, reply)
+        is_marked = attempt.marks or reply.flags
+        attempt.flags = _flags(attempt, reply) if is_marked else attempt.ask.flags
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = PreparingTicket(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
@@ -414,16 +417,10 @@ class Recorder:
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
         """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
         facts = self._drafter.facts(ask, ask.flags)
-        return Attempt(
-            ask,
-            facts,
-            facts.clock,
-            self.waits(ask),
-            intent=intent,
-            n=n,
-            ended=True,
-            past=ask.past,
-        )
+        waits = self.waits(ask)
+        attempt = Attempt(ask, facts, facts.clock, waits, past=ask.past)
+        attempt.intent, attempt.n, attempt.ended = intent, n, True
+        return attempt
 
     def waits(self, ask: Ask) -> bool:
         """Return whether the disk is waited for: before a call leaves, and before its answer does."""
