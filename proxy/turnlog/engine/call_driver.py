@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Protocol
 from msgspec import Struct
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, ErrorKind
+from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallerState, CallMachine, Commands, InvalidEvent, Stage, Terms
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
@@ -20,6 +20,8 @@ from turnlog.record.recorder import Recorder
 from turnlog.record.unread import all_read
 from turnlog.rules.model import OnDisconnect
 from turnlog.transport.async_pipes import DOUBT
+
+from .concurrency import Slot
 
 
 class Carrier(Protocol):
@@ -53,6 +55,10 @@ class Carrier(Protocol):
     @property
     def can_tell(self) -> bool:
         """Whether the caller can be told now that its time is over."""
+        ...
+
+    def claim_slot(self) -> Slot:
+        """Return the call's slot among those that its rule counts."""
         ...
 
     def may_retry(self) -> bool:
@@ -108,6 +114,8 @@ class CallDriver:
     """s to wait before the next attempt."""
     released: ev.Release | None = None
     """Which answer is the caller's, once that is decided."""
+    slot: Slot | None = None
+    """Among the calls that its rule counts, where one does."""
     carrier: Carrier | None = None
     """Carries it out, while somebody does."""
     _failure: Failure | None = None
@@ -188,6 +196,12 @@ class CallDriver:
         """Set the attempt whose intent was queued."""
         self.attempt = attempt
         attempt.driver = self
+
+    def on_recorded(self, *, is_repeatable: bool) -> None:
+        """Mark the intent of its latest attempt as written, or as not to be waited for."""
+        # Whether its caller is in doubt costs a system call, and of most calls it does not matter.
+        in_doubt = self.call.terms.is_named and self.is_in_doubt
+        self.feed(ev.Recorded(in_doubt=in_doubt, is_repeatable=is_repeatable))
 
     def feed(self, event: ev.Event) -> Commands:
         """Carry out what follows an event; return it."""
@@ -323,6 +337,19 @@ class CallDriver:
         await all_read()
         await self.made_certain()
 
+    async def slot_granted(self) -> None:
+        """Wait for its slot. Raises `Failure` where its caller gives it up before."""
+        assert self.slot is not None  # a rule counts it
+        if not await self.slot.wait():
+            detail = "taken back while it waited to be sent"
+            raise Failure(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, detail)
+        self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
+
+    def give_back_slot(self) -> None:
+        """Leave its slot to the next call."""
+        if self.slot is not None:
+            self.slot.give_back()
+
     async def ended(self) -> None:
         """Wait for its end."""
         if self.is_over:
@@ -392,10 +419,16 @@ class CallDriver:
         """Set which answer is the caller's."""
         self.released = command
 
+    def do_acquire(self, _: ev.Acquire) -> None:
+        """Claim its slot."""
+        assert self.carrier is not None  # its intent is recorded by whoever carries it
+        self.slot = self.carrier.claim_slot()
+        if self.slot.is_held:
+            self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
+
     def do_dequeue(self, _: ev.Dequeue) -> None:
         """End its wait for a slot."""
-        if self.attempt is not None and self.attempt.unqueue is not None:
-            self.attempt.unqueue()
+        self.give_back_slot()
 
     def do_tell(self, _: ev.Tell) -> None:
         """Answer the caller, whose time is over."""
@@ -431,6 +464,7 @@ class CallDriver:
         ev.Send: do_send,
         ev.Rest: do_rest,
         ev.Release: do_release,
+        ev.Acquire: do_acquire,
         ev.Dequeue: do_dequeue,
         ev.Tell: do_tell,
         ev.Fail: do_fail,

@@ -1,11 +1,9 @@
-"""Places of calls under way: a rule may say how many there are; who finds none waits in order."""
+"""Slots of calls under way: a rule may say how many there are; a call that finds none waits in order."""
 
 import asyncio
 from collections import deque
 
-from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.record.attempt import Attempt
-from turnlog.record.errors import Failure
+from turnlog.rules.policy import Policy
 
 
 class _Row:
@@ -23,7 +21,7 @@ class _Row:
 
 
 class Slot:
-    """One call's place: it is waited for, then held, then given back."""
+    """One call's slot: it is waited for, then held, then given back."""
 
     def __init__(self, row: _Row, limit: int) -> None:
         self.limit = limit
@@ -54,30 +52,16 @@ class Slot:
 
 
 class Limiter:
-    """The places that the rules of one proxy have given out, by the rules' names."""
+    """The slots that the rules of one proxy have given out, by the rules' names."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
 
-    def claim(self, attempt: Attempt | None) -> Slot | None:
-        """Return a call's place, held at once where one is free; `None` where no rule counts it."""
-        policy = attempt.ask.policy if attempt is not None else None
-        if attempt is None or policy is None or policy.concurrency is None:
-            return None
+    def claim(self, policy: Policy) -> Slot:
+        """Return the slot of a call that a rule counts, held at once where one is free."""
+        assert policy.concurrency is not None
         row = self._rows.setdefault(policy.decided_by["concurrency"], _Row())
-        place = Slot(row, policy.concurrency)
-        row.waiting.append(place)
+        slot = Slot(row, policy.concurrency)
+        row.waiting.append(slot)
         row.admit()
-        attempt.unqueue = None if place.is_held else place.give_back
-        return place
-
-
-async def turn(place: Slot, attempt: Attempt) -> None:
-    """Wait for a call's place. Raises `Failure` where its caller does not want it any more."""
-    try:
-        held = await place.wait()
-    finally:
-        attempt.unqueue = None
-    if not held:
-        detail = "taken back while it waited to be sent"
-        raise Failure(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, detail)
+        return slot

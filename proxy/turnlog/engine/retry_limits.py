@@ -5,9 +5,15 @@ from collections.abc import Coroutine
 from math import inf
 
 from turnlog.core.kinds import ErrorKind
+from turnlog.exchange.events import NotRecorded, Overdue, Woken
+from turnlog.record.deadlines import Progress
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError
+
+from .call_driver import CallDriver
+from .http.plain import PlainCall
+from .mcp.mcp_exchange import McpExchange
 
 
 class TooLate(Exception):
@@ -52,6 +58,35 @@ class RetryLimits:
                 await self._stop.wait()
         except TimeoutError:
             return
+
+    async def another(
+        self,
+        driver: CallDriver,
+        exchange: McpExchange | PlainCall,
+        body: bytes,
+        pause: Coroutine[None, None, None],
+        notice: "asyncio.Task[None] | None" = None,
+    ) -> bytes | None:
+        """Wait for `pause`, and begin another attempt; return its body, `None` where none is made."""
+        await exchange.rest(pause)
+        if driver.is_over or driver.call.cancelled_at is not None:
+            return None
+        if reason := self.overdue(notice):
+            driver.feed(Overdue(reason))
+            return None
+        driver.feed(Woken())
+        exchange.progress = Progress()
+        try:
+            again = await self.in_time(exchange.again(body))
+        except StoreError:
+            driver.feed(NotRecorded())
+        except TooLate as late:
+            if not driver.is_over:
+                driver.feed(Overdue(late.reason, late.kind))
+        else:
+            if driver.call.cancelled_at is None:
+                return again
+        return None
 
     async def in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
         """Do what comes before an attempt. Raises `StoreError`, and `TooLate`."""

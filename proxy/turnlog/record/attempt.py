@@ -300,8 +300,6 @@ class Attempt(Struct, eq=False):
     """What else its client sends has in common with it: `Request.kin`."""
     wire_id: bytes = b""
     """Under which the server knows it; empty for the caller's own."""
-    unqueue: Callable[[], None] | None = None
-    """Ends its wait for a place, while it waits for one."""
     patience: Deadlines | None = None
     """Its time limits."""
     past: EarlierAttempts | None = None

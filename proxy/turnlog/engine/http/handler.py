@@ -317,7 +317,8 @@ class Handler:
             self._end(exchange, error)
             raise
         finally:
-            carrier.over()
+            if driver is not None:
+                driver.give_back_slot()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
         if driver is not None and not driver.is_guarded:

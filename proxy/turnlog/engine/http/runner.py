@@ -15,22 +15,17 @@ from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
-from turnlog.engine.concurrency import Slot, turn
+from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import KEY
-from turnlog.engine.retry_limits import RetryLimits, TooLate
+from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import (
     CallerChecked,
-    NotRecorded,
-    Overdue,
-    Recorded,
-    SlotGranted,
-    Woken,
 )
 from turnlog.observe.events import AuthRequired, UpstreamFailed
 from turnlog.record.attempt import Attempt
-from turnlog.record.deadlines import Deadlines, Progress, in_time
+from turnlog.record.deadlines import Deadlines, in_time
 from turnlog.record.errors import Failure
 from turnlog.record.outcome import blocked
 from turnlog.record.own_answers import OwnAnswer, retold, told
@@ -96,8 +91,6 @@ class HttpCarrier(Struct, eq=False):
     """Answers that were kept from the caller, by the numbers of their attempts."""
     _notice: asyncio.Task[None] | None = None
     """The message that cancels the attempt before."""
-    _place: Slot | None = None
-    """Among the calls under way, where a rule counts them."""
 
     # -- what carries a call ----------------------------------------------------------------
 
@@ -131,6 +124,10 @@ class HttpCarrier(Struct, eq=False):
         """Whether the caller can be told now that its time is over."""
         guard = self._guard
         return guard is not None and not guard.told.done() and guard.audience.can_hush
+
+    def claim_slot(self) -> Slot:
+        """Return the call's slot among those that its rule counts."""
+        return self._context.limiter.claim(self._policy)
 
     def may_retry(self) -> bool:
         """Spend one retry of the server's quota; false where none is left."""
@@ -191,24 +188,11 @@ class HttpCarrier(Struct, eq=False):
         await self._exchange.on_disk()
         self._on_recorded(driver, content)
         if driver.call.stage is Stage.QUEUED:
-            attempt = self._exchange.attempt
-            assert attempt is not None
-            self._place = self._context.limiter.claim(attempt)
-            if self._place is not None:
-                await turn(self._place, attempt)
-            in_doubt = driver.call.terms.is_named and self._down.has_ended
-            driver.feed(SlotGranted(in_doubt=in_doubt))
+            await driver.slot_granted()
 
     def _on_recorded(self, driver: CallDriver, content: Content) -> None:
         repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
-        # It costs a system call, and of most calls it does not matter.
-        in_doubt = driver.call.terms.is_named and self._down.has_ended
-        driver.feed(Recorded(in_doubt=in_doubt, is_repeatable=repeatable))
-
-    def over(self) -> None:
-        """Release the call's slot."""
-        if self._place is not None:
-            self._place.give_back()
+        driver.on_recorded(is_repeatable=repeatable)
 
     # -- attempts ---------------------------------------------------------------------------
 
@@ -266,32 +250,18 @@ class HttpCarrier(Struct, eq=False):
         limits = RetryLimits(self._policy, self._began, self._context.stop)
         before = self._exchange.attempt
         assert before is not None
-        await self._exchange.rest(self._pause(limits, driver.delay))
+        pause = self._pause(limits, driver.delay)
+        body = await limits.another(driver, self._exchange, content, pause, self._notice)
+        if body is not None:
+            # The answer's id will be changed, so it had better not be encoded.
+            plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
+            self._raw = (*plain, (b"Accept-Encoding", b"identity"))
+            driver.on_recorded(is_repeatable=True)
+            return body
         if await self._is_withdrawn():
             self._context.recorder.abandoned(before, StopReason.CANCELLED)
-            return content
-        if reason := limits.overdue(self._notice):
-            driver.feed(Overdue(reason))
-            await self._give(driver)
-            return content
-        driver.feed(Woken())
-        self._exchange.progress = Progress()
-        try:
-            content = await limits.in_time(self._exchange.again(content))
-        except StoreError:
-            driver.feed(NotRecorded())
-            await self._give(driver)
-        except TooLate as late:
-            driver.feed(Overdue(late.reason, late.kind))
-            await self._give(driver)
         else:
-            if await self._is_withdrawn():
-                self._context.recorder.abandoned(before, StopReason.CANCELLED)
-            else:
-                # The answer's id will be changed, so it had better not be encoded.
-                plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
-                self._raw = (*plain, (b"Accept-Encoding", b"identity"))
-                driver.feed(Recorded(in_doubt=self._down.has_ended, is_repeatable=True))
+            await self._give(driver)
         return content
 
     async def _pause(self, limits: RetryLimits, delay: float) -> None:

@@ -12,13 +12,12 @@ from msgspec import structs
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver, Unsent
-from turnlog.engine.concurrency import Slot, turn
+from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.engine.retry_limits import RetryLimits, TooLate
+from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
-from turnlog.exchange.events import NotRecorded, Overdue, Recorded, SlotGranted, Woken
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.deadlines import Deadlines, Progress, in_time
 from turnlog.record.errors import Failure
@@ -26,7 +25,7 @@ from turnlog.record.outcome import AnswerText, blocked
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import Ticket
 from turnlog.transport.outbox import Outbox, Told
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
@@ -176,8 +175,6 @@ class PipeCarrier:
         self._began = asyncio.get_running_loop().time()
         self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
         """Answers by the numbers of their attempts; 0 where there is no call."""
-        self._place: Slot | None = None
-        """Among the calls under way, where a rule counts them."""
         self.exchange = exchange
         self.token = ""
         """Key of the token with which its progress is reported, if it is."""
@@ -196,6 +193,10 @@ class PipeCarrier:
     def is_stopping(self) -> bool:
         """Whether the proxy stops."""
         return self._context.stop.is_set()
+
+    def claim_slot(self) -> Slot:
+        """Return the call's slot among those that its rule counts."""
+        return self._context.limiter.claim(self.policy)
 
     def may_retry(self) -> bool:
         """Spend one retry of the server's quota; false where none is left."""
@@ -238,35 +239,26 @@ class PipeCarrier:
         await in_time(limits, self._began, self._began, self.exchange.on_disk())
 
     def is_free(self) -> bool:
-        """Claim a slot among the calls under way; return whether it may leave at once."""
+        """Return whether it may leave at once, and does not wait for a slot."""
         driver = self.exchange.driver
         if driver is None:
             return True
         retry = self.policy.retry
         repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
-        driver.feed(Recorded(is_repeatable=repeatable))
-        if driver.call.stage is not Stage.QUEUED:
-            return True
-        self._place = self._context.limiter.claim(self.exchange.attempt)
-        if self._place is not None and not self._place.is_held:
-            return False
-        driver.feed(SlotGranted())
-        return True
+        driver.on_recorded(is_repeatable=repeatable)
+        return driver.call.stage is not Stage.QUEUED
 
     async def in_turn(self) -> None:
-        """Wait for that slot. Raises `Failure` where it must not leave any more."""
-        attempt, driver = self.exchange.attempt, self.exchange.driver
-        assert self._place is not None
-        assert attempt is not None  # only a call has rules
-        assert driver is not None
+        """Wait for its slot. Raises `Failure` where it must not leave any more."""
+        driver = self.exchange.driver
+        assert driver is not None  # only a call has rules
         limits = self.policy.timeout
-        await in_time(limits, self._began, self._began, turn(self._place, attempt))
-        driver.feed(SlotGranted())
+        await in_time(limits, self._began, self._began, driver.slot_granted())
 
     def over(self) -> None:
-        """Release that slot."""
-        if self._place is not None:
-            self._place.give_back()
+        """Release its slot."""
+        if self.exchange.driver is not None:
+            self.exchange.driver.give_back_slot()
 
     def _leaves(self) -> bool:
         """Return whether it is to be sent now: its caller may have left meanwhile."""
@@ -400,40 +392,19 @@ class PipeCarrier:
     async def _again(self, before: Attempt, driver: CallDriver) -> None:
         """Make another attempt after a while, unless the agent has left or cancelled."""
         limits = RetryLimits(self.policy, self._began, self._context.stop)
-        await self.exchange.rest(limits.pause(driver.delay))
-        if driver.is_over:  # it was dropped meanwhile
-            self._on_dropped(before, driver)
-        elif self._is_withdrawn(before):
-            return
-        elif reason := limits.overdue(None):
-            driver.feed(Overdue(reason))
-            self._release(before, reason)
-        else:
-            driver.feed(Woken())
-            await self._begin_again(before, driver, limits)
-
-    async def _begin_again(self, before: Attempt, driver: CallDriver, limits: RetryLimits) -> None:
-        try:
-            line = await limits.in_time(self.exchange.again(self._line))
-        except StoreError:
-            driver.feed(NotRecorded())
-            self._release(before, StopReason.UNRECORDED)
-        except TooLate as late:
-            if driver.is_over:
-                self._on_dropped(before, driver)
-                return
-            driver.feed(Overdue(late.reason, late.kind))
-            self._release(before, late.reason)
-        else:
-            if not self._is_withdrawn(before):
-                driver.feed(Recorded(is_repeatable=True))
-                if self._leaves():
-                    self._send(line)
-
-    def _on_dropped(self, before: Attempt, driver: CallDriver) -> None:
-        # Where the proxy stops the agent gets the answer that there is; else it is gone.
-        if not driver.call.has_left:
-            self._release(before, StopReason.STOPPING)
+        line = await limits.another(driver, self.exchange, self._line, limits.pause(driver.delay))
+        if line is not None:
+            driver.on_recorded(is_repeatable=True)
+            if self._leaves():
+                self._send(line)
+        elif driver.is_over:  # it was dropped meanwhile
+            # Where the proxy stops the agent gets the answer that there is; else it is gone.
+            if not driver.call.has_left:
+                self._release(before, StopReason.STOPPING)
+        elif not self._is_withdrawn(before):
+            assert driver.released is not None  # its answer is the caller's
+            assert driver.released.reason is not None
+            self._release(before, driver.released.reason)
 
     def _is_withdrawn(self, before: Attempt) -> bool:
         """Return whether the call was cancelled: then it gets no answer (MCP, cancellation)."""
