@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.redaction.redact import Redactor
-from turnlog.rules.pattern import compile_pattern
+from turnlog.rules.pattern import any_of, compile_pattern
 
 EXPRESSIONS = [r"a+", r"(a+)+$", r"[^b]x?", r".", r"\w+@\w+", r"\pL", r"^.{2}", r"(?i)AB", r"x*"]
 TEXTS = st.text(st.characters(categories=["L", "N", "P", "Z", "Cs"]) | st.sampled_from("abx@"))
@@ -41,3 +41,16 @@ def test_a_match_on_a_part_of_a_character_is_replaced() -> None:
 
 def test_a_rest_of_a_character_stands_for_its_bytes() -> None:
     assert compile_pattern(r"a\C").replaced("aé", "x") == "x\udca9"
+
+
+@pytest.mark.parametrize("text", [b"an Error", b"a WARNING", "\u274c".encode(), b"\xff error"])
+def test_any_of_several_expressions_is_found_in_bytes_in_upper_or_lower_case(text: bytes) -> None:
+    assert any_of(["error", "warn(?:ing)?", "\u274c"])(text)
+
+
+def test_what_is_none_of_several_expressions_is_not_found() -> None:
+    assert not any_of(["error", "warning"])(b"all is well")
+
+
+def test_expressions_too_many_to_be_searched_at_once_are_found_in_every_text() -> None:
+    assert any_of([f"{number}-[a-z0-9]{{20}}x" for number in range(20_000)])(b"all is well")

@@ -51,6 +51,7 @@ def test_the_docs_say_what_was_measured() -> None:
         ("Error executing tool read_file: no such file", True),
         ("Traceback (most recent call last):\n  File", True),
         ("Exception: x", True),
+        ("Acce\u017fs denied.", True),
         ("Internal Server Error", True),
         ("Errors: 0", False),
         ("error", False),

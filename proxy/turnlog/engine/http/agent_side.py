@@ -24,8 +24,8 @@ _ENDS: Final = (b"\n\n", b"\r\r", b"\n\r\n")
 _END_BYTES: Final = 3
 
 
-class Audience:
-    """The agent's side of an answer that may outlive it: never raises `Gone`; keeps a copy if asked to."""
+class GuardedAgent:
+    """The agent's side of a call that may outlive it: never raises `Gone`; `keeps` a copy if asked to."""
 
     def __init__(self, down: Downstream, *, keeps: bool) -> None:
         self._down = down
@@ -33,25 +33,28 @@ class Audience:
         self._head: tuple[int, bytes, bytes] | None = None
         self._body: list[bytes] = []
         self._size = 0
-        self._whole = False
+        self._is_whole = False
+        self._is_stream = False
+        """Whether an event stream has begun to leave that may be ended by an event of turnlog's."""
         self._end = b"\n\n"
         """The last bytes of the body that has left."""
-        self._has_length = False
-        self._gone = False
+        self.is_there = True
+        """Whether what is written goes to the agent."""
         self.method = down.method
         self.raw = down.raw
         self.length = down.length
 
     @property
-    def can_hush(self) -> bool:
-        """Whether something else could be said to the agent in the answer's place."""
-        return not self._gone and (not self._down.begun or self._between_events)
+    def can_be_replaced(self) -> bool:
+        """Whether something else can be sent to the agent in the answer's place."""
+        between_events = self._is_stream and self._end.endswith(_ENDS)
+        return self.is_there and (not self._down.begun or between_events)
 
-    def hush(self) -> None:
+    def drop(self) -> None:
         """Drop the rest of the answer."""
-        self._gone = True
+        self.is_there = False
 
-    async def say(self, made: OwnAnswer, told: bytes) -> None:
+    async def replace(self, made: OwnAnswer, told: bytes) -> None:
         """Send turnlog's own answer in place of the one that was dropped."""
         if self._down.begun:
             await self._down.end(as_event(made.body))
@@ -60,32 +63,19 @@ class Audience:
             await self._down.answer(made.status, made.reason, head, made.body)
 
     @property
-    def _between_events(self) -> bool:
-        """Whether an event stream has left, up to the end of an event."""
-        _, _, fields = self._head or (0, b"", b"")
-        named = {name.lower(): value for name, value in _headers(fields)}
-        media = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        plain = b"content-encoding" not in named and not self._has_length
-        return media == _EVENTS and plain and self._end.endswith(_ENDS)
-
-    @property
     def has_ended(self) -> bool:
         """Whether the agent has ended its side: it may be gone."""
         return self._down.has_ended
 
-    def is_there(self) -> bool:
-        """Return whether what is said goes to the agent."""
-        return not self._gone
-
     @property
-    def has_heard(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether the agent was there until the answer had been handed to it whole."""
-        return not self._gone and self._down.finished
+        return self.is_there and self._down.finished
 
     @property
     def kept(self) -> OwnAnswer | None:
-        """The answer as it went; `None` where it is not whole, or was too large."""
-        if self._head is None or not self._whole or self._size > _MOST:
+        """The copy of the answer; `None` where it is not whole, or was too large."""
+        if not self._keeps or self._head is None or not self._is_whole or self._size > _MOST:
             return None
         status, reason, lines = self._head
         return OwnAnswer(status, reason, _headers(lines), b"".join(self._body))
@@ -96,72 +86,73 @@ class Audience:
 
     async def answer(self, status: int, reason: bytes, lines: bytes, body: bytes) -> None:
         """Send a whole answer."""
-        self._begins(status, reason, lines)
-        self._keep(body)
-        self._whole = True
-        await self._told(self._down.answer(status, reason, lines, body))
+        self._head, self._is_whole = (status, reason, lines), True
+        if self._keeps:
+            self._copy(body)
+        await self._sent(self._down.answer(status, reason, lines, body))
 
     async def bodiless(self, status: int, reason: bytes, lines: bytes) -> None:
         """Send an answer that never has a body."""
-        self._begins(status, reason, lines)
-        self._whole = True
-        await self._told(self._down.bodiless(status, reason, lines))
+        self._head, self._is_whole = (status, reason, lines), True
+        await self._sent(self._down.bodiless(status, reason, lines))
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
         """Send a head whose body follows."""
-        self._begins(status, reason, lines)
-        self._has_length = length is not None
-        await self._told(self._down.start(status, reason, lines, length))
+        self._head = (status, reason, lines)
+        named = {name.lower(): value for name, value in _headers(lines)}
+        media = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        is_plain = b"content-encoding" not in named and length is None
+        self._is_stream = is_plain and media == _EVENTS
+        await self._sent(self._down.start(status, reason, lines, length))
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; wait while the agent reads slowly."""
-        self._keep(data)
-        if self._gone:
+        self._end = (self._end + data[-_END_BYTES:])[-_END_BYTES:]
+        if self._keeps:
+            self._copy(data)
+        if not self.is_there:
             return
         try:
             await self._down.write(data)
         except Gone:
-            self._gone = True
+            self.is_there = False
 
     async def end(self, last: bytes = b"") -> None:
         """Send the end of the message."""
-        self._keep(last)
-        self._whole = True
-        await self._told(self._down.end(last))
+        self._is_whole, self._is_stream = True, False
+        if self._keeps:
+            self._copy(last)
+        await self._sent(self._down.end(last))
 
     def abort(self) -> None:
         """End the connection, of an answer that is not whole; it is another one's by now where the
         agent has had something else."""
-        if not self._gone:
+        if self.is_there:
             self._down.abort()
 
     def fail(self, data: bytes) -> None:
         """Write a whole answer in place of one that turnlog failed to make, if the agent hears it."""
-        if not self._gone:
+        if self.is_there:
             self._down.fail(data)
 
-    def _begins(self, status: int, reason: bytes, lines: bytes) -> None:
-        self._head = (status, reason, lines)
-
-    def _keep(self, data: bytes) -> None:
+    def _copy(self, data: bytes) -> None:
         self._size += len(data)
-        self._end = (self._end + data[-_END_BYTES:])[-_END_BYTES:]
-        if self._keeps and self._size <= _MOST:
+        if self._size <= _MOST:
             self._body.append(data)
         else:
             self._body.clear()
 
-    async def _told(self, said: Coroutine[None, None, None]) -> None:
-        if self._gone:
-            said.close()
+    async def _sent(self, step: Coroutine[None, None, None]) -> None:
+        if not self.is_there:
+            step.close()
             return
         try:
-            await said
+            await step
         except Gone:
-            self._gone = True
+            self.is_there = False
 
 
-AgentSide = Downstream | Audience
+AgentSide = Downstream | GuardedAgent
 """The agent's side: its request as it came, and where the answer goes."""
 
 

@@ -23,7 +23,7 @@ from turnlog.transport.message_heads import Heads, RequestStart, lines
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 
 from .admission import Admission, Refused
-from .agent_side import AgentSide, Audience
+from .agent_side import AgentSide, GuardedAgent
 from .bodies import exchange_of, read_exchange
 from .own_pages import APPLICATION, OwnPages, probed
 from .relay import Exchange
@@ -253,19 +253,19 @@ class Handler:
         content: Content,
     ) -> None:
         """Carry a call out in a task of its own, which may outlive its caller; wait for it or for the caller's time."""
-        audience = Audience(down, keeps=exchange.kept_as_sent)
-        carrier = self._carrier(audience, route, exchange)
-        guarded = self._guarded(driver, down, audience, carrier, exchange, content)
+        agent = GuardedAgent(down, keeps=exchange.kept_as_sent)
+        carrier = self._carrier(agent, route, exchange)
+        guarded = self._guarded(driver, down, agent, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
         # Cheaper than to wait for the first of two.
         told: asyncio.Future[Outlived | None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_free, told))
-        carrier.guarded_by(Guard(task, audience, told))
+        carrier.guarded_by(Guard(task, agent, told))
         driver.carrier = carrier
         try:
             outlived = await told
             if outlived is not None:
-                await self._tell(audience, exchange, outlived)
+                await self._tell(agent, exchange, outlived)
         finally:
             driver.on_left()
 
@@ -273,7 +273,7 @@ class Handler:
         self,
         driver: CallDriver,
         down: Downstream,
-        audience: Audience,
+        agent: GuardedAgent,
         carrier: HttpCarrier,
         exchange: Exchange,
         content: Content,
@@ -284,18 +284,18 @@ class Handler:
             await driver.made_certain()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
-            audience.fail(self.unread(500, ""))
+            agent.fail(self.unread(500, ""))
         finally:
-            if audience.has_heard and not driver.call.has_given_up:
+            if agent.has_answer and not driver.call.has_given_up:
                 driver.on_delivered()
-            self._context.duplicate_index.over(driver, exchange.kept(audience.kept))
+            self._context.duplicate_index.over(driver, exchange.kept(agent.kept))
 
-    async def _tell(self, audience: Audience, exchange: Exchange, outlived: Outlived) -> None:
+    async def _tell(self, agent: GuardedAgent, exchange: Exchange, outlived: Outlived) -> None:
         """Answer a caller whose time is over, while its call runs on."""
         made, tickets = outlived
         await self._context.recorder.settle(tickets)
         attempt = exchange.attempt
-        await audience.say(made, told(attempt, whole=True))
+        await agent.replace(made, told(attempt, whole=True))
 
     async def _carried(
         self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content

@@ -39,7 +39,7 @@ from turnlog.transport.routes import Route
 from turnlog.wire.http.head import changed_body, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
-from .agent_side import AgentSide, Audience, HeldAnswer, ResponseBuffer, Withheld
+from .agent_side import AgentSide, GuardedAgent, HeldAnswer, ResponseBuffer, Withheld
 from .relay import Exchange, Relay
 
 NO_RULES: Final = Policy()
@@ -63,7 +63,7 @@ class Guard(Struct, frozen=True):
 
     task: asyncio.Task[None]
     """Carries it out."""
-    audience: Audience
+    agent: GuardedAgent
     told: "asyncio.Future[Outlived | None]"
     """What the caller is told when its time is over, or `None` at the call's end."""
 
@@ -102,7 +102,7 @@ class HttpCarrier(Struct, eq=False):
     @property
     def hears(self) -> bool:
         """Whether what is written goes to the caller."""
-        return self._guard is None or self._guard.audience.is_there()
+        return self._guard is None or self._guard.agent.is_there
 
     @property
     def has_left(self) -> bool:
@@ -123,7 +123,7 @@ class HttpCarrier(Struct, eq=False):
     def can_tell(self) -> bool:
         """Whether the caller can be told now that its time is over."""
         guard = self._guard
-        return guard is not None and not guard.told.done() and guard.audience.can_hush
+        return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
 
     def claim_slot(self) -> Slot:
         """Return the call's slot among those that its rule counts."""
@@ -136,7 +136,7 @@ class HttpCarrier(Struct, eq=False):
     def tell(self, failure: Failure) -> None:
         """Record that the caller's time is over, and tell it; the call runs on."""
         assert self._guard is not None  # it can be told
-        self._guard.audience.hush()
+        self._guard.agent.drop()
         self._guard.told.set_result(self._exchange.outlived(failure))
 
     def fail(self, kind: ErrorKind) -> None:
