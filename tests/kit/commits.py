@@ -11,6 +11,7 @@ from turnlog.core.commit import Commit, CommitBody, Facts, Link
 from turnlog.core.kinds import CommitKind, ErrorKind, Executed, Flag, Status, TurnSource
 from turnlog.core.note import Note, encode_note, note_kind
 from turnlog.core.operation import Operation
+from turnlog.core.state.state_view import FieldChange, StateField, Table
 
 AT = 1_790_000_000_000_000_000
 SESSION = ids.uuid7(AT, bytes(10))
@@ -35,6 +36,17 @@ def changed(op: str, key: str, to: str = "", **more: Any) -> Operation:
 def delta(*operations: Operation) -> tuple[Raw, ...]:
     """Return operations as a body holds them."""
     return tuple(Raw(msgspec.msgpack.encode(operation)) for operation in operations)
+
+
+def applied(before: Table, changes: Iterable[FieldChange]) -> Table:
+    """Return a table with changes applied."""
+    entries = {field.value: dict(getattr(before, field)) for field in StateField}
+    for change in changes:
+        field = entries[change.field]
+        field.pop(change.key, None)
+        if change.after is not None:
+            field[change.key] = change.after
+    return msgspec.convert(entries, Table)
 
 
 class Log:

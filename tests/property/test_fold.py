@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.commits import Log, changed
+from kit.commits import Log, applied, changed
 from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.ids import to_text
 from turnlog.core.kinds import ErrorKind, Executed, Flag, Status
@@ -26,7 +26,7 @@ from turnlog.core.note import (
 from turnlog.core.operation import Operation, OperationType
 from turnlog.core.state.fold import fold, fold_with_causes
 from turnlog.core.state.session_state import State, decode_state, encode_state, state_hash
-from turnlog.core.state.state_view import apply, diff, state_table
+from turnlog.core.state.state_view import diff, state_table
 
 LAW = settings(max_examples=100)
 PATHS = st.sampled_from(["/a", "/b", "/d", "/d/a", "/d/b", "/e"])
@@ -130,7 +130,7 @@ def test_a_difference_makes_one_table_into_the_other(
 ) -> None:
     commits = log_of(steps).commits
     before, after = (state_table(fold(State(), commits[:n])) for n in (at, to))
-    assert apply(before, diff(before, after)) == after
+    assert applied(before, diff(before, after)) == after
     assert not diff(after, after)
 
 

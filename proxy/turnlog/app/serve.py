@@ -130,7 +130,8 @@ class Proxy:
         names = tuple(
             name
             for name, upstream in self._settings.upstreams.items()
-            if not upstream.trust_annotations and not any(map(names_effect, book.rules(name)))
+            if not upstream.trust_annotations
+            and not any(map(names_effect, book.servers[name].rules))
         )
         if not names:
             return None

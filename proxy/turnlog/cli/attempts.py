@@ -8,8 +8,6 @@ from turnlog.store.read.view import View
 
 from .render import Cell, Column, Style, local_time
 
-OUTCOME = ("STATUS", "RAN", "MS", "SUMMARY")
-"""Heads of the columns of `outcome_cells`."""
 COLUMNS = (
     Column("SESSION", whole=True),
     Column("TIME", whole=True, is_time=True),
@@ -80,7 +78,7 @@ def tool_cell(row: Row) -> Cell:
 
 
 def outcome_cells(row: Row) -> list[Cell]:
-    """Return the outcome of an attempt, as `OUTCOME` heads it."""
+    """Return the cells of an attempt from `STATUS` on, without its input."""
     return [
         Cell(row.kind or row.error or row.status, _STYLES.get(row.status, Style.OPEN)),
         Cell(row.executed, Style.OPEN if row.executed is Executed.MAYBE else None),

@@ -5,7 +5,7 @@ compared by line. The work is bounded: of large answers only the digests are com
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Final, cast
@@ -24,17 +24,12 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-ValuePath = tuple[int | str, ...]
-"""Member names and item indexes from the root of a JSON value down."""
-VolatilePaths = Callable[[object], Collection[ValuePath]]
-"""Returns the paths in a value whose content is different in every answer."""
-
-
 class DifferenceClass(StrEnum):
     """The class of a difference between two answers."""
 
     SAME = "same"
     SAME_MODULO_VOLATILE = "same_modulo_volatile"
+    """For a later version."""
     VALUE_CHANGED = "value_changed"
     SHAPE_CHANGED = "shape_changed"
     NULL_TO_VALUE = "null_to_value"
@@ -96,10 +91,8 @@ class _Step(Struct, frozen=True, kw_only=True):
     shape: bool = False
 
 
-def compare(
-    before: ComparedAnswer, after: ComparedAnswer, volatile: VolatilePaths | None = None
-) -> Comparison:
-    """Return the differences between two answers, without those at `volatile` paths."""
+def compare(before: ComparedAnswer, after: ComparedAnswer) -> Comparison:
+    """Return the differences between two answers."""
     if kind := _class_of_endings(before, after):
         return Comparison(kind=kind)
     if before.kind != after.kind:
@@ -118,7 +111,7 @@ def compare(
     if max(len(before.data), len(after.data)) > MAX_BYTES:
         return Comparison(kind=DifferenceClass.VALUE_CHANGED)
     try:
-        return _compare_values(_value(before.data), _value(after.data), volatile)
+        return _compare_values(_value(before.data), _value(after.data))
     except RecursionError:
         return Comparison(kind=DifferenceClass.VALUE_CHANGED)
 
@@ -149,36 +142,16 @@ def _value(data: bytes) -> object:
         return data.decode("utf-8", "replace")
 
 
-def _compare_values(before: object, after: object, volatile: VolatilePaths | None) -> Comparison:
+def _compare_values(before: object, after: object) -> Comparison:
     steps = list(_steps("", before, after, 0))
     if not steps:
         return Comparison(kind=DifferenceClass.SAME)
-    if volatile is not None:
-        left, right = (_without(value, (), volatile(value)) for value in (before, after))
-        steps = list(_steps("", left, right, 0))
-        if not steps:
-            return Comparison(kind=DifferenceClass.SAME_MODULO_VOLATILE)
     shape = any(step.shape for step in steps)
     return Comparison(
         kind=DifferenceClass.SHAPE_CHANGED if shape else DifferenceClass.VALUE_CHANGED,
         changes=tuple(step.difference for step in steps[:MAX_CHANGES]),
         more=max(0, len(steps) - MAX_CHANGES),
     )
-
-
-def _without(value: object, here: ValuePath, without: Collection[ValuePath]) -> object:
-    """Return a value with `None` at some paths."""
-    if here in without:
-        return None
-    match value:
-        case dict():
-            members = cast("dict[str, object]", value)
-            return {name: _without(item, (*here, name), without) for name, item in members.items()}
-        case list():
-            items = cast("list[object]", value)
-            return [_without(item, (*here, number), without) for number, item in enumerate(items)]
-        case _:
-            return value
 
 
 def _steps(path: str, before: object, after: object, depth: int) -> Iterator[_Step]:

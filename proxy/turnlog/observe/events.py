@@ -86,11 +86,6 @@ class Log(Protocol):
         ...
 
 
-def name_of(event: LogEvent | type[LogEvent]) -> str:
-    """Return the event's name on the line, as `call.ended`."""
-    return str(event.__struct_config__.tag)
-
-
 def rpc_id(value: int | float | str | None) -> str:
     """Return a JSON-RPC id as logged: cut to `RPC_ID_CHARS`; empty when it is not printable."""
     text = "" if value is None else str(value)[:RPC_ID_CHARS]

@@ -232,63 +232,54 @@ def matches_glob(globs: Sequence[str], text: str) -> bool:
     return any(wanted == "*" or _glob(wanted).match(text) for wanted in globs)
 
 
-class _ServerRules(Struct, frozen=True):
-    """The rules of one server in their order, and what follows from them for all of its calls."""
+class ServerRules(Struct, frozen=True):
+    """The rules of one server, and what follows from them for all of its calls."""
 
     rules: tuple[Rule, ...]
+    """In their order: the user's, those of its packs, the default ones."""
     path_rules: tuple[Rule, ...]
+    """Those that match paths."""
     against_unreadable: Rule | None
+    """The one that denies calls which cannot be read with certainty."""
     may_deny_tool_calls: bool
+    """Whether one may deny a `tools/call`."""
+
+    def denies_path(self, rule: str) -> bool:
+        """Return whether a rule of this name denies paths."""
+        return any(each.name == rule and each.access is Access.DENY for each in self.path_rules)
 
 
-class Rulebook:
-    """The rules of a proxy in their order for each server, with a cache of policies."""
+class _RulesByServer(dict[str, ServerRules]):
+    """The rules of servers by their names, each worked out when it is first looked up."""
 
     def __init__(
         self, own: Sequence[Rule], packs: Mapping[str, Sequence[Rule]], last: Sequence[Rule]
     ) -> None:
-        self._own = tuple(own)
-        self._packs = packs
-        self._last = tuple(last)
-        self._servers: dict[str, _ServerRules] = {}
-        self._known: dict[Subject, Policy] = {}
+        super().__init__()
+        self._own, self._packs, self._last = tuple(own), packs, tuple(last)
 
-    def rules(self, server: str) -> tuple[Rule, ...]:
-        """Return the rules for a server: the user's, those of its packs, the default ones."""
-        return (self._servers.get(server) or self._add(server)).rules
-
-    def path_rules(self, server: str) -> tuple[Rule, ...]:
-        """Return the rules of a server that match paths."""
-        return (self._servers.get(server) or self._add(server)).path_rules
-
-    def denies_path(self, server: str, rule: str) -> bool:
-        """Return whether a rule of this name denies paths of a server."""
-        rules = self.path_rules(server)
-        return any(each.name == rule and each.access is Access.DENY for each in rules)
-
-    def rule_against_unreadable(self, server: str) -> Rule | None:
-        """Return the rule that denies calls of a server which cannot be read with certainty."""
-        return (self._servers.get(server) or self._add(server)).against_unreadable
-
-    def denies_unreadable(self, server: str) -> bool:
-        """Return whether a rule denies calls of a server which cannot be read with certainty."""
-        return (self._servers.get(server) or self._add(server)).against_unreadable is not None
-
-    def may_deny_tool_calls(self, server: str) -> bool:
-        """Return whether a rule may deny a `tools/call` of a server."""
-        return (self._servers.get(server) or self._add(server)).may_deny_tool_calls
-
-    def _add(self, server: str) -> _ServerRules:
+    def __missing__(self, server: str) -> ServerRules:
         every = (*self._own, *self._packs.get(server, ()), *self._last)
         rules = tuple(rule for rule in every if matches_glob(rule.match.server, server))
         against_unreadable = rule_against_unreadable(rules)
-        found = self._servers[server] = _ServerRules(
+        found = self[server] = ServerRules(
             rules=rules,
             path_rules=tuple(rule for rule in rules if rule.match.path),
             against_unreadable=against_unreadable,
             may_deny_tool_calls=against_unreadable is not None and may_deny_tool_calls(rules),
         )
         return found
+
+
+class Rulebook:
+    """The rules of a proxy for each server, with a cache of policies."""
+
+    def __init__(
+        self, own: Sequence[Rule], packs: Mapping[str, Sequence[Rule]], last: Sequence[Rule]
+    ) -> None:
+        self.servers: Mapping[str, ServerRules] = _RulesByServer(own, packs, last)
+        """By any name of a server."""
+        self._known: dict[Subject, Policy] = {}
 
     def policy(self, subject: Subject, arguments: Callable[[], object]) -> Policy:
         """Return the policy of a call; it is cached if it does not depend on the arguments."""
@@ -302,7 +293,7 @@ class Rulebook:
             looked = True
             return arguments()
 
-        found = decide_policy(self.rules(subject.server), subject, look)
+        found = decide_policy(self.servers[subject.server].rules, subject, look)
         if not looked:
             if len(self._known) >= _MAX_POLICIES:
                 self._known.clear()

@@ -21,7 +21,7 @@ READ_SIZE: Final = 64 * 1024
 _OWN_SIZE: Final = 256 * 1024
 """bytes: the most that is written at once to a pipe of our own."""
 DOUBT: Final = (0.05,) * 20
-"""s that are waited, one after another, to learn whether a caller is gone: on a network a reset takes a
+"""s that are waited, one after another, to find out whether a caller is gone: on a network a reset takes a
 round trip. This process may be stopped meanwhile, and a single wait would be over before what came is read."""
 
 
@@ -35,7 +35,7 @@ class ReadEnd:
         self._waiting: asyncio.Future[None] | None = None
 
     def abandon(self) -> None:
-        """Take what is there yet for all there is: nobody has to close the other end."""
+        """Read what is in the pipe now, and then report its end, though the other end stays open."""
         if self._left is None:
             self._left = _there(self._descriptor)
         if self._waiting is not None and not self._waiting.done():
@@ -66,7 +66,7 @@ class ReadEnd:
 
 
 class WriteEnd:
-    """The end that is written. `own` tells whether nobody else holds it: then it never blocks."""
+    """The end that is written. `own` says that no other process holds it, so it may be non-blocking."""
 
     def __init__(self, descriptor: int, *, own: bool) -> None:
         self._descriptor = descriptor
@@ -80,7 +80,7 @@ class WriteEnd:
             os.set_blocking(descriptor, False)
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`. Raises `BrokenPipeError` when nobody reads any more."""
+        """Write all of `data`. Raises `BrokenPipeError` when there is no reader."""
         loop = asyncio.get_running_loop()
         rest = memoryview(data)
         while rest:
@@ -100,19 +100,19 @@ class WriteEnd:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody may read what is written; as it was when the end was closed."""
+        """Whether the pipe has a reader; of a closed end, whether it had one then."""
         return self._ended[0] if self._closed else not _is_broken(self._descriptor)
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has read anything that was written to this pipe, and nobody will."""
+        """Whether nothing that was written has been read, and nothing will be."""
         if self.is_read:
             return False
         left = self._ended[1] if self._closed else _there(self._descriptor)
         return left == self._written
 
     async def unread(self) -> None:
-        """Wait until nobody can read any more; of a file or a terminal that is never so."""
+        """Wait until the pipe has no reader; a file or a terminal always has one."""
         loop = asyncio.get_running_loop()
         # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
         await _ready(self._descriptor, loop.create_future(), loop.add_reader, loop.remove_reader)
@@ -120,7 +120,7 @@ class WriteEnd:
             await loop.create_future()
 
     def close(self) -> None:
-        """Close the descriptor: whoever reads meets the end."""
+        """Close the descriptor: its reader gets the end of the stream."""
         if not self._closed:
             if self._own:
                 self._ended = (self.is_read, _there(self._descriptor))
@@ -153,15 +153,15 @@ class AgentPipes:
 
 
 def _is_broken(descriptor: int) -> bool:
-    """Tell whether nobody is left at the other end."""
+    """Return whether the other end is closed by all who held it."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))
 
 
 def is_ended(descriptor: int) -> bool:
-    """Return whether whoever writes at the other end of a pipe or socket has closed it, whatever is yet to
-    be read of it: after a pause of this process the end may lie behind much."""
+    """Return whether the writer of a pipe or socket has closed it, even if there is data left to read."""
+    # After a pause of this process the end may lie behind much data.
     poll = select.poll()
     poll.register(descriptor, PEER_CLOSED)
     return any(

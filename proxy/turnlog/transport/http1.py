@@ -6,7 +6,6 @@ Nothing here waits or writes.
 """
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 import httptools
@@ -314,16 +313,17 @@ class Chunks:
             )
         return pieces, rest
 
-    def _empty_lines(self, data: bytes) -> Iterator[int]:
-        """Yield where empty lines end, also one that began before."""
-        before = len(self._last)
+    def _empty_lines(self, data: bytes) -> list[int]:
+        """Return where empty lines end, also one that began before."""
+        ends: list[int] = []
         place = (self._last + data[:3]).find(_EMPTY_LINE)
         if place >= 0:
-            yield place + len(_EMPTY_LINE) - before
+            ends.append(place + len(_EMPTY_LINE) - len(self._last))
         place = data.find(_EMPTY_LINE)
         while place >= 0:
-            yield place + len(_EMPTY_LINE)
+            ends.append(place + len(_EMPTY_LINE))
             place = data.find(_EMPTY_LINE, place + 2)
+        return ends
 
     def is_last_here(self) -> bool:
         """Return whether the last chunk has come, now that nothing more will.
@@ -342,7 +342,7 @@ class Chunks:
 
 
 class BodyReader(Struct, eq=False):
-    """A message's body as it comes, until somebody takes it."""
+    """A message's body as it comes, kept until it is taken."""
 
     missing: int
     """How many bytes have not come; negative where only the end of the chunks, or of the connection, ends
@@ -359,7 +359,11 @@ class BodyReader(Struct, eq=False):
         if not missing or not data:
             return data
         if self._chunks is not None:
-            return self._feed_chunks(self._chunks, data)
+            pieces, behind = self._chunks.feed(data)
+            self.pieces += pieces
+            self.size += sum(map(len, pieces))
+            self.missing = -1 if behind is None else 0
+            return behind or b""
         rest = b""
         if 0 < missing < len(data):
             data, rest = data[:missing], data[missing:]
@@ -367,15 +371,6 @@ class BodyReader(Struct, eq=False):
         self.size += len(data)
         if missing > 0:
             self.missing = missing - len(data)
-        return rest
-
-    def _feed_chunks(self, chunks: Chunks, data: bytes) -> bytes:
-        pieces, rest = chunks.feed(data)
-        self.pieces += pieces
-        self.size += sum(map(len, pieces))
-        if rest is None:
-            return b""
-        self.missing = 0
         return rest
 
     def end(self) -> bool:

@@ -52,7 +52,7 @@ _IDLE_CONNECTIONS: Final = 256
 _REACHED: Final = 2.0
 """s: a server that takes longer to accept a connection is taken for gone."""
 _NOTICE: Final = 5.0
-"""s: how long a message to a server whose answer nobody needs may take."""
+"""s: how long a message may take whose answer is dropped."""
 
 _SENDING: Final = Phase.SENDING
 # To look a member up costs more than to compare it.
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._wakeup = Wakeup(asyncio.get_running_loop())
-        """Wakes who waits for something to come, or for the connection's end."""
+        """Wakes the task that waits for data, or for the connection's end."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._poll = select.poll()
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the exchange up because time has run out; false where nobody waits for it now."""
+        """Give the exchange up because time has run out; false where no task waits for it now."""
         if self._wakeup.done() or self._error is not None:
             return False
         phase = self._progress.phase if self._body is None else Phase.BODY
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _refuse(self, detail: str) -> None:
-        """Fail at an answer that nobody can read; amid a body it is one that was cut."""
+        """Fail at an unreadable answer; amid a body it counts as cut."""
         amid = self._body is not None
         self.fail(detail, ErrorKind.CONNECTION_LOST if amid else ErrorKind.MALFORMED_RESULT)
 
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came and wake whoever waits for it."""
+        """Read what came and wake the task that waits for it."""
         body = self._body
         if not self._busy or (body is not None and not body.missing):
             # Bytes that nobody asked for make all that may follow useless.
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail an exchange that is not complete, and wake whoever waits."""
+        """Fail an exchange that is not complete, and wake the task that waits."""
         self._closed = True
         self._interim = None
         self.resume_writing()
@@ -599,7 +599,7 @@ class Upstreams:
     def notify(
         self, target: Target, resource: str, lines: bytes, body: bytes
     ) -> asyncio.Task[None]:
-        """POST a message whose answer nobody needs, in the background, for `_NOTICE` at the most."""
+        """POST a message in the background, for `_NOTICE` at the most, and drop the answer."""
         return self._group.create_task(self._notify(target, resource, lines, body))
 
     async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
@@ -649,7 +649,7 @@ def _framing(method: str, body: Content, length: int | None) -> bytes:
 
 
 async def _upload(connection: Connection, body: Content, length: int | None) -> None:
-    """Send a body while the answer may already be coming. Never raises: the reader learns."""
+    """Send a body while the answer may already be coming. A failure is raised where the answer is read."""
     is_chunked = length is None and not isinstance(body, bytes)
     try:
         async for piece in _pieces(body) if isinstance(body, bytes) else body:

@@ -35,14 +35,14 @@ UNFINISHED: Final = 600.0
 """s: an agent that goes on with its request for so long is not waited for any more: with a head from
 its first byte on, with a body from its latest. Docs: reference/configuration.md."""
 _SWEEP: Final = 10.0
-"""s between two looks at who is idle, or does not go on, for too long."""
+"""s between two looks for connections that are idle, or unfinished, for too long."""
 _IDLE_LIMIT: Final = 3630.0
 """s without a request after which a connection is closed: more than the hour that load balancers keep one."""
 _SMALL: Final = 64 * 1024
 """bytes: a request with a body of up to this length is answered once it is whole. Many clients write head
 and body apart."""
 _LINGER: Final = 10.0
-"""s: how long the rest of a body that nobody wants is read, so that the agent gets to read its answer."""
+"""s: how long the rest of an unused body is read, so that the agent gets to read its answer."""
 _FIRST_LOOK: Final = 0.005
 _LONGEST_LOOK: Final = 1.0
 """s between two looks whether an agent that ended its side has closed the other as well."""
@@ -67,7 +67,7 @@ class RequestBody(BodyReader, eq=False):
     resume: Callable[[], None] | None = None
     """Called when some of it was taken."""
     wanted_at: float | None = None
-    """Since when somebody waits for more of it."""
+    """Since when the handler waits for more of it."""
     _came: asyncio.Event = field(default_factory=asyncio.Event)
     _why_not: str = ""
     """Why no more of it comes."""
@@ -79,7 +79,7 @@ class RequestBody(BodyReader, eq=False):
         return rest
 
     def cut(self, why: str) -> None:
-        """Wake whoever waits for more of it: none will come, because of `why`."""
+        """Note that no more of it will come, for the reason `why`."""
         self._why_not = self._why_not or why
         self._came.set()
 
@@ -365,8 +365,8 @@ class AgentConnection(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the task, and let go of what refers to this connection: else all of it would wait for the
-        garbage collector, which hardly looks."""
+        """End the task, and drop all references to this connection."""
+        # Else all of it would wait for the garbage collector, which hardly runs.
         self._server.connections.discard(self)
         self.is_last = True
         self.transport = None
@@ -416,7 +416,7 @@ class AgentConnection(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the agent has ended its side, be that read here yet or not."""
+        """Whether the agent has ended its side, even if that was not read here yet."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -589,7 +589,7 @@ class Downstream(Struct, eq=False):
         await self.agent.drained()
 
     async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
-        """Write a head whose body follows: `length` bytes, or `None` when nobody knows yet."""
+        """Write a head whose body follows: `length` bytes, or `None` where that is not known."""
         if length is not None:
             lines += b"\r\nContent-Length: %d" % length
         elif self.asked.version >= (1, 1):

@@ -126,7 +126,7 @@ class Memo(dict[_K, _V]):
 
 
 def is_moderate(raw: Raw) -> bool:
-    """Tell whether a head is small enough to be remembered."""
+    """Return whether a head is small enough to be remembered."""
     return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
 
 

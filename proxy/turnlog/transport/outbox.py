@@ -14,7 +14,7 @@ from .async_pipes import WriteEnd
 ROOM: Final = 4 << 20
 """bytes: with more than this on its way nothing more is read from the other side."""
 Told = Callable[[], None]
-"""Learns that a line was handed over whole."""
+"""Called when a line was handed over whole."""
 _Parcel = tuple[bytes, Sequence[Ticket], Told | None]
 
 
@@ -64,7 +64,7 @@ class Outbox:
         self._changed.set()
 
     def lift(self) -> None:
-        """Take whatever comes: it is little, and nobody may read any more."""
+        """Accept lines without a bound: there may be no reader any more, and they are few."""
         self._room = sys.maxsize
         self._changed.set()
 
@@ -74,7 +74,7 @@ class Outbox:
             await self._changes()
 
     async def run(self) -> None:
-        """Write until closed. Raises `BrokenPipeError` when nobody reads any more."""
+        """Write until closed. Raises `BrokenPipeError` when there is no reader."""
         try:
             while self._parcels or not self._closing:
                 if not self._parcels:

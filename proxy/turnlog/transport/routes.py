@@ -44,7 +44,7 @@ class Target(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     place: tuple[str, ...] = ()
-    """What tells it from every other upstream, whatever it is called: its origin; of a command
+    """What distinguishes it from every other upstream, whatever its name: its origin; of a command
     `command:`, program, arguments and working directory."""
     proxy: HttpProxy | None = None
     """The proxy that leads there."""
@@ -235,12 +235,12 @@ def target_of_command(name: str, command: Sequence[str], folder: Path) -> Target
 
 
 def place_of_command(command: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return what tells a command from every other one."""
+    """Return what distinguishes a command from every other one."""
     return (COMMAND, *command, str(folder))
 
 
 def is_own(path: str) -> bool:
-    """Tell whether a path is one of turnlog's own, and names no session."""
+    """Return whether a path is one of turnlog's own, and names no session."""
     return _is_within(path, f"/{OWN}")
 
 

@@ -62,7 +62,6 @@ _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_value = msgspec.json.Decoder().decode
 _decode_string = msgspec.json.Decoder(str).decode
-_encode = msgspec.json.Encoder().encode
 _lax_string = json.JSONDecoder(strict=False).decode
 
 
@@ -384,16 +383,6 @@ def _after(data: bytes, start: int, mark: bytes) -> int:
 # -- equal keys --------------------------------------------------------------------------------
 
 
-def repeats_key(raw: bytes, value: object) -> bool:
-    """Return whether a text repeats a key at some level; `value` is what a decoder reads there."""
-    written = _encode(value)
-    if written == raw or written == msgspec.json.format(raw, indent=-1):
-        return False
-    # It is spaced or escaped in another way. A decoder drops all but the last of equal keys, and
-    # with each at least one string; nothing else changes the number of strings.
-    return _quotes(written) != _quotes(raw)
-
-
 def repeats_member(raw: bytes, found: Mapping[str, Raw], limit: int) -> bool:
     """Return whether two of an object's first `limit` members have the same key.
 
@@ -416,14 +405,6 @@ def is_bare(raw: bytes, found: Mapping[str, bytes]) -> bool:
             return False  # it may stand for fewer bytes than it has
         size += len(name.encode()) + len(value) + 4  # two quotes, a colon, and a comma or bracket
     return size == len(raw)
-
-
-def _quotes(text: bytes) -> int:
-    """Return how many quotes of a text are not escaped."""
-    if b"\\" not in text:
-        return text.count(b'"')
-    text = text.replace(b"\\\\", b"")
-    return text.count(b'"') - text.count(b'\\"')
 
 
 # -- values ------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from .json_text import (
     load,
     members,
     pick,
-    repeats_key,
     repeats_member,
     scan_items,
     text_of,
@@ -178,6 +177,7 @@ class _Error(Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malformed:
@@ -193,7 +193,7 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
         value = decode_plain(data) if len(data) <= DUPLICATES_LIMIT else None
     except (ValueError, RecursionError):
         value = None
-    if value is None or repeats_key(data, value):
+    if value is None or _repeats_key(data, value):
         return _message(envelope, _flags(data))
     return _message(envelope, (), value if len(data) <= _HELD else None)
 
@@ -230,7 +230,7 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
         value = _decode_any(text)
     except (ValueError, RecursionError):
         return None, _flags(text)
-    if repeats_key(text, value):
+    if _repeats_key(text, value):
         return None, (Flag.DUPLICATE_KEYS,)
     return value if len(text) <= _HELD else None, ()
 
@@ -372,11 +372,29 @@ def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Ki
     return _RESPONSE if answered else None
 
 
+def _repeats_key(raw: bytes, value: object) -> bool:
+    """Return whether a text repeats a key at some level; `value` is what a decoder reads there."""
+    written = _encode(value)
+    if written == raw or written == msgspec.json.format(raw, indent=-1):
+        return False
+    # It is spaced or escaped in another way. A decoder drops all but the last of equal keys, and
+    # with each at least one string; nothing else changes the number of strings.
+    return _quotes(written) != _quotes(raw)
+
+
+def _quotes(text: bytes) -> int:
+    """Return how many quotes of a text are not escaped."""
+    if b"\\" not in text:
+        return text.count(b'"')
+    text = text.replace(b"\\\\", b"")
+    return text.count(b'"') - text.count(b'\\"')
+
+
 def _flags(data: bytes) -> tuple[Flag, ...]:
     """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys."""
     if len(data) <= DUPLICATES_LIMIT:
         with suppress(ValueError, RecursionError):
-            return (Flag.DUPLICATE_KEYS,) if repeats_key(data, _decode_any(data)) else ()
+            return (Flag.DUPLICATE_KEYS,) if _repeats_key(data, _decode_any(data)) else ()
     flags: tuple[Flag, ...] = () if _is_utf8(data) else (Flag.INVALID_UTF8,)
     return (*flags, Flag.DUPLICATE_KEYS) if _repeats(data) else flags
 

@@ -17,7 +17,6 @@ from turnlog.core.answer_diff import (
     DifferenceKind,
     compare,
 )
-from turnlog.rules.expression import ExpressionInput, ValuePath, locate
 
 CHANGED, ADDED, REMOVED, MOVED = (
     DifferenceKind.CHANGED,
@@ -173,31 +172,6 @@ def test_further_changes_are_counted_but_not_listed() -> None:
         answer(list(range(MAX_CHANGES + 5))), answer(list(range(1000, 1005 + MAX_CHANGES)))
     )
     assert (len(found.changes), found.more) == (MAX_CHANGES, 5)
-
-
-NOW = {"at": 1, "items": [{"seen": 1, "v": 1}]}
-
-
-def volatile(value: object) -> set[ValuePath]:
-    seen = ExpressionInput(result=value)
-    found = (locate(text, seen) for text in ("$.result.at", "$.result.items[*].seen"))
-    return {place[1:] for places in found for place, _ in places}
-
-
-@pytest.mark.parametrize(
-    ("after", "wanted", "paths"),
-    [
-        ({"at": 2, "items": [{"seen": 9, "v": 1}]}, DifferenceClass.SAME_MODULO_VOLATILE, []),
-        ({"at": 2, "items": [{"seen": 9, "v": 2}]}, DifferenceClass.VALUE_CHANGED, ["/items/0/v"]),
-        ({"at": 1, "items": [{"seen": 1, "v": 2}]}, DifferenceClass.VALUE_CHANGED, ["/items/0/v"]),
-    ],
-)
-def test_volatile_paths_do_not_count(
-    after: object, wanted: DifferenceClass, paths: list[str]
-) -> None:
-    found = compare(answer(NOW), answer(after), volatile)
-    assert found.kind is wanted
-    assert [change.path for change in found.changes] == paths
 
 
 def nested(value: int) -> object:

@@ -1,10 +1,10 @@
 """`core.state.state_view`: the state by fields, and what changes it."""
 
-from kit.commits import Log, call_text, changed
+from kit.commits import Log, applied, call_text, changed
 from turnlog.core.note import Decision, Evict, EvictReason, Metadata, Recall
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import FieldChange, StateField, Table, apply, diff, state_table
+from turnlog.core.state.state_view import FieldChange, StateField, Table, diff, state_table
 
 
 def grown() -> tuple[Table, Table]:
@@ -51,5 +51,5 @@ def test_a_difference_names_field_and_key_with_both_values() -> None:
 
 def test_applying_a_difference_turns_one_table_into_the_other() -> None:
     before, after = grown()
-    assert apply(before, diff(before, after)) == after
-    assert apply(after, diff(after, before)) == before
+    assert applied(before, diff(before, after)) == after
+    assert applied(after, diff(after, before)) == before

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.observe import events
-from turnlog.observe.events import RPC_ID_CHARS, LogEvent, RefusalReason, name_of, rpc_id
+from turnlog.observe.events import RPC_ID_CHARS, LogEvent, RefusalReason, rpc_id
 
 PACKAGE = Path(events.__file__).parents[1]
 CATALOGUE: list[type[LogEvent]] = [
@@ -20,6 +20,11 @@ CATALOGUE: list[type[LogEvent]] = [
 ]
 """All events, in the order of the module; base classes left out."""
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "events.md").read_text("utf-8")
+
+
+def name_of(event: type[LogEvent]) -> str:
+    """Return the event's name on the line, as `call.ended`."""
+    return str(event.__struct_config__.tag)
 
 
 def documented() -> dict[str, list[str]]:

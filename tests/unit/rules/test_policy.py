@@ -240,9 +240,9 @@ def test_the_rules_of_a_server_that_match_paths_are_found() -> None:
     packed = Rule(name="packed", match=Match(path=("/y",)), effect=Effect.READ)
     book = Rulebook([any_path, one], {"b": [packed]}, [any_path])
     for _ in range(2):
-        assert book.path_rules("a") == (one,)
-        assert book.path_rules("b") == (packed,)
-        assert book.path_rules("c") == ()
+        assert book.servers["a"].path_rules == (one,)
+        assert book.servers["b"].path_rules == (packed,)
+        assert book.servers["c"].path_rules == ()
 
 
 DENY = Rule(name="no", match=Match(tool=("rm",)), access=Access.DENY, why="too dangerous")
@@ -263,19 +263,18 @@ ALLOW = Rule(name="yes", access=Access.ALLOW)
 def test_an_unreadable_call_is_denied_if_a_rule_might_deny_it(
     rules: tuple[Rule, ...], found: Rule | None
 ) -> None:
-    book = Rulebook(rules, {}, ())
-    assert book.rule_against_unreadable("files") == found
-    assert book.denies_unreadable("files") is (found is not None)
-    assert book.may_deny_tool_calls("files") is (found is not None)
+    files = Rulebook(rules, {}, ()).servers["files"]
+    assert files.against_unreadable == found
+    assert files.may_deny_tool_calls is (found is not None)
 
 
 def test_a_rule_about_paths_or_http_methods_denies_no_tool_call() -> None:
     paths = Rule(name="paths", match=Match(path=("/admin/**",)), access=Access.DENY)
     method = Rule(match=Match(method=("POST",)), access=Access.DENY)
-    book = Rulebook((paths, method), {}, ())
-    assert not book.may_deny_tool_calls("web")
-    assert book.denies_path("web", "paths")
-    assert not book.denies_path("web", "no")
+    web = Rulebook((paths, method), {}, ()).servers["web"]
+    assert not web.may_deny_tool_calls
+    assert web.denies_path("paths")
+    assert not web.denies_path("no")
 
 
 def test_a_denied_unreadable_call_says_that_it_cannot_be_read() -> None:

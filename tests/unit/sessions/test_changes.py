@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from e2e.stores import Call, fill, session_id
-from kit.commits import changed
+from kit.commits import applied, changed
 from turnlog.core.note import Decision
-from turnlog.core.state.state_view import FieldChange, StateField, apply, state_table
+from turnlog.core.state.state_view import FieldChange, StateField, state_table
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.changes import (
     ContributingCommit,
@@ -86,7 +86,7 @@ def test_applying_the_changes_to_the_first_state_gives_the_second(
             for c in changes_between(view, saved, WORK, before, after)
         ]
         start, end = (state_table(state_at(view, saved, WORK, at)) for at in (before, after))
-        assert apply(start, told) == end
+        assert applied(start, told) == end
 
 
 @pytest.mark.promise("DIFF-3")

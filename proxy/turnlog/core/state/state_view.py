@@ -1,10 +1,8 @@
 """The state as shown to people, scripts and agents: fields with entries by key, and their changes."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from turnlog.core.kinds import Executed
@@ -98,17 +96,6 @@ def diff(before: Table, after: Table) -> list[FieldChange]:
             if old.get(key) != new.get(key)
         ]
     return found
-
-
-def apply(before: Table, changes: Iterable[FieldChange]) -> Table:
-    """Return a table with changes applied."""
-    entries = {field.value: dict(_entries(before, field)) for field in StateField}
-    for change in changes:
-        field = entries[change.field]
-        field.pop(change.key, None)
-        if change.after is not None:
-            field[change.key] = change.after
-    return msgspec.convert(entries, Table)
 
 
 def _entries(of: Table, field: StateField) -> dict[str, Value]:

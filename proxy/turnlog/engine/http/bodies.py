@@ -44,8 +44,8 @@ async def read_exchange(
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body), body
-    size, book = max(down.length, 0), context.rules.book
-    closes = request.transport is not _HTTP and book.denies_unreadable(request.server)
+    size, rules = max(down.length, 0), context.rules.book.servers[request.server]
+    closes = request.transport is not _HTTP and rules.against_unreadable is not None
     denied = _denied(context, request, body[:START], size, whole=False) if closes else None
     if denied is not None:
         return denied, down.rest(body)
@@ -61,8 +61,8 @@ async def read_exchange(
 
 def exchange_of(context: Context, request: Request, body: bytes) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    may_be_mcp, book = request.transport is not _HTTP, context.rules.book
-    asks = closes = may_be_mcp and book.denies_unreadable(request.server)
+    may_be_mcp, rules = request.transport is not _HTTP, context.rules.book.servers[request.server]
+    asks = closes = may_be_mcp and rules.against_unreadable is not None
     if closes:
         denied = _denied(context, request, body, len(body))
         if denied is not None:
@@ -104,7 +104,7 @@ def _is_endpoint(context: Context, request: Request) -> bool:
 
 def _may_ask(context: Context, request: Request, body: bytes) -> bool:
     """Return whether a rule may deny a call that a server may read in a body, or in its start."""
-    if not context.rules.book.may_deny_tool_calls(request.server):
+    if not context.rules.book.servers[request.server].may_deny_tool_calls:
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
     if not text or may_hold_call(text):
@@ -215,7 +215,7 @@ def _is_closed(
     text: bytes,
 ) -> bool:
     """Return whether a text is denied because a server may find a call in it that was not read there."""
-    if not context.rules.book.may_deny_tool_calls(request.server):
+    if not context.rules.book.servers[request.server].may_deny_tool_calls:
         return False
     if not text or is_doubtful(content, text):
         return True

@@ -154,7 +154,7 @@ class PlainCall:
         if policy.access is not Access.DENY:
             return False
         book, rule = self._context.rules.book, policy.decided_by["access"]
-        return not at_endpoint or book.denies_path(self._ask.server, rule)
+        return not at_endpoint or book.servers[self._ask.server].denies_path(rule)
 
     @property
     def blocked(self) -> Ask | None:
@@ -402,7 +402,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         why=request.why,
         client=identity.client,
     )
-    rule = context.rules.book.rule_against_unreadable(request.server)
+    rule = context.rules.book.servers[request.server].against_unreadable
     if rule is not None and request.is_undecodable:
         ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
     if whole and context.redirects.waiting:

@@ -145,7 +145,8 @@ class McpExchange(ResponseObserver):
         """Return whether a server may read a denied call in what turnlog reads as something else."""
         if not (message.method or not self._whole) or not self._is_unsure(message):
             return False
-        return self._context.rules.book.denies_unreadable(self._request.server)
+        rules = self._context.rules.book.servers[self._request.server]
+        return rules.against_unreadable is not None
 
     def _is_unsure(self, message: Message) -> bool:
         """Return whether a server may read something else in a message than turnlog does."""
@@ -218,7 +219,7 @@ class McpExchange(ResponseObserver):
             keys = call_key(ask, key, request.asker), call_key(ask, "")
             ask = context.redirects.followed(ask, context.clock.monotonic(), *keys)
         if self._is_unsure(message) or ask.tool == UNKNOWN_TOOL:
-            rule = context.rules.book.rule_against_unreadable(request.server)
+            rule = context.rules.book.servers[request.server].against_unreadable
             if rule is not None:
                 ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
         if ask.may_be_guarded:

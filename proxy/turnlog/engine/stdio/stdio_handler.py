@@ -141,7 +141,7 @@ class StdioHandler:
 
     @property
     def _may_deny(self) -> bool:
-        return self.context.rules.book.may_deny_tool_calls(self.request.server)
+        return self.context.rules.book.servers[self.request.server].may_deny_tool_calls
 
     def passes_at_once(self, content: Message, line: bytes) -> bool:
         """Send a line that answers the server, and return true; only note a cancel."""

@@ -243,7 +243,7 @@ class HttpToolCache:
         if self._book is not book:
             self._book = book
             self._tools.clear()
-        pathed = book.path_rules(server)
+        pathed = book.servers[server].path_rules
         tool = tool_of_path(pathed, server, method, path) if pathed else None
         mask = request.route.target.mask
         tool = tool or http_tool(method, path if mask is None else mask.pattern(path))
