@@ -108,10 +108,12 @@ class MessageReader(Struct, eq=False):
         """
         if self._outline is not None:
             return self._outline.outline
-        last = next(
-            (piece for piece in self._pieces[: -_LAST - 1 : -1] if not piece.isspace()), b""
-        )
-        if not last.rstrip().endswith(_ENDS):
+        for piece in self._pieces[: -_LAST - 1 : -1]:
+            if not piece.isspace():
+                break
+        else:
+            return None
+        if not piece.rstrip().endswith(_ENDS):
             return None
         # So that a text in many pieces is not read anew for each.
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:

@@ -224,7 +224,8 @@ class ResponseBuffer(Struct, eq=False):
         if data and self.respelling is not None:
             data = self.respelling.feed(data)
         if self._head is None:
-            await self._down.write(data)
+            if data:
+                await self._down.write(data)
             return
         if data:
             self._held.append(data)

@@ -253,6 +253,8 @@ class ResponseObserver:
         if not (self.attempts and awaited) or self._request.channel is not None:
             return False
         found = body.so_far
+        if found is None:
+            return False
         messages = found.items if isinstance(found, Batch) else (found,)
         answered = {
             self._key_of(message)
