@@ -8,12 +8,12 @@ Of equal keys the last one counts, and the message is flagged. Nothing here rais
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -114,33 +114,15 @@ class Batch(Struct, frozen=True, dict=True):
     is_partial: bool = False
     """Whether more follow that were not read."""
 
-    @cached_property
-    def items(self) -> "Sequence[Message | Malformed]":
-        """The messages; those of a large batch are parsed anew in each iteration."""
+    @property
+    def items(self) -> "Iterable[Message | Malformed]":
+        """The messages; those of a large batch are parsed anew each time."""
         # 300,000 answers take 20 MiB as texts, and ten times that once they are read.
-        is_small = len(self.texts) <= BATCH_LIMIT
-        return tuple(map(_item, self.texts)) if is_small else _Items(self.texts)
+        return self._few if len(self.texts) <= BATCH_LIMIT else map(_item, self.texts)
 
-
-class _Items(Sequence["Message | Malformed"]):
-    """The messages of a large batch."""
-
-    def __init__(self, texts: tuple[Raw, ...]) -> None:
-        self._texts = texts
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    @overload
-    def __getitem__(self, place: int) -> "Message | Malformed": ...
-    @overload
-    def __getitem__(self, place: slice) -> "Sequence[Message | Malformed]": ...
-    def __getitem__(
-        self, place: int | slice
-    ) -> "Message | Malformed | Sequence[Message | Malformed]":
-        if isinstance(place, slice):
-            return _Items(self._texts[place])
-        return _item(self._texts[place])
+    @cached_property
+    def _few(self) -> "tuple[Message | Malformed, ...]":
+        return tuple(map(_item, self.texts))
 
 
 class Malformed(Struct, frozen=True):

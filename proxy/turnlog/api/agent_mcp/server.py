@@ -96,7 +96,7 @@ class McpServer:
                 return refused(b"", RpcRefusal(PARSE_ERROR, "this is no JSON"), 400)
             case Batch(is_partial=True):
                 return refused(b"", TOO_MANY, 400)
-            case Batch() if revision == OLDEST and content.items:
+            case Batch() if revision == OLDEST and content.texts:
                 return await self._batch(content)
             case Batch():
                 why = RpcRefusal(INVALID_REQUEST, f"there are no such batches in {revision}")

@@ -218,10 +218,9 @@ class McpExchange(ResponseObserver):
         if context.redirects.waiting:
             keys = call_key(ask, key, request.asker), call_key(ask, "")
             ask = context.redirects.followed(ask, context.clock.monotonic(), *keys)
-        if self._is_unsure(message) or ask.tool == UNKNOWN_TOOL:
-            rule = context.rules.book.servers[request.server].against_unreadable
-            if rule is not None:
-                ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
+        rule = context.rules.book.servers[request.server].against_unreadable
+        if rule is not None and (self._is_unsure(message) or ask.tool == UNKNOWN_TOOL):
+            ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
         if ask.may_be_guarded:
             ask = structs.replace(ask, former=former(request, identity))
         policy = model.policy
