@@ -75,31 +75,23 @@ def alias(rung: Rung, name: str, principal: str) -> str:
     return f"{name}{ALIAS_SEPARATOR}{rung}{ALIAS_SEPARATOR}{principal}"
 
 
-class SessionRef:
+class SessionRef(Struct, kw_only=True, eq=False):
     """A session that may not be on disk yet, as its first caller knows it.
 
     The store looks the aliases up inside the write transaction of the first draft, so that two
     processes that meet the same name at once end in one session: the first alias that is known
-    decides, the others become names of that session too. `id` is set from then on; a ref made with
-    the `candidate` of a session that exists means that one. `alias` makes aliases; implicit ones have none.
+    decides, the others become names of that session too. A ref made with the `candidate` of a
+    session that exists means that one.
     """
 
-    __slots__ = ("aliases", "candidate", "id", "metadata", "rung")
-
-    def __init__(
-        self,
-        *,
-        candidate: bytes,
-        rung: Rung,
-        aliases: tuple[str, ...] = (),
-        metadata: dict[str, str] | None = None,
-    ) -> None:
-        self.candidate = candidate
-        """UUIDv7 that the session gets if no alias is known."""
-        self.rung = rung
-        self.aliases = aliases
-        self.metadata = metadata or {}
-        self.id: bytes | None = None
+    candidate: bytes
+    """UUIDv7 that the session gets if no alias is known."""
+    rung: Rung
+    aliases: tuple[str, ...] = ()
+    """As `alias` makes them; implicit sessions have none."""
+    metadata: dict[str, str] = {}
+    id: bytes | None = None
+    """Set once the session is on disk."""
 
 
 class Gone(StrEnum):

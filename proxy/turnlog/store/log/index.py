@@ -122,18 +122,6 @@ def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
     )
 
 
-def is_intent_of(entry: Entry, session: bytes, outcome: Facts) -> bool:
-    """Return whether a commit is the intent that an outcome in `session`, of the same call, answers."""
-    facts = entry.facts
-    return (
-        facts.kind is _INTENT
-        and facts.leg == outcome.leg
-        and facts.attempt == outcome.attempt
-        and facts.n == 0
-        and entry.link.session == session
-    )
-
-
 class Segment:
     """A stretch of the log in memory, with an index of its own; positions are gapless.
 

@@ -106,8 +106,7 @@ def read_edges(txn: Txn, tables: Tables) -> None:
 
 def last_position(txn: Txn, tables: Tables) -> int:
     """Return the position of the log's newest commit; 0 when there is none."""
-    with txn.cursor(tables.log) as cursor:
-        return unpack(cursor.key()) if cursor.last() else 0
+    return newest_record(txn, tables)[0]
 
 
 def newest_record(txn: Txn, tables: Tables) -> tuple[int, bytes]:
@@ -168,19 +167,6 @@ def read_record(txn: Txn, table: Table, position: int) -> bytes | None:
             return None
         key, run = cursor.item()
     return blocks.record(run, unpack(key) - position) or None
-
-
-def find_position(txn: Txn, tables: Tables, session: bytes, seq: int) -> int | None:
-    """Return the position of a session's commit, as far as it is indexed."""
-    with txn.cursor(tables.seqs) as cursor:
-        if not _at_or_before(cursor, session + number(seq)):
-            return None
-        key, block = cursor.item()
-        first = unpack(key[16:])
-        if key[:16] != session or seq < first or seq - first >= len(block) // 8:
-            return None
-        at = (seq - first) * 8
-        return unpack(block[at : at + 8])
 
 
 def _at_or_before(cursor: Cursor, key: bytes) -> bool:

@@ -19,7 +19,6 @@ from turnlog.store.log.tables import (
     Table,
     Tables,
     block_positions,
-    find_position,
     keys_with,
     newest_record,
     read_head,
@@ -148,7 +147,8 @@ class Snapshot:
         at = bisect_left(recent, seq, key=lambda position: _seq(tail, position))
         if at < len(recent) and recent[at] <= self.last and _seq(tail, recent[at]) == seq:
             return recent[at]
-        return find_position(self.txn, self.tables, session, seq)
+        older = session_positions(self.txn, self.tables, session, seq, seq, newest_first=False)
+        return next(older, None)
 
     def session(
         self, session: bytes, first: int, last: int, *, newest_first: bool

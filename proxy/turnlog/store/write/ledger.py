@@ -34,7 +34,6 @@ from turnlog.store.log.index import (
     Segment,
     commit_of,
     fold_head,
-    is_intent_of,
     is_linked,
     is_same,
     next_place,
@@ -130,19 +129,14 @@ class Ledger:
         session, facts, intent = draft.session.id, draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
-        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
-        is_new, follows = facts.call > self._newest_call, None
-        if is_new and (recent := self.tail.calls.get(facts.call)):
-            follows = self._begun(session, draft, recent)
-            is_new = follows is not None
-        found = None if is_new else self._find(txn, session, facts)
+        found, follows = self._find(txn, session, facts), None
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, pending, found)
             if unwritten is None:
                 return
             facts = unwritten
         is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
-        if follows is None and not is_first:
+        if not is_first:
             follows = self._answered(txn, session, draft, before)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
@@ -156,17 +150,6 @@ class Ledger:
         while pending.more:
             self.append(txn, pending.more, pending)
             pending = pending.more
-
-    def _begun(self, session: bytes, draft: Draft, recent: list[int]) -> Link | None:
-        """Return the intent that an outcome answers, where `recent` of its call has nothing else."""
-        intent = draft.intent
-        if len(recent) > 1 or intent is None or draft.facts.kind is not _OUTCOME:
-            return None
-        if isinstance(intent, PendingAppend):
-            entry = intent.entry
-            return entry.link if entry is not None and entry.position == recent[0] else None
-        entry = self.tail.entry(recent[0])
-        return entry.link if entry and is_intent_of(entry, session, draft.facts) else None
 
     def _unwritten(
         self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
@@ -293,6 +276,7 @@ class Ledger:
             entry = entries[position - first]
             if entry and entry.facts.kind is kind and is_same(entry, session, facts):
                 return entry
+        # Call ids rise with time: one above all indexed ids can only be behind the watermark.
         if call > self._newest_call:
             return None
         stored = call_entries(txn, self._tables, call)
