@@ -32,7 +32,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from turnlog.store.log import blocks
-from turnlog.store.log.environment import Environment, identity, inode, open_environment
+from turnlog.store.log.environment import Environment, identity, is_begun, open_environment
 from turnlog.store.log.epochs import is_locked
 from turnlog.store.log.keys import number, unpack
 from turnlog.store.log.translate_errors import translated
@@ -163,27 +163,23 @@ class BlobReader:
         self._folder = folder
         self._boot = boot
         self._readonly = readonly
-        self._open: dict[Bucket, tuple[int, Environment]] = {}
-        """With the `identity` of each; the most recently used is last."""
+        self._open: dict[Bucket, Environment] = {}
+        """The most recently used is last."""
         self._lock = threading.Lock()
 
-    def get(self, handle: bytes) -> Blob | None:
-        """Return a blob; `None` when it is gone or damaged."""
-        place = _place(handle)
-        value = self._value(place) if place else None
-        return _checked(value, place, handle) if place and isinstance(value, bytes) else None
-
-    def gone(self, handle: bytes) -> Gone | None:
-        """Return why a blob cannot be read; `None` where it can, unchanged."""
+    def read(self, handle: bytes) -> Blob | Gone:
+        """Return a blob, or why it cannot be read."""
         place = _place(handle)
         if place is None:
             return Gone.UNSAVED  # the disk took the commit, and not its content
-        value = self._value(place)
+        bucket = Bucket(place.span, place.bucket)
+        with self._lock:
+            self._sweep()
+            value = self._stored(bucket, place.n)
         if isinstance(value, bytes):
-            return None if _checked(value, place, handle) else Gone.DAMAGED
+            return _checked(value, place, handle) or Gone.DAMAGED
         if value is not None:
             return value
-        bucket = Bucket(place.span, place.bucket)
         marked = (why for why in Gone if _mark(self._folder, bucket, why).is_dir())
         return next(marked, Gone.DAMAGED)
 
@@ -203,14 +199,8 @@ class BlobReader:
         for bucket in self._open.keys() - set(buckets(self._folder)):
             self._close(bucket)
 
-    def _value(self, place: _Place) -> bytes | Gone | None:
-        """Return the stored bytes at a place, or why they cannot be read; `None` where the bucket is
-        gone."""
-        with self._lock:
-            self._sweep()
-            return self._stored(Bucket(place.span, place.bucket), place.n)
-
     def _stored(self, bucket: Bucket, n: int) -> bytes | Gone | None:
+        """Return the stored bytes, or why they cannot be read; `None` where the bucket is gone."""
         path = self._folder / bucket.name
         try:
             env = self._environment(bucket)
@@ -230,25 +220,22 @@ class BlobReader:
 
     def _environment(self, bucket: Bucket) -> Environment | None:
         path = self._folder / bucket.name
-        now = identity(path)
         known = self._open.get(bucket)
-        if known and known[0] == now:
+        if known and known.is_in_place():
             self._open[bucket] = self._open.pop(bucket)
-            return known[1]
+            return known
         self._close(bucket)
-        if not now or _is_begun(path) or is_torn(path, self._boot):
+        if not is_begun(path) or is_torn(path, self._boot):
             return None
         while len(self._open) >= MOST_OPEN:
             self._close(next(iter(self._open)))
         # Without `create`: a folder that is unlinked just now must not come back.
-        env = _open(path, readonly=self._readonly, create=False)
-        self._open[bucket] = (now, env)
+        env = self._open[bucket] = _open(path, readonly=self._readonly, create=False)
         return env
 
     def _close(self, bucket: Bucket) -> None:
-        known = self._open.pop(bucket, None)
-        if known:
-            known[1].close()
+        if known := self._open.pop(bucket, None):
+            known.close()
 
 
 def _place(handle: bytes) -> _Place | None:
@@ -279,14 +266,6 @@ def is_torn(path: Path, boot: str) -> bool:
     return any(not mark.name.startswith(f"written-{boot}-") for mark in path.glob("written-*"))
 
 
-def _is_begun(path: Path) -> bool:
-    """Return whether a bucket's file is empty: its writer has only just made it, or had no room to."""
-    try:
-        return not (path / "data.mdb").stat().st_size
-    except FileNotFoundError:
-        return False
-
-
 def _open(path: Path, *, readonly: bool, create: bool) -> Environment:
     """Open a bucket. Raises `StoreError`, also where a small one is damaged: reading could kill the process."""
     env = open_environment(path, readonly=readonly, durable=False, create=create, map_size=MAP_SIZE)
@@ -304,7 +283,7 @@ def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
     """Yield the damaged buckets, each with its first flaw."""
     for bucket in buckets(folder):
         path = folder / bucket.name
-        if is_torn(path, boot) or _is_begun(path):
+        if is_torn(path, boot) or not is_begun(path):
             continue  # dropped, or filled, by the next writer
         try:
             with _open(path, readonly=True, create=False) as env, translated("read", path):
@@ -367,10 +346,6 @@ class BlobWriter:
         self._epoch = epoch
         self._mark = f"written-{boot}-{epoch}"
         self._bucket: Bucket | None = None
-        self._path = self._folder
-        """Of that bucket, once it is open."""
-        self._file = self._path / "data.mdb"
-        self._identity = 0
         self._env: Environment | None = None
         self._known: dict[bytes, bytes] = {}
         """Handles of blobs in the present bucket, by `Packed.name`."""
@@ -436,28 +411,23 @@ class BlobWriter:
         env, self._env = self._env, None
         self._known = {}
         try:
-            if inode(self._file) == self._identity:
+            if env.is_in_place():
                 env.raw.sync(True)
-                (self._path / self._mark).unlink(missing_ok=True)
+                env.file.with_name(self._mark).unlink(missing_ok=True)
         finally:
             env.close()
 
     def _current(self, now: int) -> tuple[Environment, Bucket]:
-        if self._env and self._bucket and inode(self._file) != self._identity:
+        if self._env and self._bucket and not self._env.is_in_place():
             # Another process needed the room.
             self._reader.drop(self._bucket)
             self.close()
             self._bucket = None
         bucket = self._wanted(now // self._span)
-        if self._env and bucket == self._bucket:
-            return self._env, bucket
-        self.close()
-        self._env, bucket = self._enter(bucket)
-        self._bucket = bucket
-        self._path = self._folder / bucket.name
-        self._file = self._path / "data.mdb"
-        self._identity = inode(self._file)
-        return self._env, bucket
+        if self._env is None or bucket != self._bucket:
+            self.close()
+            self._env, self._bucket = self._enter(bucket)
+        return self._env, self._bucket
 
     def _wanted(self, span: int) -> Bucket:
         if self._bucket and self._bucket.span >= span:

@@ -15,7 +15,7 @@ import lmdb
 import msgspec
 from msgspec import Struct, structs
 
-from turnlog.store.log.environment import Environment, Txn, open_environment
+from turnlog.store.log.environment import Environment, Txn, is_begun, open_environment
 from turnlog.store.log.tables import keys_with
 from turnlog.store.log.translate_errors import translated
 from turnlog.wire.tool_definition import KeptDefinition, Part, parts_changed
@@ -152,19 +152,10 @@ def listed_whole(data: Path) -> set[str]:
     return {server.decode() for server, _ in rows}
 
 
-def _is_made(path: Path) -> bool:
-    # A process that was killed while it made the file, or found no room for it, leaves an empty one. The next
-    # writer fills it.
-    try:
-        return (path / "data.mdb").stat().st_size > 0
-    except FileNotFoundError:
-        return False
-
-
 def flaws(data: Path) -> Iterator[str]:
     """Yield the flaws of the stored definitions, as far as they can be found."""
     path = data / FOLDER
-    if not _is_made(path):
+    if not is_begun(path):
         return
     try:
         with _open(path, readonly=True) as env, translated("read", path):
@@ -309,7 +300,7 @@ def _writing(data: Path) -> Generator[_Tables]:
 def _reading(data: Path) -> Generator[_Tables | None]:
     """Open a snapshot; `None` where no list has been written down yet."""
     path = data / FOLDER
-    if not _is_made(path):
+    if not is_begun(path):
         yield None
         return
     with _open(path, readonly=True) as env, translated("read", path), env.read() as txn:

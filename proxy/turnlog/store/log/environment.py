@@ -127,6 +127,14 @@ class Environment:
                 "was removed, moved or replaced while it was in use; put it back, or restart turnlog"
             )
 
+    def is_in_place(self) -> bool:
+        """Return whether the file is where it was opened, as far as that can be told."""
+        try:
+            self.check_place()
+        except (StoreGone, OSError):
+            return False
+        return True
+
     def problems(self) -> list[str]:
         """Return the flaws of the file, also while others write to it. Raises `OSError`, `lmdb.Error`."""
         found: list[str] = []
@@ -262,15 +270,20 @@ def _key(path: Path) -> tuple[int, str, int]:
 
 def identity(path: Path) -> int:
     """Return a number that identifies the environment in folder `path`; 0 for none."""
-    return inode(path / "data.mdb")
-
-
-def inode(file: Path) -> int:
-    """Return the inode of a file; 0 for none."""
     try:
-        return file.stat().st_ino
+        return (path / "data.mdb").stat().st_ino
     except FileNotFoundError:
         return 0
+
+
+def is_begun(path: Path) -> bool:
+    """Return whether something was written to the environment in folder `path`."""
+    # A process that was killed while it made the file, or found no room for it, leaves an empty one. The
+    # next writer fills it.
+    try:
+        return (path / "data.mdb").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 _TRIES: Final = 5

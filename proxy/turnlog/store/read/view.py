@@ -133,7 +133,7 @@ class View:
         """Return whether the input that an intent names holds a text, however it spells it."""
         if body is None:
             return False
-        blob = self._blobs.get(body.input_blob) if body.input_blob else None
+        blob = self.blob(body.input_blob) if body.input_blob else None
         if blob is None:
             return text.casefold() in body.preview.casefold()
         return contains_text(blob.data, text)
@@ -196,12 +196,14 @@ class View:
     @guarded
     def blob(self, handle: bytes) -> Blob | None:
         """Return stored content by what a body holds of it, or `None` where `gone` says why not."""
-        return self._blobs.get(handle)
+        found = self._blobs.read(handle)
+        return found if isinstance(found, Blob) else None
 
     @guarded
     def gone(self, handle: bytes) -> Gone | None:
         """Return why stored content cannot be read; `None` where it can, unchanged."""
-        return self._blobs.gone(handle)
+        found = self._blobs.read(handle)
+        return None if isinstance(found, Blob) else found
 
     @guarded
     def usage(self) -> Usage:

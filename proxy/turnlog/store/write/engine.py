@@ -11,7 +11,7 @@ from msgspec import Struct
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Flag, Rung
 from turnlog.store import recovery
-from turnlog.store.base import Draft, SessionRef, StoreError, StoreGone
+from turnlog.store.base import Draft, SessionRef, StoreError
 from turnlog.store.blobs import BlobWriter, Packed, pack
 from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.epochs import EpochLock, is_locked
@@ -100,22 +100,13 @@ class LmdbEngine:
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
-        due: list[tuple[str, Callable[[], None]]] = []
-        if self._ledger.behind >= self._flush_every:
-            due.append(("index", self.flush))
-        if self._quota.is_due():
-            due.append(("make room in", self._make_room))
+        is_behind, needs_room = self._ledger.behind >= self._flush_every, self._quota.is_due()
         # Nothing may be removed from another store at the same place. The next write reports that this one is gone.
-        if due and self._is_in_place():
-            for doing, action in due:
-                self._reported(doing, action)
-
-    def _is_in_place(self) -> bool:
-        try:
-            self._env.check_place()
-        except (StoreGone, OSError):
-            return False
-        return True
+        if (is_behind or needs_room) and self._env.is_in_place():
+            if is_behind:
+                self._reported("index", self.flush)
+            if needs_room:
+                self._reported("make room in", self._make_room)
 
     def probe(self) -> None:
         """Write something small and wait for the disk. Raises `StoreError`."""
