@@ -206,3 +206,16 @@ async def test_a_server_that_closes_or_speaks_behind_its_answer_is_noticed_at_on
             server.shutdown(socket.SHUT_WR)
         # The loop has not looked since.
         assert not connection.is_quiet()
+
+
+async def test_a_request_on_a_connection_that_was_just_lost_fails_at_once() -> None:
+    async with asked() as (connection, server):
+        server.sendall(GOOD)
+        async with asyncio.timeout(BOUND):
+            await connection.head()
+            assert await connection.read() == b"good"
+        assert connection.finish()
+        connection.connection_lost(None)
+        with pytest.raises(Failure) as caught:
+            connection.begin("GET", Progress(), b"")
+        assert caught.value.kind is ErrorKind.CONNECTION_LOST

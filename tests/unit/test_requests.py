@@ -328,6 +328,28 @@ def test_a_small_body_that_goes_on_is_waited_for() -> None:
     with_time(test)
 
 
+def test_a_request_that_begins_after_a_long_idle_time_is_waited_for() -> None:
+    async def test() -> None:
+        async with noting() as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            other, answered = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(REQUESTS[0])
+            assert await said(reader) == b"done"
+            skip(3600)
+            writer.write(BODY_BEGUN)
+            for _ in range(2):
+                # What another connection is answered comes behind what was read of this one.
+                answered.write(REQUESTS[0])
+                assert await said(other) == b"done"
+                skip(60)
+            writer.write(bytes(50))
+            assert await said(reader) == b"done"
+            answered.close()
+            writer.close()
+
+    with_time(test)
+
+
 @pytest.mark.parametrize("stray", [b"", b"\r\n", b"\r\n\r\n"])
 @pytest.mark.parametrize("before", [REQUESTS[0], REQUESTS[2], REQUESTS[4]])
 def test_an_idle_connection_is_not_closed(before: bytes, stray: bytes) -> None:
