@@ -1,10 +1,12 @@
-"""Ends of pipes: what is known of the other side."""
+"""Ends of pipes: what is read and written, and what is known of the other side."""
 
+import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
-from turnlog.transport.async_pipes import WriteEnd
+from turnlog.transport.async_pipes import ReadEnd, WriteEnd
 
 
 def pair() -> tuple[int, WriteEnd]:
@@ -48,3 +50,68 @@ async def test_what_could_not_be_written_any_more_was_read_by_nobody() -> None:
         await end.write(b"x")
     assert end.is_untouched
     end.close()
+
+
+async def test_what_comes_between_two_reads_is_read_by_the_next() -> None:
+    ours, theirs = os.pipe()
+    end = ReadEnd(ours)
+    os.write(theirs, b"one")
+    assert await end.read() == b"one"
+    os.write(theirs, b"two")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    # Nobody reads, so the loop is not woken for it any more.
+    assert not asyncio.get_running_loop().remove_reader(ours)
+    assert await end.read() == b"two"
+    os.close(theirs)
+    assert (await end.read(), await end.read()) == (b"", b"")
+    os.close(ours)
+
+
+@pytest.mark.parametrize("left", [b"", b"last words"])
+async def test_an_end_that_is_abandoned_gives_what_is_there_though_the_other_stays_open(
+    left: bytes,
+) -> None:
+    ours, theirs = os.pipe()
+    end = ReadEnd(ours)
+    os.write(theirs, left)
+    end.abandon()
+    os.write(theirs, b"too late")
+    assert await end.read() == left
+    assert await end.read() == b""
+    os.close(theirs)
+    os.close(ours)
+
+
+async def test_an_end_that_is_abandoned_while_it_is_read_ends() -> None:
+    ours, theirs = os.pipe()
+    end = ReadEnd(ours)
+    reading = asyncio.ensure_future(end.read())
+    await asyncio.sleep(0)
+    end.abandon()
+    assert await reading == b""
+    os.close(theirs)
+    os.close(ours)
+
+
+async def test_a_file_is_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"a line\n")
+    with file.open("rb") as opened:
+        end = ReadEnd(opened.fileno())
+        assert (await end.read(), await end.read()) == (b"a line\n", b"")
+
+
+async def test_what_a_pipe_does_not_hold_is_written_as_it_is_read() -> None:
+    theirs, ours = os.pipe()
+    data, read = os.urandom(1 << 20), ReadEnd(theirs)
+    end = WriteEnd(ours, own=True)
+    writing = asyncio.ensure_future(end.write(data))
+    got = b""
+    while len(got) < len(data):
+        got += await read.read()
+    await writing
+    assert got == data
+    end.close()
+    read.close()
+    os.close(theirs)

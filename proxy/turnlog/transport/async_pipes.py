@@ -12,6 +12,7 @@ import select
 import sys
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from turnlog.host import PEER_CLOSED
@@ -32,36 +33,63 @@ class ReadEnd:
         self._descriptor = descriptor
         self._left: int | None = None
         """Bytes that are still read, once it is abandoned."""
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[bytes] | None = None
+        self._is_watched = False
 
     def abandon(self) -> None:
         """Read what is in the pipe now, and then report its end, though the other end stays open."""
         if self._left is None:
             self._left = _there(self._descriptor)
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+            self._waiting.set_result(self._read())
 
     async def read(self) -> bytes:
         """Return what has come, nothing at the end; a connection that broke has ended."""
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._left is None:
-                self._waiting = loop.create_future()
-                await _ready(self._descriptor, self._waiting, loop.add_reader, loop.remove_reader)
+        if self._left is not None or not self._watch():
+            return self._read()
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            return await self._waiting
+        finally:
+            self._waiting = None
+
+    def _watch(self) -> bool:
+        """Have the loop tell when there is something; false for a file, which cannot be watched."""
+        # It goes on between two reads: to begin and end it each time takes two calls of the system.
+        if not self._is_watched:
             try:
-                return self._read()
-            except BlockingIOError:
-                continue
+                asyncio.get_running_loop().add_reader(self._descriptor, self._on_readable)
             except OSError:
-                return b""
+                return False
+            self._is_watched = True
+        return True
+
+    def close(self) -> None:
+        """Stop watching; before its owner closes the descriptor."""
+        if self._is_watched:
+            self._is_watched = False
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+
+    def _on_readable(self) -> None:
+        if self._waiting is None:
+            self.close()  # nobody reads on for now
+        elif not self._waiting.done():
+            # Read here: one that others may read as well must not be read where nothing is known to be.
+            with suppress(BlockingIOError):
+                self._waiting.set_result(self._read())
 
     def _read(self) -> bytes:
-        if self._left is None:
-            return os.read(self._descriptor, READ_SIZE)
-        if not self._left:
-            return b""
-        data = os.read(self._descriptor, min(READ_SIZE, self._left))
-        self._left -= len(data)
+        size = READ_SIZE if self._left is None else min(READ_SIZE, self._left)
+        try:
+            data = os.read(self._descriptor, size) if size else b""
+        except BlockingIOError:
+            raise
+        except OSError:
+            data = b""
+        if self._left is not None:
+            self._left -= len(data)
+        if not data:
+            self.close()
         return data
 
 
@@ -82,16 +110,18 @@ class WriteEnd:
     async def write(self, data: bytes) -> None:
         """Write all of `data`. Raises `BrokenPipeError` when there is no reader."""
         loop = asyncio.get_running_loop()
-        rest = memoryview(data)
+        rest, is_full = memoryview(data), False
         while rest:
             if self._closed:
                 raise BrokenPipeError
-            await _ready(
-                self._descriptor, loop.create_future(), loop.add_writer, loop.remove_writer
-            )
+            if is_full or not self._own:
+                await _ready(
+                    self._descriptor, loop.create_future(), loop.add_writer, loop.remove_writer
+                )
             try:
                 written = os.write(self._descriptor, rest[: self._most])
             except BlockingIOError:
+                is_full = True
                 continue
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error

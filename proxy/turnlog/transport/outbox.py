@@ -68,9 +68,14 @@ class Outbox:
         self._room = sys.maxsize
         self._changed.set()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more may come."""
+        return self._size <= self._room or self._closing
+
     async def room(self) -> None:
         """Wait while too much is on its way."""
-        while self._size > self._room and not self._closing:
+        while not self.has_room:
             await self._changes()
 
     async def run(self) -> None:
@@ -81,7 +86,8 @@ class Outbox:
                     await self._changes()
                     continue
                 raw, tickets, told = self._parcels.popleft()
-                await self._recorder.settle(tickets)
+                if tickets:
+                    await self._recorder.settle(tickets)
                 await self._end.write(raw)
                 if told is not None:
                     told()

@@ -71,8 +71,9 @@ class EndpointRequest(Struct, frozen=True):
 
     async def connect(self, supervisor: Supervisor, handshake: bytes = b"") -> None:
         """Start the process where it does not run, within the time limit. Raises `Failure`."""
-        now = asyncio.get_running_loop().time()
-        await connected(supervisor.connect(handshake), self.progress.patience, now)
+        if not supervisor.is_ready:
+            now = asyncio.get_running_loop().time()
+            await connected(supervisor.connect(handshake), self.progress.patience, now)
 
     def on_sent(self) -> None:
         """Mark the whole request as sent."""

@@ -183,7 +183,8 @@ class Multiplexer:
         has ended, whose ids the next one may have given again."""
         for message in messages:
             if message.kind is Kind.REQUEST and reply is not None:
-                self._add(client, reply, message, message.id, mcp.wanted_progress(message))
+                token = mcp.wanted_progress(message)
+                self._add(client, reply, message, message.id, token, token)
             elif (key := mcp.cancelled_id(message)) is not None:
                 self._pending.on_cancelled(key)
         if self._processes < 2 or not any(message.kind in _ANSWERS for message in messages):
@@ -213,9 +214,9 @@ class Multiplexer:
         self, client: CommandClient, reply: CommandReply, message: Message, text: bytes
     ) -> bytes:
         """Return a request with an id and a progress token of turnlog's own."""
-        raw_id = self._recorder.new_request_id()
-        token = self._recorder.new_request_id() if mcp.wanted_progress(message) else b""
-        self._add(client, reply, message, raw_id, token)
+        raw_id, own_token = self._recorder.new_request_id(), mcp.wanted_progress(message)
+        token = self._recorder.new_request_id() if own_token else b""
+        self._add(client, reply, message, raw_id, token, own_token)
         if token:
             text = with_member(text, _TOKEN_ASKED, token) or text
         return with_id(text, raw_id) or text
@@ -227,6 +228,7 @@ class Multiplexer:
         message: Message,
         raw_id: bytes,
         token: bytes,
+        own_token: bytes,
     ) -> None:
         self._startup.on_request()
         self._pending.add(
@@ -237,7 +239,7 @@ class Multiplexer:
                 raw_id=raw_id,
                 own_id=message.id,
                 token=id_key(token) if token else "",
-                own_token=mcp.wanted_progress(message),
+                own_token=own_token,
                 is_call=message.method in _CALLS,
             )
         )

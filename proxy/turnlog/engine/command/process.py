@@ -209,6 +209,7 @@ class Process:
             for timer in timers:
                 timer.cancel()
             self._child.send(signal.SIGKILL)
+            self._stdout.close()
             os.close(self._child.stdout)
         return await self._exited
 

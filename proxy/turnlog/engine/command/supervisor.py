@@ -97,6 +97,12 @@ class Supervisor:
         else:
             self.board.remove(client)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process runs with an open conversation, and reads on."""
+        process = self.board.process
+        return process is not None and not self._starting.locked() and process.outbox.has_room
+
     async def connect(self, handshake: bytes = b"") -> None:
         """Start the process where it does not run. Raises `Failure`.
 
