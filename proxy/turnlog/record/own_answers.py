@@ -89,7 +89,7 @@ def told(attempt: Attempt | None, *, whole: bool) -> bytes:
     """
     if attempt is None:
         return b""
-    ask, ending = attempt.ask, attempt.overall
+    ask, ending = attempt.ask, attempt.ending if attempt.past is None else attempt.overall
     head = f"\r\nTurnlog-Call: {ids.to_text(ask.call)}"
     if ask.session.id is not None:
         head += f"\r\nTurnlog-Session: {ids.to_text(ask.session.id)}"

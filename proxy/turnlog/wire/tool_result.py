@@ -296,15 +296,15 @@ def _ended(
         status = _OK
     state = result.request_state
     look = _look_at(whole, result.content, result.structured_content)
-    return CallAnswer(
+    return replace(
+        look,
         status=status,
         is_error=is_error,
         result_type=result_type,
         request_state=state_digest(state) if state else b"",
-        null_shape=look.nothing and status is not _INPUT_REQUIRED,
+        null_shape=look.null_shape and status is not _INPUT_REQUIRED,
         void=look.void and status is _OK,
         empty=look.empty and status is _OK,
-        harmless=look.harmless,
         flags=flags,
     )
 
@@ -335,24 +335,11 @@ def _ttl(raw: Raw) -> int | UnsetType | None:
 # -- whether a result says something -----------------------------------------------------------
 
 
-class _Look(Struct, frozen=True, kw_only=True, gc=False):
-    """Whether the content of a result, which is an object or null, says something."""
-
-    nothing: bool = False
-    """Whether there is nothing to read (semantics, section 3)."""
-    void: bool = False
-    """Whether it has a shape that the protocol forbids: `null`, `{}`, no content of any kind."""
-    empty: bool = False
-    """Whether its structured content is a value that holds nothing: `[]`, `{}`, 0, false, ""."""
-    harmless: bool = False
-    """Whether its text is known not to begin like an error; else that is still to be seen."""
+_VOID: Final = CallAnswer(status=_OK, null_shape=True, void=True)
 
 
-_VOID: Final = _Look(nothing=True, void=True)
-
-
-def _look_at(whole: bytes, content: Raw, structured: Raw) -> _Look:
-    """Look at a result, which is an object or null: all of it, and two of its members."""
+def _look_at(whole: bytes, content: Raw, structured: Raw) -> CallAnswer:
+    """Return how a call ended by the content of its result, which is an object or null."""
     if not content and not structured and shape(whole) is not _FULL:
         return _VOID
     texts = _only_texts(content) if content and len(content) <= _NULL_LIMIT else None
@@ -361,14 +348,16 @@ def _look_at(whole: bytes, content: Raw, structured: Raw) -> _Look:
     empty = held is _EMPTY or (held is _SCALAR and bytes(value) in _NO_VALUES)
     if texts is not None:
         text = "\n".join(texts)
-        return _Look(
-            nothing=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
+        return CallAnswer(
+            status=_OK,
+            null_shape=held in _UNSAID and _is_blank(text.strip(), alone=len(texts) == 1),
             empty=empty,
             harmless=not looks_like_error(text),
         )
     found = shape(content)
-    return _Look(
-        nothing=held in _UNSAID and found is not _SCALAR and found is not _FULL,
+    return CallAnswer(
+        status=_OK,
+        null_shape=held in _UNSAID and found is not _SCALAR and found is not _FULL,
         void=found in _UNSAID and shape(structured) in _UNSAID,
         empty=empty,
     )

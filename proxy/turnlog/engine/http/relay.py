@@ -260,8 +260,11 @@ class Relay(Struct, eq=False):
 
     async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
         """Send a whole answer, `raw`, that says `text`."""
-        status, reason, watcher = self._answer.status, self._answer.reason, self._watcher
-        said, amended = told(watcher.attempt, whole=True), watcher.amended(text)
+        status, reason = self._answer.status, self._answer.reason
+        attempt, amended = self._watcher.attempt, None
+        said = told(attempt, whole=True)
+        if attempt is None or attempt.amends:
+            amended = self._watcher.amended(text)
         if changed or (amended is not None and not self._head.is_sealed):
             said += self._changed_lines(decoded=self._decoder is not None)
             await self._out.answer(status, reason, said, amended or text)
@@ -559,6 +562,7 @@ class Relay(Struct, eq=False):
     def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it leaves, now that it is known what it says."""
         self._answer.heard()
+        attempt = self._watcher.attempt
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
         if self._out.gate is not None and self._is_judged:
@@ -566,13 +570,14 @@ class Relay(Struct, eq=False):
         self._out.gate = None
         if torn or event.body is None or event.body.truncated:
             return raw
-        data = event.body.finish()
-        amended = self._watcher.amended(data)
+        amended = None
+        if attempt is None or attempt.amends:
+            amended = self._watcher.amended(event.data)
         if self._head.is_sealed:
             amended = None
         if amended is None and not changed:
             return raw
-        return with_data(raw, amended or data, first=first)
+        return with_data(raw, amended or event.data, first=first)
 
     async def _encoded(self, events: EventReader, text: bytes, chunk: bytes) -> None:
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
