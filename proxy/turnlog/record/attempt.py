@@ -1,4 +1,4 @@
-"""A call as it was asked for, one try of it, and what came back: what the recorder is told."""
+"""What is recorded: a call as it was asked for, one attempt of it, and what is known of its answer."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -73,9 +73,9 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     source: bytes = b""
     """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
     before: tuple[bytes, ...] = ()
-    """What `same` is in the sessions that this one replaces, the latest first."""
+    """`same` in the sessions that this one replaces, the latest first."""
     former_same: bytes = b""
-    """What `same` was in 0.1, which knew no target."""
+    """`same` as 0.1 made it, without the target."""
     former_key: bytes = b""
     former_keyed_input: bytes = b""
 
@@ -114,7 +114,7 @@ NOT_FORMER: Final = FormerIdentity()
 
 
 class GuessedCaller(Struct, frozen=True, gc=False):
-    """What is known of the caller of a call in an implicit session."""
+    """The caller of a call in an implicit session, as far as it is known."""
 
     pair: str
     """Credential and client name; empty where it has neither."""
@@ -152,11 +152,11 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     trace: str
     protocol: str
     policy: Policy = Policy()
-    """What the rules come to for this call."""
+    """The decisions of the rules for this call."""
     number: int = 1
     """Of the attempt; the first one is 1."""
     past: EarlierAttempts | None = None
-    """What attempts before this one came to, where they were made in another exchange."""
+    """The sum of the attempts before this one, where they were made in another exchange."""
     standing: PinStatus = UNVERIFIED
     """How the tool's definition stands against turnlog.lock."""
     is_named: bool = False
@@ -172,9 +172,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     former: FormerIdentity = NOT_FORMER
     """By what 0.1 would have found it."""
     guess: GuessedCaller | None = None
-    """Who makes it, where its session is implicit and comes over HTTP."""
+    """Its caller, where the session is implicit and comes over HTTP."""
     canonical: tuple[str, bytes] | None = None
-    """What `canonical` has made of `arguments`, where it was asked."""
+    """The result of `canonical` for `arguments`, where it is known already."""
     links: DuplicateLinks = NO_LINKS
     seen: int | None = None
     """Position of the log's newest commit when earlier calls were looked for: its intent is not written
@@ -182,7 +182,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     why: str = ""
     """Why the caller makes the call, as it says itself."""
     client: str = ""
-    """What the caller calls itself, without secrets."""
+    """The caller's name for itself, without secrets."""
     effect_link: bytes = b""
     """Keyed digest of the effect that it has, as a rule names it; empty where none does."""
 
@@ -235,7 +235,7 @@ BLANK: Final = Ask(
 
 
 class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of an answer. `content` is the result as it came, cut if not `complete`."""
+    """An answer as far as it is known. `content` is the result as it came, cut if not `complete`."""
 
     http_status: int = 0
     code: int | None = None
@@ -244,7 +244,7 @@ class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     digest: bytes = b""
     """sha256 of the whole content; empty where `content` and `rest` are all of it."""
     rest: bytes = b""
-    """What was cut off from `content`, as far as it is still here."""
+    """The part that was cut off from `content`, as far as it is still here."""
     media_type: str = ""
     is_mcp: bool = False
     is_result: bool = False
@@ -258,7 +258,7 @@ class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     retry_after: float | None = None
     """s that the server asked to wait."""
     said: str = ""
-    """What turnlog tells the caller in place of an answer."""
+    """The text that the caller gets from turnlog in place of an answer."""
 
 
 def following(before: "Attempt") -> Ask:
@@ -276,7 +276,7 @@ class Attempt(Struct, eq=False):
 
     ask: Ask
     facts: Facts
-    """What the intent says."""
+    """The facts of the intent."""
     started: int
     """Monotonic clock, ns."""
     waits: bool
@@ -297,15 +297,15 @@ class Attempt(Struct, eq=False):
     scope: tuple[str, str] = ("", "")
     """Within what its caller's ids are unique: `Request.scope`."""
     kin: str = ""
-    """What else its client sends has in common with it: `Request.kin`."""
+    """Common to all requests of its client: `Request.kin`."""
     wire_id: bytes = b""
     """Under which the server knows it; empty for the caller's own."""
     patience: Deadlines | None = None
     """Its time limits."""
     past: EarlierAttempts | None = None
-    """What the other attempts of its call came to; `None` where there was none."""
+    """The sum of the attempts before it; `None` where there was none."""
     driver: Driver | None = None
-    """What drives its call; `None` for what only goes by, and for several in one request."""
+    """The driver of its call; `None` for requests that are only recorded, and for several in one request."""
     message: bytes = b""
     """The response to it as it came, where it may be given to who asks the same again."""
     amends: bool = False
@@ -317,7 +317,7 @@ class Attempt(Struct, eq=False):
     """s that the server asked to wait."""
     outcome: Ticket | None = None
     watch: Callable[[Ending], None] | None = None
-    """Learns how it ended, where its server has a circuit breaker; called once."""
+    """Called once with how it ended, where its server has a circuit breaker."""
     yields: bool = False
     """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
     reason: str = ""
@@ -345,7 +345,7 @@ class Attempt(Struct, eq=False):
 
     @property
     def so_far(self) -> EarlierAttempts:
-        """What the attempts of its call came to, up to this one, which has ended."""
+        """The sum of the attempts of its call up to this one, which has ended."""
         assert self.ending is not None
         return with_attempt(self.past, self.ending)
 
@@ -378,15 +378,16 @@ class Attempt(Struct, eq=False):
             self.watch(ending)
 
     def shrink(self) -> None:
-        """Let go of the input, which is in the store, unless a rule will look at it."""
+        """Drop the input, which is in the store, unless a rule will look at it."""
         ask = self.ask
         arguments, shown = (ask.arguments, ask.shown) if ask.policy.uses_arguments else (b"", b"")
         self.ask = structs.replace(ask, arguments=arguments, shown=shown, canonical=None)
         self.intent = _settled(self.intent)
 
     def retire(self) -> None:
-        """Let go of what mattered while it was under way: what guards its call may be remembered for
-        long. Another answer may yet come."""
+        """Drop all that mattered only while it was in flight: what guards its call may be kept for long.
+
+        Another answer may still come."""
         self.shrink()
         self.message, self.event_ids = b"", None
         if self.ended:

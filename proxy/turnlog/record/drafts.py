@@ -1,6 +1,6 @@
-"""From a call and its answer to what is written of them: redaction, hashes, summaries, facts.
+"""Drafts of commits from a call and its answer: redacted content, hashes, summaries, facts.
 
-Safe to run in any thread. A fault in what reads content must not break a call: then the record
+Safe to run in any thread. An error in what reads content must not break a call: then the record
 says less.
 """
 
@@ -269,7 +269,7 @@ class Drafter:
             content=cut.data,
             touched=cut.touched or masked is not ask,
             text=clean(ask.why)[:_DETAIL_CHARS] if ask.why else "",
-            # Whoever ends the call without having seen its answer knows no more than this.
+            # If the call ends without an answer, no more is known than this.
             delta=extract_delta(policy.delta, looked, _BEGUN, clean) if policy.delta else _NO_DELTA,
         )
 
@@ -298,7 +298,7 @@ class Drafter:
         )
 
     def _clean(self, what: RuleSecrets, text: str) -> str:
-        """Cut out of a text what rules want to be cut, and secrets."""
+        """Return a text without secrets and without what rules redact."""
         return self._redactor.text(cut_text(text, what)[0])[0]
 
     def _masked(self, ask: Ask) -> Ask:
@@ -310,7 +310,7 @@ class Drafter:
         return ask if arguments == ask.arguments else structs.replace(ask, arguments=arguments)
 
     def _kept(self, content: bytes, *, touched: bool, complete: bool, digest: bytes = b"") -> Blob:
-        """Return what is kept of some content without secrets; of it as it came `digest` is the sha256."""
+        """Return content as it is recorded: without secrets, up to the limit; `digest` is its sha256 as it came."""
         limit = self._record_limit
         if len(content) > limit + MARGIN:
             content, complete = content[: limit + MARGIN], False
@@ -345,7 +345,7 @@ def _digests(reply: AnswerFacts, blob: Blob) -> tuple[bytes, Blob]:
 
 
 def retell(outcome: Draft, source: Ticket | None) -> None:
-    """Let a call that got an earlier answer say what that said, where it is at hand."""
+    """Give a call that got an earlier answer the summary of that one, if it is at hand."""
     told = source.placed if source is not None else None
     if told is None or told.body is None or outcome.body is None or outcome.body.summary:
         return

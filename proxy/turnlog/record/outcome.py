@@ -128,7 +128,7 @@ def mislabelled(body: MessageReader, keep: int) -> list[AnswerText]:
 
 
 class Circumstances(Struct, frozen=True):
-    """What the meaning of an answer depends on beside the answer."""
+    """The circumstances on which the meaning of an answer depends."""
 
     status: int
     """HTTP status."""

@@ -28,11 +28,11 @@ KEY = "turnlog/outcome"
 """Where an answer says how its call ended."""
 CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
-"""What an agent is told; the reason is for the operator, in the log."""
+"""The text for an agent; the reason is for the operator, in the log."""
 NOT_RECORDED_BESIDE = (
     "the request was not forwarded, because a call beside it cannot be recorded now"
 )
-"""What it is told of the other requests of that batch."""
+"""The text for the other requests of that batch."""
 INTERNAL_ERROR = -32603
 JSON: Headers = [(b"Content-Type", b"application/json")]
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-store")]
@@ -46,7 +46,7 @@ _ADVICE: Final = {
     RetryClass.UNSAFE: "Find out whether it happened before making it again.",
     RetryClass.NEVER: "Do not make it again unchanged.",
 }
-"""What the caller of a tool, a model most often, is told to do."""
+"""The advice to the caller of a tool, mostly a model."""
 _HANDSHAKES = frozenset({"initialize", "server/discover"})
 _encode = msgspec.json.Encoder().encode
 _ENDINGS: Final = 1024
@@ -141,12 +141,12 @@ class Unanswered(Struct, frozen=True, kw_only=True):
 
     requests: Sequence[Message]
     asks: Mapping[str, Ask]
-    """What each tool call asks, by the key of its id."""
+    """The tool calls, by the key of their ids."""
     ending: Ending
     said: str
-    """What the callers of tools are told."""
+    """The text for the callers of tools."""
     said_without_call: str
-    """What the others are told."""
+    """The text for the others."""
     stateless: bool = False
     retry_after: float | None = None
 

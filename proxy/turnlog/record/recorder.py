@@ -1,7 +1,7 @@
-"""From a call on the wire to commits in the store: one intent, one outcome, each attempt.
+"""Writes calls to the store and to the log: one intent and one outcome for each attempt.
 
-`end` waits for nothing, so that a handler that is being cancelled can still record. Whoever must
-wait for the disk awaits the ticket that `begin` and `end` leave behind.
+`end` waits for nothing, so that a handler that is being cancelled can still record. To wait for the
+disk, await the ticket that `begin` and `end` leave behind.
 """
 
 import asyncio
@@ -50,9 +50,8 @@ from .attempt import AnswerFacts, Ask, Attempt
 from .drafts import Drafter, retell
 from .unread import Unread
 
-_OPENING: Final = 1024
 OFF_LOOP: Final = 64 * 1024
-"""bytes: larger content is redacted and summed up in a thread."""
+"""Bytes: larger content is redacted and summed up in a thread."""
 _REPLAYED: Final = Status.REPLAYED
 _DELIVERED: Final = NoteKind.DELIVERED
 _ABANDONED: Final = NoteKind.ABANDONED
@@ -110,11 +109,10 @@ class Recorder:
         self._when_full = when_full
         self._full = False
         """Whether `store.full` was said and is still true."""
-        self._opening: set[SessionRef] = set()
         self._loops = LoopDetector()
         self._unread = Unread()
         self._arrived: dict[bytes, Callable[[], None]] = {}
-        """By call, what notes that its caller had the answer, once what that one had sent before is read."""
+        """By call, what writes that its answer was delivered, once all that its caller sent before is read."""
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
@@ -141,8 +139,6 @@ class Recorder:
             told = partial(self._opened, ask.session) if is_new else None
             wait = attempt.is_due or is_new
             attempt.intent = self._store.submit(draft, wait=wait, told=told)
-            if is_new:
-                self._met(ask.session)
             self._full = False
         except StoreError as error:
             self._unrecorded(ask, error)
@@ -208,12 +204,10 @@ class Recorder:
         follows: Ticket | None,
         links: tuple[bytes, ...] = (),
     ) -> None:
-        """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it.
-
-        That a caller has left is written at once: other processes are asked the same call next. That it
-        had the answer is written when all has been read that was sent before: its cancel may be among it, and
-        where this process is stopped in between, others would take the answer for one that arrived.
-        """
+        """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it."""
+        # That a caller has left is written at once: its duplicate may come to another process next. That
+        # it had the answer is written when all that it sent before has been read: its cancel may be
+        # among it, and if this process is stopped in between, others would take the answer as delivered.
         if kind is _DELIVERED:
             note = partial(self._note, kind, session, on, follows, links)
             self._arrived[on.call] = note
@@ -224,7 +218,7 @@ class Recorder:
         self._note(kind, session, on, follows, links)
 
     def flush(self) -> None:
-        """Write the notes that wait for what was sent before: nothing more is read."""
+        """Write the notes that wait for unread data: nothing more is read."""
         self._unread.flush()
 
     def _on_read(self, call: bytes, note: Callable[[], None]) -> None:
@@ -330,24 +324,19 @@ class Recorder:
             event = structs.replace(event, flags=(*event.flags, Flag.UNRECORDED))
         self._log.emit(event)
 
-    def _met(self, session: SessionRef) -> None:
-        # Those whose intent fails never get an id; they must not pile up.
-        if len(self._opening) >= _OPENING:
-            self._opening.clear()
-        self._opening.add(session)
-
     def _opened(self, ref: SessionRef, written: bool) -> None:
         """Log that a session has got its id from the store, once, however many calls it began with."""
-        if written and ref in self._opening:
-            self._opening.discard(ref)
-            self._log.emit(
-                SessionOpened(
-                    session=ids.to_text(ref.id or b""),
-                    rung=ref.rung,
-                    client=ref.metadata.get("client", ""),
-                    confidence=ref.metadata.get("confidence", ""),
-                )
+        if not written or ref.is_logged:
+            return
+        ref.is_logged = True
+        self._log.emit(
+            SessionOpened(
+                session=ids.to_text(ref.id or b""),
+                rung=ref.rung,
+                client=ref.metadata.get("client", ""),
+                confidence=ref.metadata.get("confidence", ""),
             )
+        )
 
     def retried(self, attempt: Attempt, delay: float) -> None:
         """Log that another attempt follows, after `delay` seconds."""
@@ -402,7 +391,7 @@ class Recorder:
         )
 
     def faulted(self, error: Exception) -> None:
-        """Log a bug in what reads along: where it is, never what it says."""
+        """Log an unexpected exception: its type and place, never its text."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         self._log.emit(
             ProxyFaulted(
@@ -411,7 +400,7 @@ class Recorder:
         )
 
     def reopen(self, attempt: Attempt) -> None:
-        """Let another outcome follow: that of a task that has ended."""
+        """Allow another outcome: that of a task that has ended."""
         attempt.n, attempt.ended = attempt.n + 1, False
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:

@@ -39,7 +39,7 @@ async def save_states(store: LmdbStore, saved: SavedStates, clock: Clock, log: L
 
 
 class StateSaver:
-    """Takes a look at what has grown, and folds it, as long as there is little else to do."""
+    """Folds the states of sessions that have grown, as long as there is little else to do."""
 
     def __init__(
         self, store: LmdbStore, saving: StateBacklog, clock: Clock, thread: ThreadPoolExecutor
@@ -65,7 +65,7 @@ class StateSaver:
                 return
 
     async def _is_busy(self) -> bool:
-        """Tell whether many commits were written since this was asked last."""
+        """Return whether many commits were written since the last call."""
         now, last = self._clock.monotonic(), await self._do(_last)
         made, time = last - self._last, (now - self._at) / 1e9
         self._last, self._at = last, now

@@ -1,4 +1,4 @@
-"""Tell when everything has been read that lay unread in this process's sockets at a moment."""
+"""Waiting until everything has been read that lay unread in this process's sockets at a moment."""
 
 import asyncio
 from collections.abc import Callable

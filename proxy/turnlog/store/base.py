@@ -92,6 +92,8 @@ class SessionRef(Struct, kw_only=True, eq=False):
     metadata: dict[str, str] = {}
     id: bytes | None = None
     """Set once the session is on disk."""
+    is_logged: bool = False
+    """Whether the log has its `session.opened`."""
 
 
 class Gone(StrEnum):
