@@ -265,11 +265,6 @@ class CallDriver:
         if self.call.stage is Stage.SETTLING:
             self.feed(ev.Recorded() if written else ev.NotRecorded())
 
-    def take_send(self) -> ev.Send | None:
-        """Return the attempt that is to be sent now, once."""
-        send, self.to_send = self.to_send, None
-        return send
-
     def on_expired(self, failure: Failure) -> bool:
         """Return whether the call runs on, now that its caller's time is over."""
         can_tell = self.carrier is not None and self.carrier.can_tell
@@ -289,10 +284,6 @@ class CallDriver:
         if self._left is not None:
             self._left.set()
 
-    def on_cancelled(self) -> None:
-        """Mark the call as cancelled by its caller; the server is told."""
-        self.feed(ev.Cancelled())
-
     def on_late_cancel(self) -> bool:
         """Return whether a cancel that crossed the answer makes it undelivered."""
         return self.attempt is not None and bool(self.feed(ev.CancelledLate()))
@@ -302,10 +293,6 @@ class CallDriver:
         if self.attempt is not None and self.attempt.ending is not None:
             self.on_outcome_written(written=True)  # no answer leaves before
             self.feed(ev.Delivered())
-
-    def on_server_asks(self) -> None:
-        """End a call that nobody waits for, as its server asks the caller something."""
-        self.feed(ev.ServerAsked())
 
     def on_guess_left(self, connection: int | str) -> None:
         """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
@@ -344,11 +331,6 @@ class CallDriver:
             detail = "taken back while it waited to be sent"
             raise Failure(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, detail)
         self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
-
-    def give_back_slot(self) -> None:
-        """Leave its slot to the next call."""
-        if self.slot is not None:
-            self.slot.give_back()
 
     async def ended(self) -> None:
         """Wait for its end."""
@@ -428,7 +410,8 @@ class CallDriver:
 
     def do_dequeue(self, _: ev.Dequeue) -> None:
         """End its wait for a slot."""
-        self.give_back_slot()
+        assert self.slot is not None  # it waits for it
+        self.slot.give_back()
 
     def do_tell(self, _: ev.Tell) -> None:
         """Answer the caller, whose time is over."""

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
+from turnlog.exchange.events import Cancelled
 from turnlog.record.attempt import Attempt, Driver
 from turnlog.record.deadlines import Deadlines
 
@@ -90,7 +91,7 @@ class CallRegistry:
             ]
             waiting = waiting if len(waiting) == 1 else ()
         if waiting:
-            waiting[-1][1].on_cancelled()
+            waiting[-1][1].feed(Cancelled())
         return bool(waiting)
 
     def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:
@@ -110,7 +111,7 @@ class CallRegistry:
         for attempt in found:
             attempt.cancelled = True
             if attempt.driver is not None:
-                attempt.driver.on_cancelled()
+                attempt.driver.feed(Cancelled())
         return found[-1].wire_id if found else None
 
     def _meant_by(self, scope: Scope, id_key: str, kin: str) -> list[Attempt]:

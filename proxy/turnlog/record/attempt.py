@@ -10,8 +10,8 @@ from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import LOOKUPS, MCP_METHODS, Effect, Flag, Rung, TurnSource
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
-from turnlog.exchange.call import CallMachine
-from turnlog.exchange.events import AppendOutcome
+from turnlog.exchange.call import CallMachine, Commands
+from turnlog.exchange.events import AppendOutcome, Event
 from turnlog.rules.model import Access, RequiredProvenance
 from turnlog.rules.policy import Policy
 from turnlog.store.base import SessionRef, Ticket
@@ -36,12 +36,8 @@ class Driver(Protocol):
         """Release the answer: its outcome is on disk, or will never be."""
         ...
 
-    def on_cancelled(self) -> None:
-        """Mark the call as cancelled by its caller; the server is told."""
-        ...
-
-    def on_server_asks(self) -> None:
-        """End a call that nobody waits for, as its server asks the caller something."""
+    def feed(self, event: Event) -> Commands:
+        """Carry out what follows an event; return it."""
         ...
 
     def on_delivered(self) -> None:

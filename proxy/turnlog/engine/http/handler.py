@@ -317,8 +317,8 @@ class Handler:
             self._end(exchange, error)
             raise
         finally:
-            if driver is not None:
-                driver.give_back_slot()
+            if driver is not None and driver.slot is not None:
+                driver.slot.give_back()
         # Nothing stays open; what has ended is left alone.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
         if driver is not None and not driver.is_guarded:

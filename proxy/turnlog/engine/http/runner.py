@@ -174,25 +174,25 @@ class HttpCarrier(Struct, eq=False):
         driver = self._exchange.driver
         if self._exchange.attempt is not None:
             self._context.health.called(self._route.target.name)
+        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
         if not self._exchange.is_due and self._policy.concurrency is None:
             if driver is not None:
-                self._on_recorded(driver, content)
+                driver.on_recorded(is_repeatable=repeatable)
             return None
-        step = self._exchange.on_disk() if driver is None else self._recorded(driver, content)
+        on_disk = self._exchange.on_disk()
+        step = on_disk if driver is None else self._recorded(driver, on_disk, repeatable=repeatable)
         limits = self._policy.timeout
         if limits != _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
         return step
 
-    async def _recorded(self, driver: CallDriver, content: Content) -> None:
-        await self._exchange.on_disk()
-        self._on_recorded(driver, content)
+    async def _recorded(
+        self, driver: CallDriver, on_disk: Coroutine[None, None, None], *, repeatable: bool
+    ) -> None:
+        await on_disk
+        driver.on_recorded(is_repeatable=repeatable)
         if driver.call.stage is Stage.QUEUED:
             await driver.slot_granted()
-
-    def _on_recorded(self, driver: CallDriver, content: Content) -> None:
-        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
-        driver.on_recorded(is_repeatable=repeatable)
 
     # -- attempts ---------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, c
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
+from turnlog.exchange.events import ServerAsked
 from turnlog.observe.events import RequestRelayed, rpc_id
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt
 from turnlog.record.deadlines import Progress
@@ -407,7 +408,7 @@ class ResponseObserver:
             attempt.marks.add(Flag.SERVER_REQUEST)
             # Whoever gave a call up is there all the same on a pipe, and answers.
             if attempt.driver is not None and not self._request.is_piped:
-                attempt.driver.on_server_asks()
+                attempt.driver.feed(ServerAsked())
         self._context.calls.asked(self._request.scope, key, attempts)
 
     def _notice_answer(

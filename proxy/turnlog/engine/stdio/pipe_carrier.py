@@ -257,13 +257,17 @@ class PipeCarrier:
 
     def over(self) -> None:
         """Release its slot."""
-        if self.exchange.driver is not None:
-            self.exchange.driver.give_back_slot()
+        driver = self.exchange.driver
+        if driver is not None and driver.slot is not None:
+            driver.slot.give_back()
 
     def _leaves(self) -> bool:
         """Return whether it is to be sent now: its caller may have left meanwhile."""
         driver = self.exchange.driver
-        return driver is None or driver.take_send() is not None
+        if driver is None:
+            return True
+        send, driver.to_send = driver.to_send, None
+        return send is not None
 
     # -- attempts ---------------------------------------------------------------------------
 
