@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
+from turnlog.core import ids
 from turnlog.core.commit import (
     GENESIS,
     Link,
@@ -57,12 +58,14 @@ class Anchor(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """The result for one session; `seq` is that of the first bad commit, if any."""
+    """One line of `turnlog verify --json`; `seq` is that of the first bad commit, if any."""
 
+    session: str | None
+    """`null` for records whose session is not known."""
     verdict: ChainVerdict
-    commits: int
+    commits: int = 0
     bodies_dropped: int = 0
-    seq: int | None = None
+    seq: int | None = field(name="bad_seq", default=None)
     detail: str = ""
     gone: dict[Gone, int] = {}
     """Number of payloads that can no longer be read, by reason."""
@@ -190,6 +193,7 @@ class _ChainCheck:
         gone = ", ".join(f"{_counted(number)} {why}" for why, number in self.gone.items())
         fine = ChainVerdict.REDACTED_OK if self.dropped else ChainVerdict.OK
         return Finding(
+            session=ids.to_text(self.session),
             verdict=problem.verdict if problem else fine,
             commits=self.count,
             bodies_dropped=self.dropped,

@@ -15,7 +15,7 @@ from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_w
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
-from turnlog.store.base import Flaw, FlawKind, Gone, ProcessIdTaken
+from turnlog.store.base import Flaw, FlawKind, ProcessIdTaken
 from turnlog.store.bounded_process import Send, Unfinished, Worker, WorkerFailed, seconds_for
 from turnlog.store.lmdb import LmdbReader, rebuild_indexes
 from turnlog.store.read.view import View
@@ -40,22 +40,8 @@ class _AnchorLine(Struct, frozen=True):
     hash: str
 
 
-class _Line(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog verify --json`."""
-
-    session: str | None
-    """`null` for records whose session is not known."""
-    verdict: ChainVerdict
-    commits: int
-    bodies_dropped: int
-    bad_seq: int | None
-    detail: str
-    gone: dict[Gone, int]
-    """Number of payloads that can no longer be read, by reason."""
-
-
 class _CheckedLine(Struct, frozen=True, tag=True):
-    line: _Line
+    line: Finding
     cells: list[Cell]
     """The same as cells of the table."""
 
@@ -172,44 +158,33 @@ def _examined(
 
 def _damaged(problem: str, advice: str = "") -> _CheckedLine:
     detail = f"{problem}; {advice}" if advice else problem
-    line = _line(None, Finding(verdict=ChainVerdict.DAMAGED, commits=0, detail=detail))
+    line = Finding(session=None, verdict=ChainVerdict.DAMAGED, detail=detail)
     return _CheckedLine(line, _cells(None, line))
 
 
-def _check(view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]) -> Iterator[_Line]:
+def _check(
+    view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]
+) -> Iterator[Finding]:
     found: set[bytes] = set()
     for row in view.sessions():
         if wanted in (None, row.session):
             found.add(row.session)
             # The index holds the newest commit's hash: an anchor beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
-            finding = verify(row.session, view.headers(row.session), known, gone=view.gone)
-            yield _line(row.session, finding)
+            yield verify(row.session, view.headers(row.session), known, gone=view.gone)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
-            yield _line(session, verify(session, [], known))
+            yield verify(session, [], known)
     # Their session may be unknown to the index: they may be its newest or only commits.
     for flaw in view.flaws():
-        yield _line(None, _unplaced(flaw))
+        yield _unplaced(flaw)
 
 
 def _unplaced(flaw: Flaw) -> Finding:
     one = flaw.first == flaw.last
     where = f"position {flaw.first}" if one else f"positions {flaw.first} to {flaw.last}"
     verdict = ChainVerdict.TRUNCATED if flaw.kind is FlawKind.MISSING else ChainVerdict.MUTATED
-    return Finding(verdict=verdict, commits=0, detail=f"{where} of the log {_SAID[flaw.kind]}")
-
-
-def _line(session: bytes | None, finding: Finding) -> _Line:
-    return _Line(
-        session=None if session is None else ids.to_text(session),
-        verdict=finding.verdict,
-        commits=finding.commits,
-        bodies_dropped=finding.bodies_dropped,
-        bad_seq=finding.seq,
-        detail=finding.detail,
-        gone=finding.gone,
-    )
+    return Finding(session=None, verdict=verdict, detail=f"{where} of the log {_SAID[flaw.kind]}")
 
 
 def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
@@ -232,12 +207,12 @@ def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:
     return anchors
 
 
-def _cells(view: View | None, line: _Line) -> list[Cell]:
+def _cells(view: View | None, line: Finding) -> list[Cell]:
     style = Style.GOOD if line.verdict.intact else Style.BAD
     return [
         session_id_cell(view, line.session) if view and line.session else Cell("-"),
         Cell(line.verdict, style),
         Cell(str(line.commits)),
-        Cell("" if line.bad_seq is None else str(line.bad_seq)),
+        Cell("" if line.seq is None else str(line.seq)),
         Cell(line.detail),
     ]
