@@ -424,10 +424,12 @@ class BlobWriter:
             self.close()
             self._bucket = None
         bucket = self._wanted(now // self._span)
-        if self._env is None or bucket != self._bucket:
-            self.close()
-            self._env, self._bucket = self._enter(bucket)
-        return self._env, self._bucket
+        if self._env and bucket == self._bucket:
+            return self._env, bucket
+        self.close()
+        self._env, bucket = self._enter(bucket)
+        self._bucket = bucket
+        return self._env, bucket
 
     def _wanted(self, span: int) -> Bucket:
         if self._bucket and self._bucket.span >= span:

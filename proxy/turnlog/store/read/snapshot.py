@@ -91,7 +91,11 @@ class Snapshot:
             entry = tail.entry(position)
             if entry:
                 return entry
-        header = self.header(position)
+        header = read_record(self.txn, self.tables.log, position)
+        if header is None:
+            raise Corrupt(
+                f"the record at position {position} is missing; run `turnlog verify`", position
+            )
         try:
             return read_entry(position, header)
         except msgspec.DecodeError as error:
@@ -117,15 +121,6 @@ class Snapshot:
             self.left_out.add(entry.position)
             return commit_of(entry, None)
 
-    def header(self, position: int) -> bytes:
-        """Return the stored bytes at a position. Raises `Corrupt` when there are none."""
-        header = read_record(self.txn, self.tables.log, position)
-        if header is None:
-            raise Corrupt(
-                f"the record at position {position} is missing; run `turnlog verify`", position
-            )
-        return header
-
     def body(self, position: int) -> bytes | None:
         """Return a commit's body as stored; `None` where it has none or it was dropped."""
         return read_record(self.txn, self.tables.bodies, position)
@@ -139,6 +134,10 @@ class Snapshot:
                 f"the body at position {entry.position} is damaged: {error}; run `turnlog verify`",
                 entry.position,
             ) from error
+
+    def commit_at(self, position: int) -> Commit:
+        """Return the commit at a position. Raises `Corrupt`."""
+        return self.commit(self.entry(position))
 
     def find(self, session: bytes, seq: int) -> int | None:
         """Return the position of a session's commit."""

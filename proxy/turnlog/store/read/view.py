@@ -1,6 +1,6 @@
 """The reading side of the LMDB store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -24,11 +24,11 @@ from turnlog.store.log.keys import (
     alias_text_prefix,
     text_term,
 )
-from turnlog.store.log.tables import NEVER, keys_with, read_number, read_record
+from turnlog.store.log.tables import NEVER, Table, keys_with, read_number, read_record
 from turnlog.store.log.translate_errors import guarded, guarded_iterator
 from turnlog.store.quota import blob_size, disk_free, log_size, state_size
 
-from .attempts import AttemptReader, ended_attempts, find_attempts
+from .attempts import Attempt, AttemptReader, ended_attempts, find_attempts
 from .snapshot import Snapshot
 
 
@@ -69,31 +69,25 @@ class View:
         whole = _uuid(name)
         if whole and snapshot.head(whole):
             return [whole]
-        named = self._named(name)
-        if named:
-            return named
-        return _by_prefix(
-            name, lambda p: snapshot.prefixed(snapshot.tables.heads, snapshot.tail.sessions, p)
-        )
+        recent = snapshot.tail.sessions
+        return self._named(name) or _by_prefix(snapshot, name, snapshot.tables.heads, recent)
 
     @guarded_iterator
     def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
         """Yield a session's commits in seq order, with bodies."""
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
-        for position in positions:
-            yield self._snapshot.commit(self._snapshot.entry(position))
+        yield from map(self._snapshot.commit_at, positions)
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:
         """Return one commit."""
         position = self._snapshot.find(session, seq) if seq >= 0 else None
-        return None if position is None else self._snapshot.commit(self._snapshot.entry(position))
+        return None if position is None else self._snapshot.commit_at(position)
 
     @guarded
     def call(self, call: bytes) -> list[Commit]:
         """Return all commits of one call, in order of position."""
-        snapshot = self._snapshot
-        return [snapshot.commit(snapshot.entry(p)) for p in snapshot.call(call)]
+        return list(map(self._snapshot.commit_at, self._snapshot.call(call)))
 
     @guarded
     def find_calls(self, prefix: str) -> list[bytes]:
@@ -102,21 +96,18 @@ class View:
         whole = _uuid(prefix)
         if whole:
             return [whole] if snapshot.call(whole) else []
-        return _by_prefix(
-            prefix, lambda p: snapshot.prefixed(snapshot.tables.calls, snapshot.tail.calls, p)
-        )
+        return _by_prefix(snapshot, prefix, snapshot.tables.calls, snapshot.tail.calls)
 
     @guarded_iterator
     def attempts(self, want: Filter, *, newest_first: bool) -> Iterator[list[Commit]]:
         """Yield attempts that `want` covers: `[intent, outcome, later outcome, ...]`.
 
-        Order is by the intent's position. Damaged records are left out, and counted. tool, server, times and turns are matched on the intent,
-        error, kind and flag on the last outcome.
+        Order is by the intent's position. Damaged records are left out, and counted. tool, server,
+        times and turns are matched on the intent, error, kind and flag on the last outcome.
         """
-        for attempt in find_attempts(self._snapshot, want, newest_first=newest_first):
-            commits = [self._snapshot.readable_commit(entry) for entry in attempt]
-            if not want.input or self._asks(commits[0].body, want.input):
-                yield commits
+        yield from self._wanted(
+            find_attempts(self._snapshot, want, newest_first=newest_first), want.input
+        )
 
     @guarded_iterator
     def ended(self, want: Filter, *, after: int, until: int) -> Iterator[list[Commit]]:
@@ -124,9 +115,13 @@ class View:
 
         Order is by the outcome's position; one attempt may come again. Otherwise as `attempts`.
         """
-        for attempt in ended_attempts(self._snapshot, want, range(after + 1, until + 1)):
-            commits = [self._snapshot.readable_commit(entry) for entry in attempt]
-            if not want.input or self._asks(commits[0].body, want.input):
+        positions = range(after + 1, until + 1)
+        yield from self._wanted(ended_attempts(self._snapshot, want, positions), want.input)
+
+    def _wanted(self, attempts: Iterable[Attempt], text: str) -> Iterator[list[Commit]]:
+        for attempt in attempts:
+            commits = list(map(self._snapshot.readable_commit, attempt))
+            if not text or self._asks(commits[0].body, text):
                 yield commits
 
     def _asks(self, body: CommitBody | None, text: str) -> bool:
@@ -142,23 +137,18 @@ class View:
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
         """Yield the newest attempt of each call that belongs in `pending_actions`."""
         reader = AttemptReader(self._snapshot)
-        intents = sorted(
-            state.intent
-            for _, state in self._snapshot.call_states()
-            if not sessions or state.session in sessions
-        )
+        states = (state for _, state in self._snapshot.call_states())
+        intents = sorted(s.intent for s in states if not sessions or s.session in sessions)
         for intent in filter(None, map(self._snapshot.readable, intents)):
-            yield [self._snapshot.readable_commit(entry) for entry in reader.read(intent)]
+            yield list(map(self._snapshot.readable_commit, reader.read(intent)))
 
     @guarded
     def standing(self, call: bytes) -> list[Commit]:
         """Return the attempt by which a call belongs in `pending_actions`; empty if it does not."""
         state = self._snapshot.call_state(call)
         intent = state and self._snapshot.readable(state.intent)
-        if not intent:
-            return []
-        attempt = AttemptReader(self._snapshot).read(intent)
-        return [self._snapshot.readable_commit(entry) for entry in attempt]
+        attempt = AttemptReader(self._snapshot).read(intent) if intent else ()
+        return list(map(self._snapshot.readable_commit, attempt))
 
     @guarded_iterator
     def noted(self, note: NoteKind) -> Iterator[bytes]:
@@ -176,9 +166,8 @@ class View:
     @guarded
     def readable(self, call: bytes) -> list[Commit]:
         """Return the commits of one call as `call` does; damaged ones are left out, and counted."""
-        snapshot = self._snapshot
-        entries = filter(None, map(snapshot.readable, snapshot.call(call)))
-        return [snapshot.readable_commit(entry) for entry in entries]
+        entries = filter(None, map(self._snapshot.readable, self._snapshot.call(call)))
+        return list(map(self._snapshot.readable_commit, entries))
 
     @guarded
     def is_alive(self, epoch: int) -> bool:
@@ -189,9 +178,7 @@ class View:
     def linked(self, key: bytes) -> Commit | None:
         """Return the newest commit whose body carries the link `key`."""
         position = self._snapshot.linked(key)
-        if position is None:
-            return None
-        return self._snapshot.commit(self._snapshot.entry(position))
+        return None if position is None else self._snapshot.commit_at(position)
 
     @guarded
     def blob(self, handle: bytes) -> Blob | None:
@@ -295,7 +282,7 @@ class View:
     def _opened(self, head: Head) -> Commit | None:
         """Return a session's first commit; a damaged one must not hide the session."""
         try:
-            return self._snapshot.commit(self._snapshot.entry(head.opened))
+            return self._snapshot.commit_at(head.opened)
         except Corrupt:
             return None
 
@@ -312,13 +299,15 @@ def _uuid(text: str) -> bytes | None:
         return None
 
 
-def _by_prefix(text: str, find: Callable[[bytes], list[bytes]]) -> list[bytes]:
+def _by_prefix(
+    snapshot: Snapshot, text: str, table: Table, recent: dict[bytes, list[int]]
+) -> list[bytes]:
     """Return the ids whose text starts with `text`, at most 10 and at least 4 digits long."""
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
         return []
-    whole_bytes = bytes.fromhex(digits[: len(digits) // 2 * 2])
-    return [i for i in find(whole_bytes) if has_prefix(i, text)][:10]
+    start = bytes.fromhex(digits[: len(digits) // 2 * 2])
+    return [i for i in snapshot.prefixed(table, recent, start) if has_prefix(i, text)][:10]
 
 
 def _rung(text: str) -> Rung:
