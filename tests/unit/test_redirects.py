@@ -33,23 +33,23 @@ async def ended(one: Bench, asked: Ask, kind: ErrorKind) -> Attempt:
 @pytest.mark.parametrize(("after", "number"), [(0, 2), (60, 2), (61, 1)])
 async def test_a_redirect_is_followed_once_and_in_time(one: Bench, after: int, number: int) -> None:
     asked, redirected = ask(session("s"), one.recorder.new_call()), Redirects()
-    assert not redirected
+    assert not redirected.waiting
     attempt = await ended(one, asked, ErrorKind.INVALID_REQUEST)
     redirected.note(call_key(asked, "1"), attempt, 65 * SECOND)
-    assert redirected
+    assert redirected.waiting
     later = (5 + after) * SECOND
     assert redirected.followed(asked, later, call_key(asked, "2")) is asked
     followed = redirected.followed(asked, later, call_key(asked, "2"), call_key(asked, "1"))
     assert (followed.call, followed.number) == (asked.call, number)
     assert redirected.followed(asked, later, call_key(asked, "2"), call_key(asked, "1")) is asked
-    assert not redirected
+    assert not redirected.waiting
 
 
 async def test_what_may_have_run_is_not_gone_on_with(one: Bench) -> None:
     asked, redirected = ask(session("s"), one.recorder.new_call()), Redirects()
     attempt = await ended(one, asked, ErrorKind.MALFORMED_RESULT)
     redirected.note(call_key(asked, "1"), attempt, SECOND)
-    assert not redirected
+    assert not redirected.waiting
 
 
 def route() -> Route:
