@@ -170,20 +170,11 @@ def begins_like_response(data: bytes | bytearray) -> bool:
     return data.startswith(_HTTP) if len(data) > len(_HTTP) else _HTTP.startswith(data)
 
 
-def read_response(head: bytes, method: str) -> ResponseHead | str:
+def read_response(head: bytes, method: str, *, is_mended: bool = False) -> ResponseHead | str:
     """Return what the whole head of a response says, or why it cannot be read.
 
-    One that a strict parser refuses is mended and read once more (decision 20). `method` is the
-    request's.
+    `method` is the request's.
     """
-    found = _response(head, method, is_mended=False)
-    if isinstance(found, str):
-        again = _response(mended(head), method, is_mended=True)
-        return found if isinstance(again, str) else again
-    return found
-
-
-def _response(head: bytes, method: str, *, is_mended: bool) -> ResponseHead | str:
     collector = _FieldCollector()
     parser = httptools.HttpResponseParser(collector)
     parser.set_dangerous_leniencies(**(_MENDED if is_mended else _LENIENT))
@@ -218,6 +209,12 @@ def _response(head: bytes, method: str, *, is_mended: bool) -> ResponseHead | st
     persists = ends != _UNTIL_CLOSE and stays
     reason = head[13 : head.index(b"\n")].rstrip(b"\r")
     return ResponseHead(status, reason, collector.headers, tuple(raw), found, persists)
+
+
+def read_mended(head: bytes, method: str, why: str) -> ResponseHead | str:
+    """Return what a head says that could not be read, once it is mended (decision 20); else `why`."""
+    again = read_response(mended(head), method, is_mended=True)
+    return why if isinstance(again, str) else again
 
 
 def connection_options(values: list[bytes]) -> set[bytes]:

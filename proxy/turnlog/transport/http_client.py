@@ -33,6 +33,7 @@ from .http1 import (
     begins_like_response,
     is_beyond_mending,
     joined,
+    read_mended,
     read_response,
 )
 from .message_heads import Raw
@@ -284,6 +285,8 @@ class Connection(asyncio.Protocol):
     def _read_head(self, head: bytes) -> None:
         """Read a whole head: of the answer, or of an interim one (1xx)."""
         found = read_response(head, self._method)
+        if isinstance(found, str):
+            found = read_mended(head, self._method, found)
         if isinstance(found, str):
             self._refuse(f"the answer is not HTTP/1.1: {found}")
         elif len(head) > HEAD_LIMIT:

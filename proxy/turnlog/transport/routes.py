@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -66,7 +67,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return not self.host
 
 
-class Route(Struct, frozen=True):
+class Route(Struct, frozen=True, dict=True):
     """Where one request goes."""
 
     target: Target
@@ -81,7 +82,7 @@ class Route(Struct, frozen=True):
     is_named: bool = False
     """Whether the agent's path names the upstream; else it is that of the only one."""
 
-    @property
+    @cached_property
     def resource(self) -> str:
         """The request target as the upstream sees it."""
         return self.path + self.query
