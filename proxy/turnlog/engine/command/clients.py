@@ -158,9 +158,9 @@ class PendingRequests:
 
     def keep_late(self, one: OpenRequest) -> None:
         """Remember the reader of a late answer to a request that is given up."""
-        if one.reply is None or one.reply.late is None:
+        if one.reply is None or (reader := one.reply.progress.late) is None:
             return
-        self._late[id_key(one.raw_id)] = (one.reply.late, id_key(one.own_id))
+        self._late[id_key(one.raw_id)] = (reader, id_key(one.own_id))
         if len(self._late) > _UNAWAITED:
             self._late.popitem(last=False)
 
@@ -177,7 +177,7 @@ class PendingRequests:
     def on_cancelled(self, key: str) -> None:
         """Drop a request that its client cancelled; a guarded one only after a grace."""
         one = self._open.get(key)
-        if one is None or one.reply is None or not one.reply.is_guarded:
+        if one is None or one.reply is None or not one.reply.progress.may_outlive:
             self.forget(key)
         elif not one.is_cancelled:
             one.is_cancelled = True

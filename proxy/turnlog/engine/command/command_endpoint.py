@@ -105,10 +105,11 @@ class CommandEndpoint:
         self._stateless: dict[bytes, ClientPath] = {}
         """By the digests of the callers' credentials."""
 
-    def _supervisor(self, *, renames: bool) -> Supervisor:
-        supervisor = self._new(renames)
+    def _new_path(self, shared: Supervisor | None, *, renames: bool) -> ClientPath:
+        """Return a new client of the process that is shared, or of a new one."""
+        supervisor = shared or self._new(renames)
         self.supervisors.add(supervisor)
-        return supervisor
+        return ClientPath(supervisor, supervisor.new_client())
 
     async def answer(self, asked: EndpointRequest) -> CommandReply:
         """Carry out one request. Raises `Failure`."""
@@ -162,16 +163,15 @@ class CommandEndpoint:
         credentials = self._principals.credentials(asked.fields.items())
         digest = sha256(repr(credentials).encode()).digest()
         if digest not in self._stateless:
-            shared = next((path.supervisor for path in self._stateless.values()), None)
-            supervisor = (shared if self._is_shared else None) or self._supervisor(renames=True)
-            self._stateless[digest] = ClientPath(supervisor, supervisor.new_client())
+            running = self._stateless.values() if self._is_shared else ()
+            shared = next((path.supervisor for path in running), None)
+            self._stateless[digest] = self._new_path(shared, renames=True)
         return self._stateless[digest]
 
     async def _begin(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
         """Begin a session with a process of its own."""
-        supervisor = self._supervisor(renames=False)
-        path = ClientPath(supervisor, supervisor.new_client())
-        left = supervisor.board.on_left
+        path = self._new_path(None, renames=False)
+        left = path.supervisor.board.on_left
         try:
             reply = await self._ask(asked, messages, path, left)
         except Failure as failure:
@@ -185,15 +185,15 @@ class CommandEndpoint:
             self._end(path)
             return reply.begin(left)
         if is_result:
-            supervisor.met = Handshake(asked.body)
+            path.supervisor.met = Handshake(asked.body)
         return reply.begin(left, (self._admit(path),))
 
     async def _join(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
         """Begin a session in the conversation of all; the first one opens that."""
         if with_id(asked.body, b"0") is None:
             return _refusing(messages[0].id, _NOT_ONE)
-        supervisor = self._common = self._common or self._supervisor(renames=True)
-        path = ClientPath(supervisor, supervisor.new_client())
+        path = self._new_path(self._common, renames=True)
+        self._common = path.supervisor
         try:
             return await self._joined(asked, messages[0], path)
         except BaseException:
@@ -303,7 +303,7 @@ class CommandEndpoint:
                 del self._stateless[credential]
                 self._end(path)
         for supervisor in self.supervisors:
-            if supervisor.board.is_idle and now - supervisor.board.used > IDLE:
+            if supervisor.board.is_quiet() and now - supervisor.board.used > IDLE:
                 supervisor.close()
 
 

@@ -77,15 +77,11 @@ class Multiplexer:
         self._processes = 0
         """How many there were: the questions of an earlier one may yet be answered."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no client waits for anything."""
-        listens = any(client.listener is not None for client in self.clients)
-        return not listens and not self._pending.replies()
-
-    def is_quiet(self, client: CommandClient) -> bool:
-        """Return whether one client waits for nothing."""
-        return client.listener is None and not self._pending.replies(client)
+    def is_quiet(self, client: CommandClient | None = None) -> bool:
+        """Return whether nothing is waited for, by one client or by all."""
+        clients = self.clients if client is None else (client,)
+        listens = any(each.listener is not None for each in clients)
+        return not listens and not self._pending.replies(client)
 
     def on_started(self, process: Process, startup: Startup) -> None:
         """Use a new process, which knows nothing of the one before."""
@@ -103,7 +99,7 @@ class Multiplexer:
         for one in self._pending:
             if one.process is process:
                 if one.reply is not None:
-                    one.reply.mark(Flag.PROCESS_EXIT)
+                    one.reply.progress.mark(Flag.PROCESS_EXIT)
                 self._fail(one, kind, detail, phase)
 
     def remove(self, client: CommandClient) -> None:
@@ -298,7 +294,7 @@ class Multiplexer:
     def _on_stray(self, line: bytes) -> None:
         """Flag and log a line that is no message: something else in the server writes to its stdout."""
         for reply in self._pending.replies():
-            reply.mark(Flag.STRAY_OUTPUT)
+            reply.progress.mark(Flag.STRAY_OUTPUT)
         if self._startup.is_foreign(line):
             self._log.emit(ProcessFailed(server=self._name, reason=FRAMED))
         self._log.emit(StrayOutput(server=self._name, size=len(line)))

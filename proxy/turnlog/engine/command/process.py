@@ -121,23 +121,18 @@ class OutputReader(Protocol):
 
     def on_output(self, chunk: bytes) -> None:
         """Read a piece of its output."""
-        ...
 
     async def room(self) -> None:
         """Wait while too much of it is unread by its clients: no more is read meanwhile."""
-        ...
 
     def lift(self) -> None:
         """End that wait for good: little is to come, and nobody may read it."""
-        ...
 
     def on_input_closed(self) -> None:
         """Note that the command reads no more of its input."""
-        ...
 
     async def on_output_end(self) -> None:
         """Handle the end of its output; when this returns the command is to end."""
-        ...
 
 
 class Process:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.record.deadlines import LateReader, Progress
+from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.wire.http.head import Body, Framing, Headers
 from turnlog.wire.jsonrpc import Message
@@ -48,7 +48,7 @@ class CommandReply:
         self.awaited: set[str] = set()
         """Keys of the ids, as the command knows them, without a response."""
         self._over = False
-        self._progress = progress
+        self.progress = progress
         self._messages: list[tuple[bytes, Message | None]] = []
         self._size = 0
         self._failure: Failure | None = None
@@ -99,29 +99,15 @@ class CommandReply:
 
     @property
     def _phase(self) -> Phase:
-        return Phase.BODY if self._began else self._progress.phase
-
-    def mark(self, flag: Flag) -> None:
-        """Add a flag to its calls."""
-        self._progress.mark(flag)
+        return Phase.BODY if self._began else self.progress.phase
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail because of a time limit, unless the call runs on; false while nobody waits."""
         if self._waiter is None or self._failure is not None:
             return False
-        if not self._progress.outlives(Failure(kind, self._phase, detail)):
+        if not self.progress.outlives(Failure(kind, self._phase, detail)):
             self.fail(kind, detail)
         return True
-
-    @property
-    def late(self) -> LateReader | None:
-        """Reader of an answer that comes after the request was given up."""
-        return self._progress.late
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether a duplicate may still want what its client cancelled."""
-        return self._progress.may_outlive
 
     # -- the client's side -----------------------------------------------------------------
 
@@ -189,8 +175,8 @@ class CommandReply:
 
     def heard(self) -> None:
         """Restart the limit for the time between two messages."""
-        if self._progress.patience is not None:
-            self._progress.patience.heard()
+        if self.progress.patience is not None:
+            self.progress.patience.heard()
 
     async def is_reachable(self) -> bool:
         """Return false: its events have no ids, so no stream is resumed."""
@@ -198,8 +184,8 @@ class CommandReply:
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._progress.patience is not None:
-            self._progress.patience.close()
+        if self.progress.patience is not None:
+            self.progress.patience.close()
         self._left(self)
 
     def _wake(self) -> None:

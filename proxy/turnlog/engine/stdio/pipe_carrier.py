@@ -141,19 +141,15 @@ class LinePipe(Protocol):
 
     def expect(self, carrier: "PipeCarrier") -> None:
         """Expect the answers to a line."""
-        ...
 
     def give_up(self, carrier: "PipeCarrier", attempt: Attempt) -> None:
         """Expect the answers to an attempt no more."""
-        ...
 
     def later(self, carrier: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
         """Make an attempt in a task of its own."""
-        ...
 
     def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
         """Send the agent a line, unless it is empty."""
-        ...
 
 
 class PipeCarrier:
