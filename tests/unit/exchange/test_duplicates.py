@@ -15,6 +15,7 @@ from turnlog.exchange.duplicates import (
     disconnect_action,
     may_join_guessed_session,
     replayed_ending,
+    unsent_detail,
     unsent_ending,
 )
 from turnlog.rules.model import OnDisconnect, OnDuplicate
@@ -132,6 +133,8 @@ def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
         (DuplicateAction.CONFLICT, ErrorKind.CONFLICT, Executed.NO, RetryClass.NEVER),
         (DuplicateAction.BLOCK, ErrorKind.POLICY_BLOCKED, Executed.NO, RetryClass.NEVER),
         (DuplicateAction.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, RetryClass.UNSAFE),
+        (DuplicateAction.LEFT, ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE, RetryClass.UNSAFE),
+        (DuplicateAction.STOPPED, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, RetryClass.UNSAFE),
     ],
 )
 def test_every_unsent_ending_is_an_error(
@@ -139,7 +142,8 @@ def test_every_unsent_ending_is_an_error(
 ) -> None:
     ending = unsent_ending(verdict)
     # One that waited in vain has got as far as the call that it waited for.
-    phase = Phase.SENT if verdict is DuplicateAction.LATE else Phase.QUEUED
+    waited = verdict in {DuplicateAction.LATE, DuplicateAction.LEFT}
+    phase = Phase.SENT if waited else Phase.QUEUED
     assert (ending.status, ending.phase) == (Status.ERROR, phase)
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
 
@@ -158,6 +162,22 @@ def test_a_disconnect_is_handled_by_rule_then_revision(
     said: OnDisconnect | None, stateless: bool, does: OnDisconnect
 ) -> None:
     assert disconnect_action(said, stateless=stateless) is does
+
+
+def test_of_a_call_that_may_have_gone_elsewhere_another_sentence_is_said() -> None:
+    said = {unsent_detail(DuplicateAction.UNKNOWN, likeness) for likeness in Likeness}
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("abandoned", "action"),
+    [(True, DuplicateAction.JOIN), (False, DuplicateAction.FORWARD)],
+)
+def test_a_guessed_call_is_joined_only_where_it_may_be_the_same_callers(
+    abandoned: bool, action: DuplicateAction
+) -> None:
+    guessed = runs(abandoned=abandoned, likeness=Likeness.GUESSED)
+    assert decide_duplicate(guessed, WRITE, LIMITS) is action
 
 
 PASSES = structs.replace(WRITE, on_duplicate=OnDuplicate.PASS)

@@ -34,3 +34,24 @@ def test_a_call_that_ran_on_until_it_was_given_up_or_lost_ended_then(
     earlier = earlier_call([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
     assert earlier.ending is not None
     assert (earlier.ending.kind, earlier.ended) == ("response_timeout", 1.0)
+
+
+@pytest.mark.parametrize(("lives", "kind"), [(True, None), (False, "outcome_unknown")])
+def test_a_call_without_an_outcome_runs_as_long_as_its_process_lives(
+    lives: bool, kind: str | None
+) -> None:
+    log = Log()
+    log.begin("a")
+    begun = log.commits[-1]
+    earlier = earlier_call([begun], begun.facts.at + 2 * SECOND, lambda _: lives, drain=600.0)
+    assert (earlier.ending.kind if earlier.ending is not None else None) == kind
+    assert (earlier.began, earlier.elsewhere) == (2.0, True)
+
+
+def test_the_outcome_of_an_attempt_before_says_nothing_of_one_that_runs() -> None:
+    log = Log()
+    log.begin("a")
+    log.end("a")
+    log.begin("a", attempt=2)
+    commits = log.commits[-3:]
+    assert earlier_call(commits, commits[-1].facts.at, lambda _: True, drain=600.0).ending is None
