@@ -131,3 +131,59 @@ async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
     second = await admitted(one, index, "first", session())
     assert index.on_late_cancel(attempt.scope, attempt.kin, attempt.caller_key)
     assert (first.call.has_left, second.call.has_left) == (True, False)
+
+
+async def lost(one: Bench, index: DuplicateIndex) -> None:
+    """Let a call end whose answer nobody gets."""
+    call = await admitted(one, index, "first", session())
+    call.begins(await one.recorder.begin(call.ask))
+    assert call.attempt is not None
+    ticket = one.recorder.end(call.attempt, succeeded(), AnswerFacts())
+    assert ticket is not None
+    await one.recorder.settle([ticket])
+    call.on_left()
+    index.over(call, ANSWER)
+
+
+async def test_an_answer_that_is_given_again_counts_as_delivered_unless_it_is_cancelled_right_behind(
+    one: Bench, index: DuplicateIndex
+) -> None:
+    await lost(one, index)
+    again = await admitted(one, index, "first", session())
+    assert again.unsent is not None
+    again.unsent.attempt.scope, again.unsent.attempt.caller_id = ("server", "one"), b"7"
+    again.on_delivered()
+    assert index.on_late_cancel(("server", "one"), "", again.unsent.attempt.caller_key)
+    once_more = await admitted(one, index, "first", session())
+    assert once_more.unsent is not None
+    once_more.on_delivered()
+    assert (await admitted(one, index, "first", session())).unsent is None
+
+
+async def joined(call: CallDriver, *, by: int) -> None:
+    """Wait until so many others wait for a call."""
+    async with asyncio.timeout(10):
+        while call.call.joiners != by:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0)
+
+
+async def test_a_call_that_waits_for_an_earlier_one_gets_its_answer_or_is_taken_back(
+    one: Bench, index: DuplicateIndex
+) -> None:
+    first = await admitted(one, index, "first", session(), key="one")
+    first.begins(await one.recorder.begin(first.ask))
+    async with asyncio.TaskGroup() as tasks:
+        waits = tasks.create_task(admitted(one, index, "first", session(), key="one"))
+        leaves = tasks.create_task(admitted(one, index, "first", session(), key="one"))
+        await joined(first, by=2)
+        leaves.cancel()
+        await joined(first, by=1)
+        assert first.attempt is not None
+        ticket = one.recorder.end(first.attempt, succeeded(), AnswerFacts())
+        assert ticket is not None
+        await one.recorder.settle([ticket])
+        index.over(first, ANSWER)
+    assert leaves.cancelled()
+    unsent = waits.result().unsent
+    assert unsent is not None
+    assert unsent.answer == ANSWER
