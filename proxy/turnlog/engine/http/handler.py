@@ -46,7 +46,6 @@ class Handler:
         commands: UpstreamSender,
         own: OwnPages,
     ) -> None:
-        self._settings = settings
         self._context = context
         self._routes = routes
         self._ways = {
@@ -191,13 +190,10 @@ class Handler:
             route = Route(APPLICATION, path, "", session, "")
             await self._own.relay(down, self._request(down.asked, agent, route), path, query)
         else:
-            detail = f"no upstream has the path {path!r}; the configured ones are {self._names}"
+            names = ", ".join(f"/{name}" for name in self._ways)
+            detail = f"no upstream has the path {path!r}; the configured ones are {names}"
             made = problem(404, "Not Found", detail, {})
             await self._refuse(down, Refused(RefusalReason.PATH, made, self._admission.shown(path)))
-
-    @property
-    def _names(self) -> str:
-        return ", ".join(f"/{name}" for name in self._settings.upstreams)
 
     def unread(self, status: int, detail: str) -> bytes:
         """Return a whole answer to a request that could not be read, or not be handled."""
@@ -258,14 +254,16 @@ class Handler:
         guarded = self._guarded(driver, down, agent, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
         # Cheaper than to wait for the first of two.
-        told: asyncio.Future[Outlived | None] = asyncio.get_running_loop().create_future()
-        task.add_done_callback(partial(_free, told))
-        carrier.guarded_by(Guard(task, agent, told))
+        answered: asyncio.Future[Outlived | None] = self._loop.create_future()
+        task.add_done_callback(partial(_free, answered))
+        carrier.guarded_by(Guard(task, agent, answered))
         driver.carrier = carrier
         try:
-            outlived = await told
-            if outlived is not None:
-                await self._tell(agent, exchange, outlived)
+            outlived = await answered
+            if outlived is not None:  # its time is over, while the call runs on
+                made, tickets = outlived
+                await self._context.recorder.settle(tickets)
+                await agent.replace(made, told(exchange.attempt, whole=True))
         finally:
             driver.on_left()
 
@@ -289,13 +287,6 @@ class Handler:
             if agent.has_answer and not driver.call.has_given_up:
                 driver.on_delivered()
             self._context.duplicate_index.over(driver, exchange.kept(agent.kept))
-
-    async def _tell(self, agent: GuardedAgent, exchange: Exchange, outlived: Outlived) -> None:
-        """Answer a caller whose time is over, while its call runs on."""
-        made, tickets = outlived
-        await self._context.recorder.settle(tickets)
-        attempt = exchange.attempt
-        await agent.replace(made, told(attempt, whole=True))
 
     async def _carried(
         self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content
@@ -351,11 +342,7 @@ class Handler:
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
         may_be_gone = down.has_ended
-        head = lines(made.headers) + told(attempt, whole=True)
-        if made.status in _BODILESS or down.method == "HEAD":
-            await down.bodiless(made.status, made.reason, head)
-        else:
-            await down.answer(made.status, made.reason, head, made.body)
+        await self._send(down, made, told(attempt, whole=True))
         if exchange.is_answered_here:
             for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
                 await asyncio.sleep(wait)
@@ -375,14 +362,16 @@ class Handler:
         finally:
             self._listening.discard(task)
 
-    async def _send(self, down: Downstream, made: OwnAnswer) -> None:
-        if down.method == "HEAD":
-            await down.bodiless(made.status, made.reason, lines(made.headers))
+    async def _send(self, down: Downstream, made: OwnAnswer, more: bytes = b"") -> None:
+        """Send an answer, with `more` lines in its head."""
+        head = lines(made.headers) + more
+        if made.status in _BODILESS or down.method == "HEAD":
+            await down.bodiless(made.status, made.reason, head)
         else:
-            await down.answer(made.status, made.reason, lines(made.headers), made.body)
+            await down.answer(made.status, made.reason, head, made.body)
 
 
-def _free(told: "asyncio.Future[Outlived | None]", _: object) -> None:
+def _free(answered: "asyncio.Future[Outlived | None]", _: object) -> None:
     """Free a caller whose call is over."""
-    if not told.done():
-        told.set_result(None)
+    if not answered.done():
+        answered.set_result(None)
