@@ -109,21 +109,21 @@ class Sessions:
         }
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._meant: dict[tuple[str | int, ...], SessionHint] = {}
+        self._hints: dict[tuple[str | int, ...], SessionHint] = {}
         self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
         """With when they were last met; those of late stand at the end."""
         self.replacements = Replacements()
         self._kin: dict[str, str] = {}
         """Whose each of them is, as far as credential and client name tell."""
 
-    def find(self, meant: SessionHint, client: Client) -> SessionRef:
-        """Return the session that is meant, a new one if need be."""
-        key, now = meant.key, self._clock.monotonic()
+    def find(self, hint: SessionHint, client: Client) -> SessionRef:
+        """Return the session of a call, a new one if need be."""
+        key, now = hint.key, self._clock.monotonic()
         known = self._refs.get(key)
-        if known is None or (meant.is_implicit and now - known[1] > IDLE_GAP):
-            ref = self._open(meant.identity, client, () if meant.is_implicit else (key,))
+        if known is None or (hint.is_implicit and now - known[1] > IDLE_GAP):
+            ref = self._open(hint.identity, client, () if hint.is_implicit else (key,))
             self._note_replaced(ref, key)
-            self._kin[key] = meant.kin
+            self._kin[key] = hint.kin
         else:
             ref = known[0]
             if self.replacements.lost:
@@ -151,10 +151,10 @@ class Sessions:
         That is the one it names, as in a call; else those of its credential and client name that
         were active of late, and are on disk.
         """
-        meant = self.meant(evidence)
-        if meant.identity.rung in _NAMING:
-            return [self.find(meant, client)]
-        kin, now = meant.kin, self._clock.monotonic()
+        hint = self.hint(evidence)
+        if hint.identity.rung in _NAMING:
+            return [self.find(hint, client)]
+        kin, now = hint.kin, self._clock.monotonic()
         found: list[SessionRef] = []
         for key, (ref, met) in reversed(self._refs.items()):
             if now - met > IDLE_GAP:
@@ -167,8 +167,8 @@ class Sessions:
         """Tell whether `_meta` may name a session or a turn."""
         return not self._telling_keys.isdisjoint(meta)
 
-    def meant(self, evidence: CallerEvidence) -> SessionHint:
-        """Climb the ladder, or remember what came of it where `_meta` has no say."""
+    def hint(self, evidence: CallerEvidence) -> SessionHint:
+        """Return which session some evidence means; it is remembered where `_meta` has no say."""
         if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
         key = (
@@ -182,12 +182,12 @@ class Sessions:
             evidence.client_name,
             evidence.connection,
         )
-        meant = self._meant.get(key)
-        if meant is None:
-            if len(self._meant) >= _IDENTITIES:
-                self._meant.clear()
-            meant = self._meant[key] = self._climb(evidence, ())
-        return meant
+        hint = self._hints.get(key)
+        if hint is None:
+            if len(self._hints) >= _IDENTITIES:
+                self._hints.clear()
+            hint = self._hints[key] = self._climb(evidence, ())
+        return hint
 
     def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionHint:
         identity, kin = self._recordable(identify(evidence, table)), _kin(evidence)
@@ -312,7 +312,7 @@ class Request:
         """Whether a JSON-RPC message has come with it: its path is that of an MCP endpoint."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
-        self._meant: tuple[str, str, SessionHint] | None = None
+        self._hint: tuple[str, str, SessionHint] | None = None
         """Which session the calls of a client with this name mean to this target, whose messages have
         no say."""
 
@@ -341,7 +341,7 @@ class Request:
 
     def joins(self, channel: LegacyStream) -> None:
         """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
-        self.channel, self._meant = channel, None
+        self.channel, self._hint = channel, None
         self.target = channel.target
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
@@ -471,7 +471,7 @@ class Request:
         there = names & self._text.keys()
         return {name.decode(): self._text[name] for name in there if self._text[name]}
 
-    def meant(
+    def session_hint(
         self,
         sessions: Sessions,
         names: frozenset[bytes],
@@ -487,13 +487,13 @@ class Request:
         called the same.
         """
         name, target = client.name or self.client_name, target or self.target
-        tells, known = bool(meta) and sessions.tells(meta), self._meant
+        tells, known = bool(meta) and sessions.tells(meta), self._hint
         if known is not None and known[:2] == (name, target) and not tells:
             return known[2]
-        meant = sessions.meant(self.evidence(meta, self.vendor_headers(names), name, target))
+        hint = sessions.hint(self.evidence(meta, self.vendor_headers(names), name, target))
         if not tells:
-            self._meant = name, target, meant
-        return meant
+            self._hint = name, target, hint
+        return hint
 
     def evidence(
         self,
