@@ -12,14 +12,17 @@ class Wakeup:
     # is reused, and can wake at once. To a task it is a future all the same: asyncio accepts every
     # object that has `_asyncio_future_blocking`.
 
-    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_context", "_loop", "_wake")
+    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_context", "_done", "_loop", "_wake")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
         self._loop = loop
-        self._wake: Callable[[Wakeup], object] | None = None
+        self._wake: Callable[[object], object] | None = None
         """Wakes the waiting task."""
         self._context: Context
+        # A task takes the result of a future of asyncio's own without entering a Python function.
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._done.set_result(None)
         self._cancelled = False
 
     def __await__(self) -> Generator["Wakeup", None, None]:
@@ -39,14 +42,14 @@ class Wakeup:
 
     def ring(self) -> None:
         """Wake the waiting task at once."""
-        # Only for the last step of a loop callback: while one task runs, no other can go on.
+        # Only from a callback of the loop: while one task runs, no other can go on.
         wake, self._wake = self._wake, None
         if wake is not None:
-            self._context.run(wake, self)
+            self._context.run(wake, self._done)
 
     # -- what a task asks of a future ----------------------------------------------------------
 
-    def add_done_callback(self, wake: Callable[["Wakeup"], object], *, context: Context) -> None:
+    def add_done_callback(self, wake: Callable[[object], object], *, context: Context) -> None:
         """Wake a task by `wake`."""
         self._wake, self._context = wake, context
 
