@@ -174,9 +174,9 @@ def _key_and_value(node: Node, step: Step) -> tuple[Node | None, Node | None]:
     return None, None
 
 
-def file_versions(files: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
+def file_versions(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
     """Return time, size and inode of each file, to detect changes; `None` for a missing one."""
-    return tuple(map(_version, files))
+    return [_version(file) for file in files]
 
 
 def _version(file: Path) -> tuple[int, int, int] | None:
