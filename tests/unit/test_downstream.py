@@ -111,6 +111,21 @@ async def test_a_body_of_unknown_length_is_chunked() -> None:
     )
 
 
+@pytest.mark.parametrize("raw", [CLOSING, OLD])
+@pytest.mark.parametrize("length", [None, 8])
+async def test_what_is_here_of_a_body_leaves_with_the_head(raw: bytes, length: int | None) -> None:
+    async def apart(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", length)
+        await down.write(b"one ")
+        await down.end(b"more")
+
+    async def together(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", length, b"one ")
+        await down.end(b"more")
+
+    assert await given(together, raw) == await given(apart, raw)
+
+
 async def test_a_body_of_known_length_is_not() -> None:
     async def handle(down: Downstream) -> None:
         await down.start(200, b"OK", b"", 7)

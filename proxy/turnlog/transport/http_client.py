@@ -164,6 +164,11 @@ class Connection(asyncio.Protocol):
         return data
 
     @property
+    def has_piece(self) -> bool:
+        """Whether something of the body is here that was not read."""
+        return self._body is not None and bool(self._body.pieces)
+
+    @property
     def at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
         body = self._body
@@ -452,6 +457,11 @@ class Answer(Protocol):
         ...
 
     @property
+    def has_piece(self) -> bool:
+        """Whether something of the body is here that was not read."""
+        ...
+
+    @property
     def at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
         ...
@@ -483,6 +493,11 @@ class HttpAnswer(Struct, eq=False):
     raw: Raw
     framing: Framing
     read: Callable[[], Coroutine[None, None, bytes]]
+
+    @property
+    def has_piece(self) -> bool:
+        """Whether something of the body is here that was not read."""
+        return self._connection.has_piece
 
     @property
     def at_end(self) -> bool:

@@ -588,8 +588,11 @@ class Downstream(Struct, eq=False):
         self.begun = self.finished = True
         await self.agent.drained()
 
-    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
-        """Write a head whose body follows: `length` bytes, or `None` where that is not known."""
+    async def start(
+        self, status: int, reason: bytes, lines: bytes, length: int | None, first: bytes = b""
+    ) -> None:
+        """Write a head whose body follows: `length` bytes, or `None` where that is not known; `first` is
+        what is here of it."""
         if length is not None:
             lines += b"\r\nContent-Length: %d" % length
         elif self.asked.version >= (1, 1):
@@ -597,7 +600,9 @@ class Downstream(Struct, eq=False):
             self._chunked = True
         else:
             self._until_close = True
-        self._write(self._head(status, reason, lines), is_start=True)
+        if first and self._chunked:
+            first = b"%x\r\n%b\r\n" % (len(first), first)
+        self._write(self._head(status, reason, lines) + first, is_start=True)
         self.begun = True
         await self.agent.drained()
 

@@ -39,6 +39,8 @@ class CommandReply:
     status = 0
     at_end = True
     """Whether all of the answer has been read: of each message it has."""
+    has_piece = False
+    """Whether something of a body is here: a command gives messages."""
     content: Message | None = None
     """What the body says that was read, if it was parsed already."""
 

@@ -96,20 +96,21 @@ class GuardedAgent:
         self._head, self._is_whole = (status, reason, lines), True
         await self._sent(self._down.bodiless(status, reason, lines))
 
-    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
-        """Send a head whose body follows."""
+    async def start(
+        self, status: int, reason: bytes, lines: bytes, length: int | None, first: bytes
+    ) -> None:
+        """Send a head whose body follows, and the `first` piece of that."""
         self._head = (status, reason, lines)
         named = {name.lower(): value for name, value in _headers(lines)}
         media = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
         is_plain = b"content-encoding" not in named and length is None
         self._is_stream = is_plain and media == _EVENTS
-        await self._sent(self._down.start(status, reason, lines, length))
+        self._note(first)
+        await self._sent(self._down.start(status, reason, lines, length, first))
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; wait while the agent reads slowly."""
-        self._end = (self._end + data[-_END_BYTES:])[-_END_BYTES:]
-        if self._keeps:
-            self._copy(data)
+        self._note(data)
         if not self.is_there:
             return
         try:
@@ -134,6 +135,11 @@ class GuardedAgent:
         """Write a whole answer in place of one that turnlog failed to make, if the agent hears it."""
         if self.is_there:
             self._down.fail(data)
+
+    def _note(self, data: bytes) -> None:
+        self._end = (self._end + data[-_END_BYTES:])[-_END_BYTES:]
+        if self._keeps:
+            self._copy(data)
 
     def _copy(self, data: bytes) -> None:
         self._size += len(data)
@@ -214,10 +220,21 @@ class ResponseBuffer(Struct, eq=False):
     def _tail(self) -> bytes:
         return self.respelling.finish() if self.respelling is not None else b""
 
-    async def start(self, status: int, reason: bytes, lines: bytes, length: int | None) -> None:
-        """Take the head of an answer whose body follows."""
+    async def start(
+        self,
+        status: int,
+        reason: bytes,
+        lines: bytes,
+        length: int | None,
+        *,
+        at_once: bool = True,
+    ) -> None:
+        """Take the head of an answer whose body follows: `at_once`, or with its first piece, which is here."""
         self._head = (status, reason, lines, length if self.respelling is None else None)
-        await self._flush()
+        if at_once:
+            await self._flush()
+        else:
+            self.left = self.gate is None
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; wait while the agent reads slowly."""
@@ -274,8 +291,7 @@ class ResponseBuffer(Struct, eq=False):
         self._head = None
         self._held.clear()
         self.left = True
-        await self._down.start(*head)
-        await self._down.write(held)
+        await self._down.start(*head, held)
 
 
 def _headers(lines: bytes) -> Headers:

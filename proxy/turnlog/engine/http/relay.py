@@ -313,10 +313,13 @@ class Relay(Struct, eq=False):
 
     # -- larger ones --------------------------------------------------------------------------
 
-    async def _start(self, length: int | None, *, whole: bool = False) -> None:
+    async def _start(
+        self, length: int | None, *, whole: bool = False, at_once: bool = True
+    ) -> None:
         """Write the head of an answer; `whole` where its outcome is recorded."""
-        said = told(self._watcher.attempt, whole=whole)
-        await self._out.start(self._answer.status, self._answer.reason, self._lines + said, length)
+        head = self._lines + told(self._watcher.attempt, whole=whole)
+        status, reason = self._answer.status, self._answer.reason
+        await self._out.start(status, reason, head, length, at_once=at_once)
 
     async def _flow(self) -> None:
         """Relay what is neither events nor small: chunk by chunk.
@@ -444,7 +447,8 @@ class Relay(Struct, eq=False):
     async def _stream(self) -> None:
         if self._watcher.attempt is not None:
             self._length = None  # a word of turnlog's may come to it
-        await self._start(self._length)
+        # What has come with the head leaves with it.
+        await self._start(self._length, at_once=not self._answer.has_piece)
         events = EventReader(self._keep)
         if not self._trusted:
             self._mask = OutcomeMask(in_events=True)
@@ -468,7 +472,8 @@ class Relay(Struct, eq=False):
     async def _finish_stream(self) -> None:
         self._partial += b"" if self._keeps_coded else self._left_over()
         attempt = self._watcher.attempt
-        if attempt is not None and not self._trusted and self._is_unsearched(b""):
+        is_unsearched = bool(self._head.codings) and (self._fails or self._gave_up)
+        if attempt is not None and not self._trusted and is_unsearched:
             attempt.marks.add(Flag.NOT_SEARCHED)
         await self._observed(self._watcher.ended)
         if self._decodes and (self._fails or self._gave_up):
@@ -682,6 +687,11 @@ class _PeekedAnswer:
         self.is_reachable = answer.is_reachable
         self._answer = answer
         self._first = first
+
+    @property
+    def has_piece(self) -> bool:
+        """Whether something of the body is here that was not read."""
+        return isinstance(self._first, bytes) and self._first != b""
 
     @property
     def at_end(self) -> bool:

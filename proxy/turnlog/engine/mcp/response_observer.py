@@ -592,6 +592,8 @@ class ResponseObserver:
 
     def ended(self) -> Sequence[Ticket]:
         """End a stream that came to its end; calls without a response may be resumed."""
+        if not (self.attempts or self.awaited or self.listens):
+            return ()  # all that was asked is answered
         self._on_all_read()
         listening, lost = self._listening, ErrorKind.CONNECTION_LOST
         failure = Failure(lost, self.progress.phase, "no response before its end")
