@@ -6,7 +6,7 @@ answers on another stream of the same protocol session, further legs, the end of
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -214,40 +214,27 @@ class CallRegistry:
 
     def take(self, scope: Scope, attempt: Attempt) -> bool:
         """Remove a call whose own stream has ended; false where it has not, or it was answered."""
-        for key, waiting in self._detached.items():
-            left = [each for each in waiting if each[0] is not attempt]
-            if key[0] == scope and len(left) < len(waiting):
-                waiting[:] = left
-                if not left:
-                    del self._detached[key]
-                self.remove(*key, attempt)
-                return True
-        return False
+        return bool(self._taken(lambda its, each, _: its == scope and each is attempt))
 
     def overdue(self, now: int) -> list[Attempt]:
         """Return the detached calls that nobody resumed in time, and remove them."""
-        late: list[Attempt] = []
-        for key, waiting in list(self._detached.items()):
-            kept: list[tuple[Attempt, int]] = []
-            for attempt, deadline in waiting:
-                if deadline > now:
-                    kept.append((attempt, deadline))
-                else:
-                    self.remove(*key, attempt)
-                    late.append(attempt)
-            if kept:
-                self._detached[key] = kept
-            else:
-                del self._detached[key]
-        return late
+        return self._taken(lambda _, __, deadline: deadline <= now)
 
     def detached(self, scope: Scope) -> list[Attempt]:
         """Return the calls of a scope whose own exchange has ended, and remove them."""
+        return self._taken(lambda its, _, __: its == scope)
+
+    def _taken(self, is_wanted: Callable[[Scope, Attempt, int], bool]) -> list[Attempt]:
+        """Remove and return detached calls, chosen by scope, attempt and deadline."""
         taken: list[Attempt] = []
-        for key in [key for key in self._detached if key[0] == scope]:
-            for attempt, _ in self._detached.pop(key):
-                self.remove(*key, attempt)
-                taken.append(attempt)
+        for (scope, id_key), waiting in list(self._detached.items()):
+            wanted = [attempt for attempt, until in waiting if is_wanted(scope, attempt, until)]
+            for attempt in wanted:
+                self.remove(scope, id_key, attempt)
+            waiting[:] = [each for each in waiting if each[0] not in wanted]
+            if not waiting:
+                del self._detached[scope, id_key]
+            taken += wanted
         return taken
 
     def everything_detached(self) -> list[Attempt]:

@@ -164,15 +164,18 @@ def progress_token(message: Message | Outline) -> str:
 
 def wanted_progress(message: Message) -> bytes:
     """Return the token, as JSON, with which a request asks for its progress; empty for none."""
-    meta = load(_Params, message.params).meta if message.params else Raw()
-    return bytes(members(meta).get("progressToken", b"")) if meta else b""
+    return bytes(_meta_of(message).get("progressToken", b""))
 
 
 def subscription(message: Message) -> str:
     """Return the `id_key` of the `subscriptions/listen` that a notification belongs to, or nothing."""
-    meta = load(_Params, message.params).meta if message.params else Raw()
-    raw = bytes(members(meta).get(SUBSCRIPTION_KEY, b"")) if meta else b""
+    raw = bytes(_meta_of(message).get(SUBSCRIPTION_KEY, b""))
     return id_key(raw) if raw else ""
+
+
+def _meta_of(message: Message) -> dict[str, Raw]:
+    meta = load(_Params, message.params).meta if message.params else Raw()
+    return members(meta) if meta else {}
 
 
 def read_call(params: Raw) -> ToolCall:

@@ -26,6 +26,7 @@ from turnlog.wire.jsonrpc import Message
 from turnlog.wire.tool_result import CallAnswer, read_task_poll
 
 _NOT_KEPT: Final = b"{}"
+_OF_ATTEMPTS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
 class Continuations(Struct, frozen=True):
@@ -93,14 +94,8 @@ class Continuations(Struct, frozen=True):
 
     def resumed(self, link: bytes) -> Attempt | None:
         """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
-        try:
-            with self.context.store.view() as view:
-                note = view.linked(link)
-                commits = view.call(note.facts.call) if note is not None else []
-        except StoreError as error:
-            self.context.log.emit(StoreFailed(reason=str(error)))
-            return None
-        its = [each for each in commits if _same_leg(each, note) and _same_attempt(each, note)]
+        found, leg = self._linked(link)
+        its = [each for each in leg if found and each.facts.attempt == found.facts.attempt]
         if not its or its[0].facts.kind is not CommitKind.INTENT or not lacks_answer(its):
             return None
         attempt = self._rebuilt(its[0], its[-1])
@@ -128,18 +123,24 @@ class Continuations(Struct, frozen=True):
 
     def _stored(self, link: bytes) -> Attempt | None:
         """Rebuild a parked attempt of an earlier process from the log."""
+        _, leg = self._linked(link)
+        # It waits, or was given up because time passed.
+        if not leg or not (leg[-1].facts.status.parked or Flag.EXPIRED in leg[-1].facts.flags):
+            return None
+        return self._rebuilt(leg[0], leg[-1])
+
+    def _linked(self, link: bytes) -> tuple[Commit | None, list[Commit]]:
+        """Return the commit with a link, and the intents and outcomes of its leg; nothing where there is none."""
         try:
             with self.context.store.view() as view:
-                outcome = view.linked(link)
-                commits = view.call(outcome.facts.call) if outcome is not None else []
+                found = view.linked(link)
+                commits = view.call(found.facts.call) if found is not None else []
         except StoreError as error:
             # The call goes on as one of its own.
             self.context.log.emit(StoreFailed(reason=str(error)))
-            return None
-        legs = [commit for commit in commits if _same_leg(commit, outcome)]
-        if not legs or not _still_waits(legs[-1]):
-            return None
-        return self._rebuilt(legs[0], legs[-1])
+            return None, []
+        of_leg = [each for each in commits if found and each.facts.leg == found.facts.leg]
+        return found, [each for each in of_leg if each.facts.kind in _OF_ATTEMPTS]
 
     def _rebuilt(self, intent: Commit, outcome: Commit) -> Attempt:
         facts, link = intent.facts, intent.link
@@ -172,20 +173,3 @@ def _standing(provenance: str) -> PinStatus:
     # A newer turnlog may have written a word that this one does not know.
     known = provenance in set(Provenance)
     return PinStatus(Provenance(provenance)) if known else UNVERIFIED
-
-
-def _still_waits(last: Commit) -> bool:
-    """Tell whether a leg may be gone on with: it waits, or was given up because time passed."""
-    return last.facts.status.parked or Flag.EXPIRED in last.facts.flags
-
-
-def _same_attempt(commit: Commit, other: Commit | None) -> bool:
-    return other is not None and commit.facts.attempt == other.facts.attempt
-
-
-def _same_leg(commit: Commit, outcome: Commit | None) -> bool:
-    return (
-        outcome is not None
-        and commit.facts.leg == outcome.facts.leg
-        and commit.facts.kind in {CommitKind.INTENT, CommitKind.OUTCOME}
-    )
