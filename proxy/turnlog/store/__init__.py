@@ -1,1 +1,1 @@
-"""Where commits are kept: the contract in `base`, the engine in `lmdb`."""
+"""The store of commits: opened by `lmdb`, read through `read.view`, described by `base`."""

@@ -1,4 +1,4 @@
-"""What goes into a store and what comes out of it: drafts, tickets, filters, rows and errors.
+"""Data and errors of the store: drafts, tickets, filters, rows.
 
 Writing: `submit` a `Draft`, keep the `Ticket`, `await ticket.done()` where the disk must be
 waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
@@ -97,7 +97,7 @@ class SessionRef(Struct, kw_only=True, eq=False):
 
 
 class Gone(StrEnum):
-    """Why content cannot be read any more: the only words for it."""
+    """The reasons why content cannot be read any more, in the words of the API."""
 
     TRIMMED = "trimmed"
     """To make room."""

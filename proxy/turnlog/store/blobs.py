@@ -63,7 +63,7 @@ _SMALL = 1 << 20
 """Bytes of a bucket that is looked at from end to end whenever it is opened: some 25 ms."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
 _GONE = "gone-"
-"""What a bucket's name begins with while it is removed."""
+"""Prefix of a bucket's name while it is removed."""
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
 
 
@@ -128,7 +128,7 @@ class Bucket(Struct, frozen=True, order=True):
 
 
 class _Place(Struct, frozen=True, array_like=True, gc=False):
-    """Where a blob lies: its bucket, and its number there; and the marks it has."""
+    """The location of a blob (its bucket, its number there) and its marks."""
 
     span: int
     bucket: int

@@ -32,9 +32,9 @@ _SLOTS: Final = b"redo"
 """The table whose value held the slots. A plain record takes its name in a converted log: release
 0.2 cannot open that, whatever it believes of the folder."""
 _MARK: Final = b"redo mark"
-"""What the value begins with."""
+"""First bytes of the value."""
 _OFFSET: Final = b"redo offset"
-"""Where it lies in the file."""
+"""Offset of the value in the file."""
 _SLOT: Final = 512 << 10
 """Bytes of a slot."""
 _HEADER: Final = struct.Struct(">8s36sII")

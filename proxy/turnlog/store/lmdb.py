@@ -31,8 +31,8 @@ from turnlog.store.log.tables import (
     read_edges,
     read_number,
 )
-from turnlog.store.log.translate_errors import FAILURES, explained, translated
-from turnlog.store.read.snapshot import Snapshot, TailCache
+from turnlog.store.log.translate_errors import translated
+from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
 from turnlog.store.write.pending_append import PendingAppend
@@ -71,7 +71,7 @@ class LmdbStore:
         epoch: int,
         recovered: list[Commit],
     ) -> None:
-        """`key` is the store's own secret; `recovered` are the commits that opening wrote."""
+        """`key` is the store's own secret."""
         self._data = data
         self._env = env
         self._tables = tables
@@ -88,8 +88,11 @@ class LmdbStore:
         self._tails = TailCache(engine.tail)
         self._gone: StoreError | None = None
         """Why the store's file is not at its place, as last looked at by `down`."""
-        self._recovered = recovered
-        self._epochs = engine.dead_epochs
+        self.recovered = recovered
+        """The outcomes that opening wrote for attempts that can never be finished.
+
+        Those of parked legs whose time had passed carry `Flag.EXPIRED`.
+        """
 
     @classmethod
     def open(
@@ -170,17 +173,9 @@ class LmdbStore:
         return store
 
     @property
-    def recovered(self) -> list[Commit]:
-        """The outcomes that opening wrote for attempts that can never be finished.
-
-        Those of parked legs whose time had passed carry `Flag.EXPIRED`.
-        """
-        return self._recovered
-
-    @property
     def recovered_epochs(self) -> int:
         """How many writers had died whose attempts opening, or the last `recover`, closed."""
-        return self._epochs
+        return self._engine.dead_epochs
 
     @property
     def down(self) -> str:
@@ -231,11 +226,7 @@ class LmdbStore:
 
     def view(self) -> View:
         """Open a snapshot."""
-        try:  # guarded calls ask for views: what `translated` does, for a tenth of the time
-            snapshot = Snapshot(self._env, self._tables, self._tails)
-        except FAILURES as error:
-            raise explained("read", self._data, error) from error
-        return View(snapshot, self._data, self._blobs)
+        return View(self._data, self._env, self._tables, self._tails, self._blobs)
 
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""
@@ -249,9 +240,7 @@ class LmdbStore:
 
     async def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died; return the outcomes written."""
-        commits = await self._writer.run(self._engine.recover)
-        self._epochs = self._engine.dead_epochs
-        return commits
+        return await self._writer.run(self._engine.recover)
 
     async def expire(self, now: int) -> list[Commit]:
         """Close the parked legs whose `Facts.expires` passed at `now`; return the outcomes."""
@@ -297,9 +286,7 @@ class LmdbReader:
 
     def view(self) -> View:
         """Open a snapshot."""
-        with translated("read", self._data):
-            snapshot = Snapshot(self._env, self._tables, self._tails)
-        return View(snapshot, self._data, self._blobs)
+        return View(self._data, self._env, self._tables, self._tails, self._blobs)
 
     def problems(self) -> list[str]:
         """Return the flaws of the log's file, without reading it through LMDB."""

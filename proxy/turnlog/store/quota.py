@@ -16,7 +16,7 @@ STATES_EVERY = 16 << 20
 _MEASURE_EVERY = 256 << 10
 """Bytes that may be written before the disk is looked at again, where there is little room."""
 _SHARE = 256
-"""Of the room that is left, what may be written before."""
+"""Part of the remaining space that may be written before the next look."""
 
 
 def reserve_of(limit: int, disk: int) -> int:
@@ -89,7 +89,7 @@ class Quota:
         self._unlooked += count
 
     def doubt(self) -> None:
-        """Have the disk measured before the next intent, because a write failed."""
+        """Discard the last measurement, because a write failed: the next intent makes a new one."""
         with self._measuring:
             self.spare = 0
             self._unmade = self._every

@@ -20,23 +20,23 @@ from msgspec import Struct
 from turnlog.core import ids
 
 MOST_BYTES: Final = 1 << 20
-"""Of one state, packed; a larger one is not saved."""
+"""Bytes of one compressed state; a larger one is not saved."""
 MOST_OF_ALL: Final = 64 << 20
 """Bytes of the disk that all of a folder's states take."""
 _BLOCK: Final = 4096
 _PARTS: Final = 16
-"""Of what may be there; so much is saved before the folder is looked at again."""
+"""The folder is measured again after this part of its limit was saved."""
 _HASH_BYTES: Final = 8
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
 _PACKED_LIGHTLY: Final = 1
 
 
 class Saved(Struct, frozen=True):
-    """That there is a state of a session after a commit."""
+    """A saved state of a session, after one commit."""
 
     seq: int
     start: bytes
-    """How the hash of that commit begins."""
+    """First bytes of that commit's hash."""
     path: Path
 
     def fits(self, commit_hash: bytes) -> bool:

@@ -48,12 +48,12 @@ def flaws(txn: Txn, tables: Tables) -> Iterator[Flaw]:
 
 
 class _Walk:
-    """What the blocks so far have shown."""
+    """State of a walk over the blocks, in order of position."""
 
     def __init__(self) -> None:
         self.last = 0
         self.first = 1
-        """Of the block before."""
+        """Position of the first record of the block before."""
         self.before = NONE
         self.sound = True
         """Whether `before` can be relied on."""

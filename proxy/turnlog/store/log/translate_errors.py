@@ -41,14 +41,14 @@ _ADVICE = {
     ENOLCK: "the file system cannot lock files: name a folder on a local disk with --data",
     EOPNOTSUPP: "the file system lacks what a store needs: name a folder on a local disk with --data",
 }
-"""What to do, by the number of the system's error."""
+"""Advice by error number of the system."""
 _FULL = 1 << 20
 """Bytes: with less free space than this, a short write means a full disk."""
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, struct.error)
-"""What reading records or indexes raises whose bytes are not as they were written."""
+"""Errors from reading damaged records or indexes."""
 _NO_STORE = (lmdb.VersionMismatchError, lmdb.InvalidError, lmdb.CorruptedError)
 FAILURES = (OSError, lmdb.Error, *_DAMAGE)
-"""What using a store raises that is no bug; callers get a `StoreError` instead."""
+"""Errors of using a store that are no bugs; callers get a `StoreError` instead."""
 
 
 @contextmanager

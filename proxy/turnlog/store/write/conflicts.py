@@ -1,4 +1,4 @@
-"""Whether a draft can be stored as it is. Pure.
+"""Checks of whether a draft can be stored as it is. Pure.
 
 An outcome comes late when its attempt was closed before the answer came: its number is taken. A
 note or a claim is refused when its writer has not seen the newest commit that it speaks of.
