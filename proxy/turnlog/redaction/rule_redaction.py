@@ -5,14 +5,13 @@ results, and servers repeat structured content as text.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, Union, cast
 
 import msgspec
 from msgspec import Struct
 
-from turnlog.rules.expression import ExpressionInput, ValuePath, try_locate
+from turnlog.rules.expression import ExpressionInput, ValuePath, root_member, try_locate
 
 from .redact import Redacted
 from .values import PLACEHOLDER
@@ -22,8 +21,6 @@ SHORTEST: Final = 4
 SHORTEST_NUMBER: Final = 6
 MAX_TEXTS: Final = 1000
 """Number of texts that are searched for; with more all content is redacted."""
-_ROOT: Final = re.compile(r"""\$(?:\.|\[['"])(args|result|status)(?:['"]\])?(?![\w'",])""")
-"""Matches expressions that certainly select on one side only."""
 _ALL: Final = b'"' + PLACEHOLDER.encode() + b'"'
 _encode = msgspec.json.Encoder().encode
 
@@ -42,8 +39,7 @@ class RuleSecrets(Struct, frozen=True):
 
     def may_select_in(self, side: Side) -> bool:
         """Return whether an expression may select something on a side of the call."""
-        found = (_ROOT.match(text) for text in self.expressions)
-        return any(match is None or match[1] == side for match in found)
+        return any(root_member(text) in ("", side) for text in self.expressions)
 
 
 def select_secrets(expressions: Sequence[str], values: ExpressionInput) -> RuleSecrets:

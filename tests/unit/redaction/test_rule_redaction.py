@@ -83,6 +83,7 @@ def test_texts_below_a_selected_value_are_redacted_as_well() -> None:
         ("$.*", "result", ALL),
         ("$.result.a", "args", None),
         ("$['result']", "args", None),
+        ("$[ 'result' ]", "args", None),
         ("$.args.a", "result", None),
     ],
 )
