@@ -30,7 +30,7 @@ async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_n
             client.sendall(b"cancel")
             # As in a process that was stopped: the time is over.
             if way == "callback":
-                Unread(moment=0).after(said)
+                Unread(moment=0).after(b"call", said)
                 await done.wait()
             else:
                 await all_read(moment=0)
@@ -42,18 +42,32 @@ async def test_what_is_added_while_something_waits_is_called_behind_it() -> None
     order: list[int] = []
     done = asyncio.Event()
     unread = Unread(moment=0)
-    unread.after(lambda: order.append(1))
-    unread.after(lambda: order.append(2))
-    unread.after(done.set)
+    unread.after(b"a", lambda: order.append(1))
+    unread.after(b"b", lambda: order.append(2))
+    unread.after(b"c", done.set)
     await done.wait()
     assert order == [1, 2]
+
+
+async def test_only_the_last_callback_of_a_call_is_called_and_none_of_a_discarded_one() -> None:
+    order: list[str] = []
+    done = asyncio.Event()
+    unread = Unread(moment=0)
+    unread.after(b"again", lambda: order.append("first"))
+    unread.after(b"gone", lambda: order.append("gone"))
+    unread.after(b"again", lambda: order.append("second"))
+    unread.discard(b"gone")
+    unread.discard(b"never there")
+    unread.after(b"end", done.set)
+    await done.wait()
+    assert order == ["second"]
 
 
 async def test_at_the_end_nothing_is_waited_for() -> None:
     order: list[int] = []
     unread = Unread()
     for number in range(3):
-        unread.after(partial(order.append, number))
+        unread.after(b"%d" % number, partial(order.append, number))
     unread.flush()
     unread.flush()
     assert order == [0, 1, 2]

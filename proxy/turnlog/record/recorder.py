@@ -6,7 +6,7 @@ disk, await the ticket that `begin` and `end` leave behind.
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -111,8 +111,6 @@ class Recorder:
         """Whether `store.full` was said and is still true."""
         self._loops = LoopDetector()
         self._unread = Unread()
-        self._arrived: dict[bytes, Callable[[], None]] = {}
-        """By call, what writes that its answer was delivered, once all that its caller sent before is read."""
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
@@ -210,22 +208,15 @@ class Recorder:
         # among it, and if this process is stopped in between, others would take the answer as delivered.
         if kind is _DELIVERED:
             note = partial(self._note, kind, session, on, follows, links)
-            self._arrived[on.call] = note
-            self._unread.after(partial(self._on_read, on.call, note))
+            self._unread.after(on.call, note)
             return
         if kind is _ABANDONED:
-            self._arrived.pop(on.call, None)
+            self._unread.discard(on.call)
         self._note(kind, session, on, follows, links)
 
     def flush(self) -> None:
         """Write the notes that wait for unread data: nothing more is read."""
         self._unread.flush()
-
-    def _on_read(self, call: bytes, note: Callable[[], None]) -> None:
-        # Where another one is there, the answer was given again after its caller had given it up.
-        if self._arrived.get(call) is note:
-            del self._arrived[call]
-            note()
 
     def _note(
         self,

@@ -18,7 +18,7 @@ async def all_read(moment: float = MOMENT) -> None:
 
 
 class Unread:
-    """Callbacks that wait until what lay unread when they were added has been read.
+    """Callbacks, by call, that wait until what lay unread when they were added has been read.
 
     Time alone does not tell that: a process that was stopped finds its timers over before it has
     read anything. So the loop goes round several times behind the timer.
@@ -26,31 +26,39 @@ class Unread:
 
     def __init__(self, moment: float = MOMENT) -> None:
         self._moment = moment
-        self._waiting: list[Callable[[], object]] = []
-        self._reading: list[Callable[[], object]] = []
+        self._waiting: dict[bytes, Callable[[], object]] = {}
+        self._reading: dict[bytes, Callable[[], object]] = {}
         """Those whose time has begun."""
+        self._is_timed = False
 
-    def after(self, then: Callable[[], object]) -> None:
-        """Call `then` when all that is unread now has been read."""
-        self._waiting.append(then)
-        if not self._reading:
+    def after(self, call: bytes, then: Callable[[], object]) -> None:
+        """Call `then` when all that is unread now has been read, in place of what waits for this call."""
+        self.discard(call)
+        self._waiting[call] = then
+        if not self._is_timed:
             self._begin()
+
+    def discard(self, call: bytes) -> None:
+        """Remove what waits for a call, if anything."""
+        self._waiting.pop(call, None)
+        self._reading.pop(call, None)
 
     def flush(self) -> None:
         """Call everything that waits, at once: nothing more is read."""
         for waiting in (self._reading, self._waiting):
             while waiting:
-                waiting.pop(0)()
+                waiting.pop(next(iter(waiting)))()
 
     def _begin(self) -> None:
-        self._reading, self._waiting = self._waiting, []
-        if self._reading:
+        self._reading, self._waiting = self._waiting, {}
+        self._is_timed = bool(self._reading)
+        if self._is_timed:
             asyncio.get_running_loop().call_later(self._moment, self._pass, _PASSES)
 
     def _pass(self, left: int) -> None:
         if left:
             asyncio.get_running_loop().call_soon(self._pass, left - 1)
             return
-        for then in self._reading:
+        for then in list(self._reading.values()):
             then()
         self._begin()
