@@ -1,4 +1,4 @@
-"""Who asks: what a request tells before its body, the session of a call, and the client behind a connection."""
+"""The caller of a request: what its head says, the session of its calls, and the client behind the connection."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -46,7 +46,7 @@ _NAMING: Final = frozenset({Rung.EXPLICIT, Rung.VENDOR})
 
 
 class Client(Struct, frozen=True):
-    """What a client said of itself at `initialize`, and what was negotiated."""
+    """A client as it described itself at `initialize`, and the revision that was agreed."""
 
     name: str = ""
     version: str = ""
@@ -68,7 +68,7 @@ class SessionHint(Struct, frozen=True):
     key: str
     """Its alias; of an implicit one, what all calls in it have in common."""
     kin: str
-    """What agents of one credential and client name have in common; empty for neither."""
+    """The same for all agents of one credential and client name; empty for neither."""
     is_implicit: bool
 
 
@@ -135,7 +135,7 @@ class Sessions:
         return ref
 
     def begun(self, caller: Hashable, session: str) -> SessionStart:
-        """Take in that a caller has begun the protocol session with this alias by `initialize`."""
+        """Return whether the protocol session that a caller has begun by `initialize` replaces a lost one."""
         return self.replacements.on_initialized(caller, session, self._clock.monotonic() / 1e9)
 
     def _note_replaced(self, ref: SessionRef, key: str) -> None:
@@ -164,7 +164,7 @@ class Sessions:
         return found
 
     def tells(self, meta: Mapping[str, bytes]) -> bool:
-        """Tell whether `_meta` may name a session or a turn."""
+        """Return whether `_meta` may name a session or a turn."""
         return not self._telling_keys.isdisjoint(meta)
 
     def hint(self, evidence: CallerEvidence) -> SessionHint:
@@ -233,7 +233,7 @@ def _kin(evidence: CallerEvidence) -> str:
 
 
 class Clients:
-    """What clients said at `initialize`, by protocol session or connection."""
+    """Clients by protocol session or connection, as they described themselves at `initialize`."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Scope, Client] = OrderedDict()

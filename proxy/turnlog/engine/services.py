@@ -150,7 +150,7 @@ def end(context: Context, attempts: list[Attempt], kind: ErrorKind) -> None:
 
 
 async def _watch_lock(context: Context) -> None:
-    """Say which pins are in force, and notice when they change."""
+    """Log which pins are in force, and again when they change."""
     if context.pins.lock.servers:
         context.log.emit(context.pins.loaded())
     await context.definition_writer.watch()

@@ -1,4 +1,4 @@
-"""Find the call that a later leg belongs to: more input for it, or the end of its task.
+"""Matches a later leg with its call: more input for it, or the end of its task.
 
 A leg is recognised by what only its call can bring: the `requestState` it was handed, the id of
 its task, or, where there is no state, the same tool and arguments with `inputResponses`. Keys are

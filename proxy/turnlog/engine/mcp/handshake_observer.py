@@ -1,4 +1,4 @@
-"""What goes by beside calls, and is read for what it says of them: handshakes and lists of tools."""
+"""Answers to requests that are no calls: handshakes and lists of tools."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -59,7 +59,7 @@ class LegacyStreams:
         """By server and endpoint."""
 
     def open(self, server: str, endpoint: str, target: str = "") -> LegacyStream:
-        """Take in a stream that has named its endpoint; of several with one endpoint the last counts."""
+        """Register a stream that has named its endpoint; of several with one endpoint the last counts."""
         channel = LegacyStream(server, endpoint, target)
         self.by_endpoint[server, endpoint] = channel
         return channel

@@ -22,7 +22,7 @@ _ENDPOINT: Final = "endpoint"
 
 
 class Listening:
-    """What an exchange that asks for nothing knows of that, whether it is such a stream or not."""
+    """The answers to a GET that asks for nothing, where it may be such a stream."""
 
     def __init__(self, context: Context, request: Request, end: EndAttempt) -> None:
         self._context = context
@@ -41,7 +41,7 @@ class Listening:
         return self._channel is not None
 
     def begins(self, event: Event) -> bool:
-        """Take in an event; tell whether it is the first one of such a stream."""
+        """Return whether an event is the first one of such a stream, and register that then."""
         first, self.spoken = not self.spoken, True
         if not first or event.type != _ENDPOINT:
             return False

@@ -153,7 +153,7 @@ class McpExchange(ResponseObserver):
         return not _UNSURE.isdisjoint(message.flags) or not self._whole or self._size > SCAN_LIMIT
 
     async def _on_cancel(self, key: str) -> None:
-        """Take in a cancel for the id with this key."""
+        """Cancel the call with this key of its id."""
         if not self._is_for_a_call(key) and not self._request.is_piped:
             # It may have been read before its call, which came on another connection.
             await all_read()
@@ -172,7 +172,7 @@ class McpExchange(ResponseObserver):
         return known is not None or self._context.duplicate_index.on_late_cancel(scope, kin, key)
 
     def _notice(self, message: Message) -> None:
-        """Take in what is no call: it may be about one."""
+        """Note a message that is no call: it may be about one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if message.kind in {Kind.RESPONSE, Kind.ERROR}:
             calls.told(scope, id_key(message.id), kin)
@@ -392,7 +392,7 @@ class McpExchange(ResponseObserver):
     # -- another attempt -------------------------------------------------------------------
 
     def repeatable(self, content: Content) -> bool:
-        """Tell whether the same message can be sent again under another id."""
+        """Return whether the same message can be sent again under another id."""
         if self.attempt is None or not isinstance(content, bytes) or self._request.is_sealed:
             return False
         return with_id(content, b"0") is not None

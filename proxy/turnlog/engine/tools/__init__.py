@@ -1,1 +1,1 @@
-"""What is known of tools: definitions, pins, effects."""
+"""Tools: definitions, pins, effects."""

@@ -1,4 +1,4 @@
-"""What is known of tools before a call of one is looked at: what was listed, and what rules come to."""
+"""Tools as they were listed, and what rules come to for their calls."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _LISTINGS: Final = 4096
 
 
 class Learned(Struct, frozen=True):
-    """What a page said that was not known: how many tools are new, how many differ."""
+    """The news in one page of a list: how many tools are new, how many differ."""
 
     added: int
     changed: int
@@ -41,7 +41,7 @@ class Learned(Struct, frozen=True):
 
 
 class ToolListing:
-    """What one credential was listed, and the listing under way."""
+    """The tools that one credential was listed, and the listing under way."""
 
     def __init__(self) -> None:
         self.known: dict[str, Definition] = {}
@@ -52,7 +52,7 @@ class ToolListing:
         """Whether the first page of the list under way was seen."""
 
     def take(self, page: ToolPage, *, first: bool) -> Learned:
-        """Take in a page; return what it said that was not known."""
+        """Add a page; return what is new in it."""
         added = len(page.definitions.keys() - self.known.keys())
         changed = sum(
             self.known[name].digest != definition.digest
@@ -80,7 +80,7 @@ class ToolListing:
 
 
 class ToolListings:
-    """What each target said of its tools. A tool nobody listed is simply not known."""
+    """Lists of tools by target. A tool that nobody listed is not known."""
 
     def __init__(self) -> None:
         self._listings: OrderedDict[tuple[str, str], ToolListing] = OrderedDict()
@@ -88,7 +88,7 @@ class ToolListings:
         """How often something was learnt or forgotten."""
 
     def learn(self, target: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
-        """Take in one page of a `tools/list` answer; return what it said that was not known.
+        """Add one page of a `tools/list` answer; return what is new in it.
 
         A listing counts page by page, and once it is complete what it lacks is gone.
         """
@@ -112,7 +112,7 @@ class ToolListings:
         return listing.known.get(tool) if listing is not None else None
 
     def lacks(self, target: str, credential: str, tool: str) -> bool:
-        """Tell whether a complete listing is known, and this tool is not in it."""
+        """Return whether a complete listing is known, and this tool is not in it."""
         listing = self._listings.get((target, credential))
         return listing is not None and listing.complete and tool not in listing.known
 
