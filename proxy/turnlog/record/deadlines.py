@@ -153,8 +153,8 @@ class Progress(Struct, eq=False):
     """Its time limits; `None` where it has none."""
     time_out: Callable[[Failure], bool] | None = None
     """Returns whether the attempt runs on although its caller's time is over; `None` where it may not."""
-    late: LateReader | None = None
-    """Reads the late answers of a command: those to requests that were given up."""
+    late: Callable[[], LateReader | None] | None = None
+    """Returns what reads the late answers of a command: those to requests that were given up."""
 
     @property
     def may_outlive(self) -> bool:

@@ -158,7 +158,8 @@ class PendingRequests:
 
     def keep_late(self, one: OpenRequest) -> None:
         """Remember the reader of a late answer to a request that is given up."""
-        if one.reply is None or (reader := one.reply.progress.late) is None:
+        late = one.reply.progress.late if one.reply is not None else None
+        if late is None or (reader := late()) is None:
             return
         self._late[id_key(one.raw_id)] = (reader, id_key(one.own_id))
         if len(self._late) > _UNAWAITED:

@@ -287,9 +287,16 @@ class Multiplexer:
                 assert_never(content)
 
     def _on_answers(self, answers: Sequence[tuple[Message, bytes]], line: bytes) -> None:
-        self._on_answer([id_key(message.id) for message, _ in answers], line, None)
+        """Send a batch of responses, as it came, to the client that asked."""
+        taken = [self._take(id_key(message.id)) for message, _ in answers]
+        one = next((one for one in taken if one is not None and one.reply is not None), None)
+        self._on_answer(one, line, None)
         for message, text in answers:
             self._pending.take_late(message, text)
+
+    def _take(self, key: str) -> OpenRequest | None:
+        """Remove the request that an answer with this id is for."""
+        return self._pending.take(meant_key(key, self._pending.has))
 
     def _on_stray(self, line: bytes) -> None:
         """Flag and log a line that is no message: something else in the server writes to its stdout."""
@@ -304,9 +311,9 @@ class Multiplexer:
             case Kind.ERROR if message.id in (b"", b"null"):
                 # It answers the only request there is (JSON-RPC 2.0 section 5.1).
                 keys = [id_key(one.raw_id) for one in self._pending if one.reply is not None]
-                self._on_answer(keys if len(keys) == 1 else (), line, message)
+                self._on_answer(self._take(keys[0]) if len(keys) == 1 else None, line, message)
             case Kind.RESPONSE | Kind.ERROR:
-                self._on_answer((id_key(message.id),), line, message)
+                self._on_answer(self._take(id_key(message.id)), line, message)
                 self._pending.take_late(message, line)
             case Kind.REQUEST:
                 self._on_question(message, line)
@@ -315,11 +322,8 @@ class Multiplexer:
             case _:
                 assert_never(message.kind)
 
-    def _on_answer(self, keys: Sequence[str], line: bytes, message: Message | None) -> None:
+    def _on_answer(self, one: OpenRequest | None, line: bytes, message: Message | None) -> None:
         """Send a response to the client that asked; `message` is what it says, unless it is a batch."""
-        meant = [meant_key(key, self._pending.has) for key in keys]
-        answered = [one for key in meant if (one := self._pending.take(key)) is not None]
-        one = next((one for one in answered if one.reply is not None), None)
         if one is None or one.reply is None:
             return
         if self.renames and message is not None and (renamed := with_id(line, one.own_id)):

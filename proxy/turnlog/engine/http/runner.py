@@ -332,7 +332,7 @@ class HttpCarrier(Struct, eq=False):
         if attempt is not None and attempt.ask.key_sent:
             head += self._key(attempt.ask.key_sent)
         if target.is_command:
-            self._exchange.progress.late = self._exchange.late_reader()
+            self._exchange.progress.late = self._exchange.late_reader
         return self._way.send(
             target,
             self._down.method,

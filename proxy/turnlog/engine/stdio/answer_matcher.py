@@ -71,13 +71,8 @@ class AnswerMatcher:
         for key in carrier.exchange.awaited:
             self._awaited.setdefault(key, []).append(carrier)
 
-    def find(self, key: str) -> PipeCarrier | None:
-        """Return the carrier that an answer with this id is for."""
+    def _find(self, key: str) -> PipeCarrier | None:
         return self._awaited[key][-1] if key in self._awaited else None
-
-    def find_late(self, key: str) -> AbandonedAttempt | None:
-        """Return the abandoned attempt that an answer with this id is for."""
-        return self._late.get(key)
 
     def give_up(self, carrier: PipeCarrier, attempt: Attempt) -> None:
         """Expect the answers to an attempt no more; those that come are late."""
@@ -143,21 +138,25 @@ class AnswerMatcher:
                 self._on_stray(content, text)
                 return ()
             case _ if is_answer(content):
-                self._startup.on_message()
-                return self._on_answer(content, text)
+                _, tickets = self.take(content, text)
+                return tickets
             case _:
                 self._startup.on_message()
                 self._on_progress(mcp.progress_token(content))
                 return self._other.said(content, text)
 
-    def _on_answer(self, content: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
-        key = self.key_of(content)
-        if (carrier := self.find(key)) is not None:
+    def take(
+        self, content: Message | Outline, text: AnswerText
+    ) -> tuple[PipeCarrier | AbandonedAttempt | None, Sequence[Ticket]]:
+        """Read an answer; return what it is for, and what must be on disk before it leaves."""
+        self._startup.on_message()
+        key = self._key_of(content)
+        if (carrier := self._find(key)) is not None:
             self._drop(key, carrier)
-            return carrier.exchange.said(content, text)
+            return carrier, carrier.exchange.said(content, text)
         if (late := self._late.pop(key, None)) is not None:
-            return late.exchange.late(late.attempt, content, text)
-        return self._other.said(content, text)
+            return late, late.exchange.late(late.attempt, content, text)
+        return None, self._other.said(content, text)
 
     def _on_progress(self, token: str) -> None:
         for carrier in self if token else ():
@@ -165,7 +164,7 @@ class AnswerMatcher:
             if attempt is not None and attempt.patience is not None and carrier.token == token:
                 attempt.patience.heard()
 
-    def key_of(self, message: Message | Outline) -> str:
+    def _key_of(self, message: Message | Outline) -> str:
         """Return the key of the request that an answer is for."""
         # An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and an id
         # that nobody gave the one whose id could not be read.
@@ -198,7 +197,7 @@ class AnswerMatcher:
             is_limited = is_limited or any(carrier.is_limited for carrier in self)
             return LongLine.WAITS if is_limited else LongLine.PASSES
         key = meant_key(id_key(message.id), self._is_open)
-        if (carrier := self.find(key)) is not None:
+        if (carrier := self._find(key)) is not None:
             carrier.on_answer_begun()
         elif (late := self._late.get(key)) is not None and late.answered:
             return LongLine.STAYS
@@ -210,7 +209,7 @@ class AnswerMatcher:
         if not isinstance(item, Message) or not is_answer(item):
             return False
         key = id_key(item.id)
-        late, carrier = self._late.get(key), self.find(key)
+        late, carrier = self._late.get(key), self._find(key)
         attempt = carrier.exchange.attempt if carrier is not None else None
         is_respelled = attempt is not None and attempt.wire_id != b""
         return is_respelled or (late is not None and late.answered)

@@ -172,16 +172,13 @@ class PipeCarrier:
         self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
         """Answers by the numbers of their attempts; 0 where there is no call."""
         self.exchange = exchange
+        attempt = exchange.attempt
+        self.policy = attempt.ask.policy if attempt is not None else _NO_RULES
+        """Of its call; that of no rules where there is none."""
         self.token = ""
         """Key of the token with which its progress is reported, if it is."""
         if exchange.driver is not None:
             exchange.driver.carrier = self
-
-    @property
-    def policy(self) -> Policy:
-        """The policy of its call; that of no rules where there is none."""
-        attempt = self.exchange.attempt
-        return attempt.ask.policy if attempt is not None else _NO_RULES
 
     # -- what carries a call ----------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from turnlog.wire.message import LinePiece, LineReader, MessageReader
 from turnlog.wire.outcome_key import OutcomeMask, holds_json, without_outcome
 from turnlog.wire.splice import Respelling
 
-from .answer_matcher import AnswerMatcher, LongLine
+from .answer_matcher import AbandonedAttempt, AnswerMatcher, LongLine
 from .pipe_carrier import PipeCarrier, PipedExchange, Waits, line_of, respelled
 
 _CALL: Final = "tools/call"
@@ -506,15 +506,15 @@ class ServerLines:
         self._handler.on_change()
 
     def _deliver_answer(self, raw: bytes, content: Message | Outline, text: AnswerText) -> None:
-        key = self._matcher.key_of(content)
-        carrier, late = self._matcher.find(key), self._matcher.find_late(key)
-        tickets = self._matcher.read(content, text)
-        if carrier is not None:
-            carrier.on_answer(raw, tickets)
-        elif late is None:
-            self._to_agent.line(raw, tickets)
-        elif not late.answered:
-            self._to_agent.line(respelled(late.attempt, raw), tickets)
+        match self._matcher.take(content, text):
+            case PipeCarrier() as carrier, tickets:
+                carrier.on_answer(raw, tickets)
+            case None, tickets:
+                self._to_agent.line(raw, tickets)
+            case AbandonedAttempt(answered=False, attempt=attempt), tickets:
+                self._to_agent.line(respelled(attempt, raw), tickets)
+            case _:
+                pass  # the agent has got another answer
 
     # -- lines that are too long to be held ------------------------------------------------
 
@@ -522,12 +522,14 @@ class ServerLines:
         """Read a whole line; return what its last piece waits for, and what to call once it has left."""
         self._body.finish()
         content = self._body.content
-        carrier = None
+        text = AnswerText(self._body, JSON, self._body.size)
+        whose = None
         if isinstance(content, Message | Outline) and is_answer(content):
-            carrier = self._matcher.find(self._matcher.key_of(content))
-        tickets = self._matcher.read(content, AnswerText(self._body, JSON, self._body.size))
+            whose, tickets = self._matcher.take(content, text)
+        else:
+            tickets = self._matcher.read(content, text)
         self._handler.on_change()
-        return tickets, carrier.given() if carrier is not None else None
+        return tickets, whose.given() if isinstance(whose, PipeCarrier) else None
 
     def _wait(self, piece: LinePiece) -> None:
         self._kept.append(piece.raw)
