@@ -1,4 +1,4 @@
-"""`store.read.postings`: what changed a file is found by an index, and nothing else is read for it."""
+"""`store.read.attempts`: what changed a file is found by an index, and nothing else is read for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES, Tables
-from turnlog.store.read.postings import commits_of
+from turnlog.store.read.attempts import commits_of
 from turnlog.store.read.snapshot import Snapshot, TailCache
 
 OTHERS = 40

@@ -35,8 +35,7 @@ from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import PendingAppend
-from turnlog.store.write.prepare import Backlog, DraftPreparer
+from turnlog.store.write.pending_append import Backlog, DraftPreparer, PendingAppend
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions

@@ -16,8 +16,6 @@ MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
 AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
-KEPT = 64 << 20
-"""Bytes of such outcomes that are kept."""
 _PASSING = (StoreFull, StoreGone)
 """There may be room later, and a folder that was moved may be put back."""
 T = TypeVar("T")

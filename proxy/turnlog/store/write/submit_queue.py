@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 from turnlog.store.base import StoreClosed, StoreError
 
-from .batch_writer import AGAIN, KEPT, MOST, BatchWriter, Engine
-from .pending_append import PendingAppend, fail
+from .batch_writer import AGAIN, MOST, BatchWriter, Engine
+from .pending_append import KEPT, PendingAppend, fail
 
 LAZY = 0.05
 """Seconds after which a draft submitted without `wait` is written."""
