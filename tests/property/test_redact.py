@@ -264,6 +264,61 @@ def test_the_one_pass_before_the_patterns_passes_over_nothing_that_they_find(
     assert LOOK.has_candidates(low.upper() if upper else low) or not hit
 
 
+NEAR = st.sampled_from(
+    [
+        *("token", "tokens", "cookie", "api_key", "private key", "secret", "credentials", "xoxb-"),
+        *(
+            "sk-",
+            "ghp_",
+            "npm_",
+            "sntryu_",
+            "ya29.",
+            "hvs.",
+            "sg.abcdefgh",
+            "?sig=",
+            ":aa",
+            "AKIA1",
+        ),
+        *("pass", "password", "auth", "otp", "pwd", "bearer", "basic ", "connection string", "eyJ"),
+        *("mcp-session", "session", "request state", "authorization", "-----begin ", "gocspx-"),
+        *("-", "-u ", "--my-very-own-", "x-own-name", "xownname", "ncd", "slack.com/", "://", "@"),
+        *(
+            ": 12,",
+            '": 12}',
+            "=",
+            ":",
+            ">",
+            '"',
+            "'",
+            "\\\\" * 200,
+            " " * 5000,
+            "0" * 300,
+            "_.-" * 70,
+        ),
+        *("a" * 24, "b" * 61, "c" * 130, "d " * 300, "e" * 20_000, "\n", "]", "\0", ")"),
+    ]
+)
+
+
+@settings(max_examples=600)
+@given(st.lists(NEAR, max_size=30).map("".join))
+def test_in_a_large_text_the_patterns_find_what_they_find_in_all_of_it(text: str) -> None:
+    text = "x" * 5000 + text
+    low = text.encode().lower()
+    found = sorted(match.start() for look in LOOK.patterns for match in look.finditer(low))
+    assert LOOK.marks(text)[0] == found
+    shapes = [m for look in LOOK.patterns for m in look.finditer(low) if m.lastindex]
+    assert (LOOK.marks(text)[1] != "") == bool(shapes)
+
+
+@pytest.mark.parametrize("word", ["token ", "://token", "auth-", "token" + " " * 70, "pass   x"])
+def test_a_large_text_of_candidates_is_searched_in_time_that_grows_with_it(word: str) -> None:
+    text = word * (400_000 // len(word))
+    low = text.encode()
+    found = sorted(match.start() for look in LOOK.patterns for match in look.finditer(low))
+    assert LOOK.marks(text)[0] == found
+
+
 @given(data=st.from_regex(VALUE_KEY))
 def test_in_a_cut_text_a_value_whose_name_may_follow_is_a_candidate(data: bytes) -> None:
     assert LOOK.has_candidates(data, complete=False)

@@ -3,6 +3,7 @@
 # Python's `re` backtracks: 31 characters of tool output were enough for `(a+)+$` to stop the proxy.
 # RE2 has no lookaround and no back-references (https://github.com/google/re2/wiki/WhyRE2).
 
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -73,15 +74,8 @@ def to_text(data: bytes) -> str:
 def any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
     """Return a search of bytes for any of `patterns`, in upper or lower case; its time does not depend on
     their number. It finds too much rather than too little."""
-    options = _engine.Options()
-    options.encoding = options.Encoding.LATIN1
-    options.dot_nl = True
-    options.never_capture = True
-    options.case_sensitive = False
-    options.max_mem = 32 << 20
-    options.log_errors = False
     # A set of one pattern: its search is faster than that of a pattern.
-    together = _engine.Set.SearchSet(options)
+    together = _engine.Set.SearchSet(_options_for_bytes())
     try:
         together.Add("|".join(patterns).encode())
         together.Compile()
@@ -90,3 +84,24 @@ def any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
         return lambda _: True
     search: Callable[[bytes], object] = together.Match
     return search
+
+
+def find_any(patterns: Iterable[str]) -> Callable[[bytes, int], Any]:
+    """Return a search as that of `any_of`, from a place on, that returns a match with its `span`."""
+    try:
+        found = _engine.compile("|".join(patterns).encode(), options=_options_for_bytes())
+    except _BadPattern:
+        return re.compile(b"").search  # thousands of names: anything may be one
+    search: Callable[[bytes, int], Any] = found.search
+    return search
+
+
+def _options_for_bytes() -> Any:
+    options = _engine.Options()
+    options.encoding = options.Encoding.LATIN1
+    options.dot_nl = True
+    options.never_capture = True
+    options.case_sensitive = False
+    options.max_mem = 32 << 20
+    options.log_errors = False
+    return options
