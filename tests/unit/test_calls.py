@@ -149,6 +149,26 @@ def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
     assert patience.resumable(600.0, 102.0) == life
 
 
+@pytest.mark.parametrize(
+    ("limits", "timed"),
+    [
+        (Timeouts(), False),
+        (Timeouts(queue=1.0, connect=1.0), False),
+        (Timeouts(response=9.0), True),
+        (Timeouts(idle=9.0), True),
+        (Timeouts(total=9.0), True),
+    ],
+)
+async def test_an_attempt_is_timed_once_connected_if_its_answer_is_limited(
+    limits: Timeouts, timed: bool
+) -> None:
+    patience = Deadlines(limits, asyncio.get_running_loop().time())
+    assert patience.connected(lambda kind, detail: True) is timed
+    assert patience.runs is timed
+    patience.close()
+    assert not patience.runs
+
+
 def test_all_detached_calls_can_be_taken_and_running_ones_stay() -> None:
     calls, running, detached = CallRegistry(), attempt("a"), attempt("b")
     calls.add(HERE, "1", running)

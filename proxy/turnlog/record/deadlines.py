@@ -74,12 +74,13 @@ class Deadlines(Struct, eq=False):
 
         `expire` gives the attempt up.
         """
-        if not self._limits.bounds_answer:
+        limits = self._limits
+        if limits.response == limits.idle == limits.total == inf:
             return False
         self._expire, self.runs = expire, True
-        if self._limits.total < inf:
+        if limits.total < inf:
             now = asyncio.get_running_loop().time()
-            self._arm(ErrorKind.DEADLINE_EXHAUSTED, self._began + self._limits.total - now)
+            self._arm(ErrorKind.DEADLINE_EXHAUSTED, self._began + limits.total - now)
         return True
 
     def sent(self) -> None:
@@ -184,7 +185,7 @@ def in_time(
 
     `began` is when the call did, `since` when the wait does, on the loop's clock.
     """
-    if not limits.bounds_queue:
+    if limits.queue == limits.total == inf:
         return step
     patience = Deadlines(limits, began)
     at, kind = patience.before_sent(ErrorKind.QUEUE_TIMEOUT, since)

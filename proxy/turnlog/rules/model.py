@@ -222,16 +222,6 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     startup: Limit | None = None
     """From the first message to a command to its first output; 10 minutes by default."""
 
-    @property
-    def bounds_queue(self) -> bool:
-        """Whether the wait before sending is limited."""
-        return self.queue < inf or self.total < inf
-
-    @property
-    def bounds_answer(self) -> bool:
-        """Whether the answer is limited once there is a connection."""
-        return self.response < inf or self.idle < inf or self.total < inf
-
 
 class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which failures are retried, and when. Times are in seconds."""

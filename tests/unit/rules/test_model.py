@@ -80,17 +80,6 @@ def test_a_mistake_is_reported_with_its_place(
     assert says in caught.value.message
 
 
-def test_which_parts_of_a_call_are_limited_is_known() -> None:
-    none, total = Timeouts(), Timeouts(total=9)
-    assert not none.bounds_queue
-    assert not none.bounds_answer
-    assert total.bounds_queue
-    assert total.bounds_answer
-    assert Timeouts(queue=1).bounds_queue
-    assert not Timeouts(queue=1).bounds_answer
-    assert Timeouts(idle=1).bounds_answer
-
-
 def test_numbers_of_a_rule_are_read(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "concurrency: 3\n    retry: {on: timeout, factor: 1.5}").rules
     assert rule.concurrency == 3
