@@ -254,8 +254,12 @@ class ResponseBuffer(Struct, eq=False):
     async def end(self, last: bytes = b"") -> None:
         """Take the last piece; the message is complete."""
         self.gate = None
-        await self.write(last)
-        await self._down.end(self._tail())
+        if self._head is not None:
+            await self.write(last)
+            last = b""
+        elif last and self.respelling is not None:
+            last = self.respelling.feed(last)
+        await self._down.end(last + self._tail())
 
     def answer(
         self, status: int, reason: bytes, lines: bytes, body: bytes
