@@ -32,11 +32,6 @@ _AUTHORITY: Final = rb"(?:[^/?#@\[\]]*@)?(?:\[[0-9A-Za-z:.%]+\]|[^/?#:@\[\]]+)(?
 _AUTHORITY_FORM: Final = re.compile(_AUTHORITY)
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://" + _AUTHORITY + rb"(?:[/?#].*)?")
 _HTTP: Final = b"HTTP/"
-# Lenient with responses: a lone LF ends a line (RFC 9112, 2.2); chunked wins over a length (6.3).
-_LENIENT: Final = {"lenient_chunked_length": True, "lenient_optional_cr_before_lf": True}
-# A mended head keeps control characters in values (RFC 9110, 5.5). The leniency for that would let NUL
-# and CR pass as well, which are gone there.
-_MENDED: Final = {**_LENIENT, "lenient_headers": True}
 _CONNECTION: Final = b"connection"
 _LENGTH: Final = b"content-length"
 _CODING: Final = b"transfer-encoding"
@@ -44,6 +39,7 @@ _BY_SIZE: Final = {len(name): name for name in (_CONNECTION, _LENGTH, _CODING)}
 _TLS: Final = b"\x16\x03"
 _EMPTY_LINE: Final = b"\r\n\r\n"
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
+_NO_END: Final = "its head has no end"
 _TRAILERS_END: Final = {b"\n": b"\r\n", b"\r": b"\n\r\n"}
 """What ends a trailer section, by the last byte that came of it."""
 
@@ -177,7 +173,14 @@ def read_response(head: bytes, method: str, *, is_mended: bool = False) -> Respo
     """
     collector = _FieldCollector()
     parser = httptools.HttpResponseParser(collector)
-    parser.set_dangerous_leniencies(**(_MENDED if is_mended else _LENIENT))
+    # A lone LF ends a line (RFC 9112, 2.2); chunked wins over a length (6.3). A mended head keeps
+    # control characters in values (RFC 9110, 5.5); that leniency would let NUL and CR pass as well,
+    # which are gone there.
+    parser.set_dangerous_leniencies(
+        lenient_headers=is_mended,
+        lenient_chunked_length=True,
+        lenient_optional_cr_before_lf=True,
+    )
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
@@ -185,29 +188,30 @@ def read_response(head: bytes, method: str, *, is_mended: bool = False) -> Respo
     except httptools.HttpParserError as error:
         return str(error)
     if not collector.is_whole:
-        return "its head has no end"
-    said: dict[bytes, list[bytes]] = {_LENGTH: [], _CODING: [], _CONNECTION: []}
+        return _NO_END
+    said: dict[bytes, list[bytes]] = {}
     raw: list[tuple[bytes, bytes]] = []
     for field in collector.headers:
         # Few other fields have names of those lengths, and to compare numbers costs less.
         name = _BY_SIZE.get(len(field[0]))
         if name is not None and field[0].lower() == name:
-            said[name].append(field[1])
+            said.setdefault(name, []).append(field[1])
             if name is _LENGTH:
                 continue
         raw.append(field)
     status = parser.get_status_code()
-    found = framing(status, method, said[_LENGTH], said[_CODING])
+    lengths, codings = said.get(_LENGTH, []), said.get(_CODING, [])
+    found = framing(status, method, lengths, codings)
     if isinstance(found, BadFraming):
         return f"nobody can tell where the answer ends: {found}"
     # To HEAD some servers send a body all the same, so the head has to tell of one that ends.
-    ends = framing(status, "GET", said[_LENGTH], said[_CODING]) if method == "HEAD" else found
+    ends = framing(status, "GET", lengths, codings) if method == "HEAD" else found
     # The parser took the line: its version has three bytes, its status three digits.
-    is_default = b"1.1" <= head[5:8] != b"2.0"
-    options = connection_options(said[_CONNECTION]) if said[_CONNECTION] else ()
-    stays = b"close" not in options and (is_default or b"keep-alive" in options)
-    persists = ends != _UNTIL_CLOSE and stays
+    stays = b"1.1" <= head[5:8] != b"2.0"
+    options = connection_options(said[_CONNECTION]) if _CONNECTION in said else ()
+    persists = b"close" not in options and (stays or b"keep-alive" in options)
     reason = head[13 : head.index(b"\n")].rstrip(b"\r")
+    persists = persists and ends != _UNTIL_CLOSE
     return ResponseHead(status, reason, collector.headers, tuple(raw), found, persists)
 
 
@@ -226,13 +230,7 @@ def is_beyond_mending(start: bytes) -> bool:
     """Return whether the start of a head could not have become that of a response."""
     if not begins_like_response(start):
         return True
-    parser = httptools.HttpResponseParser(_FieldCollector())
-    parser.set_dangerous_leniencies(**_MENDED)
-    try:
-        parser.feed_data(mended(start))
-    except httptools.HttpParserError:
-        return True
-    return False
+    return read_response(mended(start), "GET", is_mended=True) != _NO_END
 
 
 # -- bodies --------------------------------------------------------------------------------
