@@ -75,7 +75,6 @@ def context(one: Bench) -> Context:
         health=Health({}, Path("/nonexistent"), 1, clock, one.log),
         clock=clock,
         log=one.log,
-        vendor_headers=frozenset(),
         keep=1 << 20,
         work=asyncio.TaskGroup(),
         stop=asyncio.Event(),

@@ -34,7 +34,7 @@ class Told:
         self.sessions = Sessions(clock, VENDORS, str, digest)
 
     def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> SessionHint:
-        return self.request.session_hint(self.sessions, frozenset(), client, meta or {})
+        return self.request.session_hint(self.sessions, client, meta or {})
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_an_agent_that_asks_another_target_on_its_connection_is_in_another_sessi
         assert route is not None
         asked = structs.replace(request.asked, target=path)
         other = Request(asked, route, keyed, Clients(), 7)
-        keys.append(other.session_hint(sessions, frozenset(), ONE).key)
+        keys.append(other.session_hint(sessions, ONE).key)
     assert len(set(keys)) == 3
 
 

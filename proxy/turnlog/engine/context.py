@@ -58,7 +58,6 @@ class Context(Struct, frozen=True, kw_only=True):
     health: Health
     clock: Clock
     log: Log
-    vendor_headers: frozenset[bytes]
     keep: int
     """Bytes of one message that are read along."""
     work: asyncio.TaskGroup

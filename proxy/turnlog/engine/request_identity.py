@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify
+from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify, vendor_headers
 from turnlog.core.kinds import Rung
 from turnlog.engine.mcp.legacy_sse import LegacyStream
 from turnlog.exchange.principal import Pairs, PrincipalNames
@@ -107,6 +107,8 @@ class Sessions:
         vendor_keys = {
             keys[0] for vendor in table for keys in (*vendor.session, *vendor.turn, *vendor.call)
         }
+        self.vendor_headers = frozenset(map(str.encode, vendor_headers(table)))
+        """Headers by which vendors name sessions."""
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
         self._hints: dict[tuple[str | int, ...], SessionHint] = {}
@@ -464,51 +466,43 @@ class Request:
         decoder = decoder_for(self.coding, MCP_LIMIT)
         return decoder.feed(body) if decoder is not None else b""
 
-    def vendor_headers(self, names: frozenset[bytes]) -> Mapping[str, str]:
-        """Return the headers that name sessions, as far as they are there."""
-        if names.isdisjoint(self._text):
-            return _NOWHERE
-        there = names & self._text.keys()
-        return {name.decode(): self._text[name] for name in there if self._text[name]}
-
     def session_hint(
         self,
         sessions: Sessions,
-        names: frozenset[bytes],
         client: Client,
         meta: Mapping[str, bytes] = _NO_META,
         *,
         target: str = "",
     ) -> SessionHint:
-        """Return which session a call means; `names` are the headers that vendors use, and `target`
-        its target where that is not `self.target`.
+        """Return which session a call means; `target` is its target where that is not `self.target`.
 
         What all of them mean whose messages name none is worked out once, as long as the client is
         called the same.
         """
         name, target = client.name or self.client_name, target or self.target
         tells, known = bool(meta) and sessions.tells(meta), self._hint
-        if known is not None and known[:2] == (name, target) and not tells:
+        if known is not None and known[0] == name and known[1] == target and not tells:
             return known[2]
-        hint = sessions.hint(self.evidence(meta, self.vendor_headers(names), name, target))
+        hint = sessions.hint(self.evidence(sessions, meta, name, target))
         if not tells:
             self._hint = name, target, hint
         return hint
 
     def evidence(
         self,
-        meta: Mapping[str, bytes],
-        headers: Mapping[str, str],
-        client_name: str,
+        sessions: Sessions,
+        meta: Mapping[str, bytes] = _NO_META,
+        client_name: str = "",
         target: str = "",
     ) -> CallerEvidence:
-        """Return what this request shows of its session; `headers` are those vendors use."""
+        """Return what this request shows of its session."""
+        named = self._text.keys() & sessions.vendor_headers
         return CallerEvidence(
             path_session=self.route.session,
             header_session=self._session,
             header_turn=self._turn,
             meta=meta,
-            headers=headers,
+            headers={name.decode(): self._text[name] for name in named if self._text[name]},
             environment=self._environment,
             mcp_session_id=self.mcp_session,
             upstream=self.server,

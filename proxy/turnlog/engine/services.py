@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from turnlog.core import ids
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.identity import VendorTable, vendor_headers
+from turnlog.core.identity import VendorTable
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.engine.http.redirects import Redirects
 from turnlog.engine.mcp.legacy_sse import LegacyStreams
@@ -249,7 +249,6 @@ def _context(
         health=health,
         clock=clock,
         log=log,
-        vendor_headers=frozenset(map(str.encode, vendor_headers(table))),
         keep=max(settings.limits.record, KEEP),
         work=work,
         stop=stop,

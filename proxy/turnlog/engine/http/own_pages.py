@@ -79,7 +79,7 @@ class OwnPages:
         given = dict(down.head.fields)
         if b"authorization" in down.head.repeated:
             given[b"authorization"] = b", ".join(fields(down.raw, b"authorization"))
-        caller = request.evidence({}, request.vendor_headers(self._context.vendor_headers), "")
+        caller = request.evidence(self._context.sessions)
         # The protocol session is one with turnlog, not with a server: it names no conversation.
         caller = structs.replace(caller, mcp_session_id="")
         # What came under the names of private fields is left out with all of turnlog's own.

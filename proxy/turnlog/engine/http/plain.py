@@ -374,7 +374,7 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
 def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     path, query = request.route.text, request.route.query[1:]
     sessions, client = context.sessions, request.client
-    hint = request.session_hint(sessions, context.vendor_headers, client, target=request.upstream)
+    hint = request.session_hint(sessions, client, target=request.upstream)
     session, identity = sessions.find(hint, client), hint.identity
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     mask, shown = request.route.target.mask, b""

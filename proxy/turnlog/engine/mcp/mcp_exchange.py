@@ -262,7 +262,7 @@ class McpExchange(ResponseObserver):
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
         key, why, trace = _told(meta) if meta else _NOTHING_TOLD
         client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else request.client
-        hint = request.session_hint(context.sessions, context.vendor_headers, client, meta)
+        hint = request.session_hint(context.sessions, client, meta)
         session, identity = context.sessions.find(hint, client), hint.identity
         before: Ask | None = None
         if said.request_state or said.has_input_responses:
