@@ -1,4 +1,4 @@
-"""`record.state_saver`: states are saved while little else is written."""
+"""`sessions.state.backlog`: states are saved while little else is written."""
 
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +11,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind, Rung
 from turnlog.core.note import Decision, encode_note
 from turnlog.observe.clock import Clock
-from turnlog.record.state_saver import BUSY, StateSaver
-from turnlog.sessions.state.backlog import StateBacklog
+from turnlog.sessions.state.backlog import BUSY, StateBacklog, StateSaver
 from turnlog.sessions.state.state_at import EVERY, saved_states
 from turnlog.store.base import Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore

@@ -41,8 +41,8 @@ from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.record.attempt import AnswerFacts, Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
-from turnlog.record.state_saver import save_states
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.state.backlog import save_states
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.model import Settings
 from turnlog.settings.upstream_url import UrlMask, mask_of
