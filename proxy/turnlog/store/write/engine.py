@@ -202,11 +202,8 @@ class LmdbEngine:
         try:
             with self._env.write() as txn:
                 self._ledger.begin(txn)
-                drafts = fill(txn)
-                for pending in drafts:
+                for pending in fill(txn):
                     self._ledger.append(txn, pending)
-                    if pending.more is not None:
-                        self._ledger.append_more(txn, pending)
                 size = self._ledger.put(txn)
         except BaseException as error:
             self._ledger.forget()

@@ -59,7 +59,7 @@ from turnlog.store.log.tables import (
 )
 
 from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
-from .pending_append import SALT, PendingAppend
+from .pending_append import SALT, PendingAppend, chained
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -70,12 +70,7 @@ MOST_HEADS = 4096
 class Ledger:
     """The end of the log as one writer sees it. Not thread-safe."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        epoch: int,
-        entropy: Callable[[int], bytes],
-    ) -> None:
+    def __init__(self, tables: Tables, epoch: int, entropy: Callable[[int], bytes]) -> None:
         self.tail = Segment(0)
         """The log behind the watermark, as far as this writer has read it."""
         self._tables = tables
@@ -92,11 +87,6 @@ class Ledger:
         self._loaded = False
 
     @property
-    def last(self) -> int:
-        """Position of the log's newest commit."""
-        return self.tail.last
-
-    @property
     def behind(self) -> int:
         """The number of commits behind the watermark."""
         return self.tail.last - self.tail.after
@@ -104,26 +94,34 @@ class Ledger:
     def begin(self, txn: Txn) -> None:
         """Read what other processes appended since the last transaction."""
         last = last_position(txn, self._tables)
-        if self._loaded and last == self.last:
+        if self._loaded and last == self.tail.last:
             return
         watermark = read_number(txn, self._tables, WATERMARK)
-        if not self._loaded or watermark > self.last:
+        if not self._loaded or watermark > self.tail.last:
             # Indexed commits that were never seen here may have moved any head.
             self.heads.clear()
             self.tail = Segment(watermark)
-        known = self.last
+        known = self.tail.last
         read_segment(txn, self._tables, self.tail, last)
-        for entry in self.tail.entries[known - self.tail.after :]:
-            if entry:
-                self._take_in(txn, entry)
+        for entry in filter(None, self.tail.entries[known - self.tail.after :]):
+            session = entry.link.session
+            head = self.heads.get(session) or read_head(txn, self._tables, session)
+            self.heads[session] = fold_head(head, (entry,))
         self._advance(txn, watermark)
         self._newest_digest = digests.read_newest(txn)
         self._loaded = True
 
-    def append(self, txn: Txn, pending: PendingAppend, before: PendingAppend | None = None) -> None:
+    def append(self, txn: Txn, first: PendingAppend) -> None:
+        """Place a draft and what follows in its chain."""
+        before: PendingAppend | None = None
+        for pending in chained((first,)):
+            self._place(txn, pending, before)
+            before = pending
+
+    def _place(self, txn: Txn, pending: PendingAppend, before: PendingAppend | None) -> None:
         """Place a draft, and the session's `open` commit before its first.
 
-        `before` is the draft that this one follows in one `Draft.more` chain.
+        `before` is the draft that this one follows in its chain.
         """
         draft, body = pending.draft, pending.completed
         session, facts, intent = draft.session.id, draft.facts, draft.intent
@@ -144,12 +142,6 @@ class Ledger:
         pending.refused = self._conflict(txn, session, pending) if may_conflict else None
         if pending.refused is None:
             self._extend(session, pending, facts, follows, linked)
-
-    def append_more(self, txn: Txn, pending: PendingAppend) -> None:
-        """Place what follows in the chain of a draft that has its place."""
-        while pending.more:
-            self.append(txn, pending.more, pending)
-            pending = pending.more
 
     def _unwritten(
         self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
@@ -261,11 +253,6 @@ class Ledger:
         if len(self.heads) > MOST_HEADS:
             self.heads = {s: h for s, h in self.heads.items() if h.position > watermark}
 
-    def _take_in(self, txn: Txn, entry: Entry) -> None:
-        session = entry.link.session
-        head = self.heads.get(session) or read_head(txn, self._tables, session)
-        self.heads[session] = fold_head(head, (entry,))
-
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
         call, kind = facts.call, facts.kind
@@ -349,7 +336,7 @@ class Ledger:
             if ticket.completed and not ticket.completed.salt:
                 # It was refused before any transaction, because there was no room.
                 ticket.complete(self._entropy(SALT), iter(()))
-            self.append(txn, ticket)
+            self._place(txn, ticket, None)
             self.again.append(ticket)
         return ticket.entry.link if ticket.entry else None
 
@@ -362,7 +349,7 @@ class Ledger:
     @property
     def _first_new(self) -> int:
         """Position of the first commit that this transaction has appended."""
-        return self.last + 1 - len(self._bodies)
+        return self.tail.last + 1 - len(self._bodies)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
         ref = draft.session
@@ -391,7 +378,7 @@ class Ledger:
         facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
         draft = Draft(session=ref, facts=facts)
         pending = PendingAppend(draft, encode_facts(facts), body, encode_body(body), None, 0)
-        self.heads[session] = Head(-1, GENESIS, NOWHERE, self.last, self.last + 1)
+        self.heads[session] = Head(-1, GENESIS, NOWHERE, self.tail.last, self.tail.last + 1)
         self._extend(session, pending, facts, None, False)
 
 
