@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
@@ -145,32 +145,26 @@ class DuplicateIndex:
 
         `before` are the names of the sessions that its own replaces.
         """
-        tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
-        former, former_tool = ask.former, f"{ask.server}\0{ask.tool}\0{ask.method}"
-        input_digest = sha256(asks).digest()
-        links = DuplicateLinks()
+        tool, former = f"{ask.target}\0{ask.tool}\0{ask.method}", ask.former
+        former_tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
+        digest, wanted = self._digest, sha256(asks).digest()
+        links: dict[str, Any] = {}
         if named:
             session = named.rpartition(ALIAS_SEPARATOR)[0]  # without the principal
-            links = structs.replace(
-                links,
-                same=self._digest("call", f"{named}\0{tool}", input_digest),
-                anyone=self._digest("anyone's call", f"{session}\0{tool}", input_digest),
-                before=tuple(self._digest("call", f"{b}\0{tool}", input_digest) for b in before),
-            )
+            links["same"] = digest("call", f"{named}\0{tool}", wanted)
+            links["anyone"] = digest("anyone's call", f"{session}\0{tool}", wanted)
+            links["before"] = tuple(digest("call", f"{b}\0{tool}", wanted) for b in before)
             if former.session:
                 whose = f"{former.session}\0{former_tool}"
-                links = structs.replace(links, former_same=self._digest("same call", whose, asks))
+                links["former_same"] = digest("same call", whose, asks)
         if ask.key:
             key = f"{ask.principal}\0{tool}\0{ask.key}"
             former_key = f"{former.principal}\0{former_tool}\0{ask.key}"
-            links = structs.replace(
-                links,
-                key=self._digest("key to target", key),
-                keyed_input=self._digest("key to target, input", key, input_digest),
-                former_key=self._digest("key", former_key),
-                former_keyed_input=self._digest("key and input", former_key, asks),
-            )
-        return links
+            links["key"] = digest("key to target", key)
+            links["keyed_input"] = digest("key to target, input", key, wanted)
+            links["former_key"] = digest("key", former_key)
+            links["former_keyed_input"] = digest("key and input", former_key, asks)
+        return DuplicateLinks(**links)
 
     def guess_link(self, ask: Ask) -> bytes:
         """Return the link by which a call in a guessed session finds an equal one; empty for none."""

@@ -236,10 +236,7 @@ class HttpCarrier(Struct, eq=False):
 
     async def _check(self, driver: CallDriver) -> None:
         """Find out whether the caller is gone; where it has, this is cancelled, or the call ends."""
-        if driver.is_guarded:
-            await driver.made_certain()
-        else:
-            await _time_to_leave()
+        await driver.made_certain()
         if driver.call.stage is Stage.CHECKING:
             driver.feed(CallerChecked())
         else:
