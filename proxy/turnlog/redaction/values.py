@@ -71,12 +71,13 @@ _NEEDLES: Final = (
 # The rest of an address may be as long as the text: where it is, is looked for in another way.
 _ADDRESS: Final = r"://[^\s\"'<>\\]*@"
 # What may hide any word: escapes, percent-encoding, and the other bytes of UTF-16 and UTF-32.
-_COVERS: Final = r"\\u00|\\/|%|\x00"
+_COVERS: Final = r"\\u00|\\/|%[0-9a-f][0-9a-f]|\x00"
 _VALUE_NEEDLE: Final = r'"val(?:ue)?"[\s\v]*:'
 VALUE_KEY: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
 """The key of a value whose name may stand beside it, in a sibling."""
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
+_ENCODED: Final = re.compile(rb"%[0-9A-Fa-f]{2}")
 _ESCAPED: Final = re.compile(rb"\\(?<!\\\\)\\*+(?:u00([2-7][0-9a-f])|(/)|[nrt])")
 _CONTEXT: Final = 16
 _SMALL: Final = 4096
@@ -99,7 +100,7 @@ def decode_layers(data: bytes) -> bytes | None:
     """
     for _ in range(_LAYERS):
         plain = _ESCAPED.sub(_unescape, data) if b"\\" in data else data
-        plain = unquote_to_bytes(plain) if b"%" in plain else plain
+        plain = unquote_to_bytes(plain) if _ENCODED.search(plain) else plain
         if plain == data:
             return data
         data = plain
