@@ -10,34 +10,49 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID, uuid5
 
+from msgspec import structs
+
+from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import Effect
-from turnlog.engine.request_identity import KEY, Digest, Request
+from turnlog.engine.request_identity import KEY, Digest, Request, former
 from turnlog.record.attempt import Ask
 from turnlog.rules.effects import effect_key
-from turnlog.rules.policy import Policy
 
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
 """What a string of a structured field may hold (RFC 9651, section 3.3.3), of moderate size."""
 
 
-def key_for(
-    request: Request, policy: Policy, effect: Effect, *, given: str, call: bytes, leg: int
-) -> str:
-    """Return the field's value for all attempts of a call; empty where the server gets none.
+def identified(
+    ask: Ask,
+    request: Request,
+    identity: SessionIdentity,
+    arguments: Callable[[], object],
+    keyed: Digest,
+) -> Ask:
+    """Return a call with what other calls and its server tell it by, as far as its rules want that.
 
-    `given` is the key that the caller gave in the message. A read needs none.
+    `arguments` returns the input for rules to look at.
     """
-    target = request.route.target
-    if policy.idempotency is None or request.is_piped or target.is_command:
+    if ask.may_be_guarded:
+        ask = structs.replace(ask, former=former(request, identity))
+    if ask.policy.idempotency is None and not ask.policy.effect_key:
+        return ask
+    effect = _effect_link(ask, arguments, keyed)
+    return structs.replace(ask, key_sent=_key_sent(ask, request), effect_link=effect)
+
+
+def _key_sent(ask: Ask, request: Request) -> str:
+    """Return the field's value for all attempts of a call; empty where the server gets none."""
+    if ask.policy.idempotency is None or request.is_piped or request.route.target.is_command:
         return ""
     if KEY in request.fields:
         return request.key
-    if effect is Effect.READ:
+    if ask.effect is Effect.READ:  # it needs none
         return ""
-    return _quoted(given) if given else f'"{_own(call, leg)}"'
+    return _quoted(ask.key) if ask.key else f'"{_own(ask.call, ask.leg)}"'
 
 
-def effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> bytes:
+def _effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> bytes:
     """Return the keyed digest of the effect that a call has, as a rule names it; empty for none."""
     wanted = ask.policy.effect_key
     if not wanted or ask.effect is Effect.READ or not (ask.complete and ask.says_all):

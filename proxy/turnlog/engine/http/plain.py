@@ -14,10 +14,10 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
-from turnlog.engine.call_keys import effect_link, key_for
+from turnlog.engine.call_keys import identified
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
-from turnlog.engine.request_identity import Request, former
+from turnlog.engine.request_identity import Request
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
 from turnlog.record.deadlines import Progress
@@ -408,13 +408,4 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     if whole and context.redirects.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirects.followed(ask, context.clock.monotonic(), key)
-    if ask.may_be_guarded:
-        ask = structs.replace(ask, former=former(request, identity))
-    policy = ask.policy
-    if policy.idempotency is None and not policy.effect_key:
-        return ask
-    return structs.replace(
-        ask,
-        key_sent=key_for(request, policy, ask.effect, given="", call=ask.call, leg=0),
-        effect_link=effect_link(ask, read, context.store.keyed),
-    )
+    return identified(ask, request, identity, read, context.store.keyed)

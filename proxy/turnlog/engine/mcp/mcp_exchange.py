@@ -16,11 +16,11 @@ from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
 from turnlog.engine.call_driver import Unsent, unguarded
-from turnlog.engine.call_keys import effect_link, key_for
+from turnlog.engine.call_keys import identified
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.http.redirects import call_key
-from turnlog.engine.request_identity import Request, former, read_client
+from turnlog.engine.request_identity import Request, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.exchange.call import Stage
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
@@ -221,14 +221,10 @@ class McpExchange(ResponseObserver):
         rule = context.rules.book.servers[request.server].against_unreadable
         if rule is not None and (self._is_unsure(message) or ask.tool == UNKNOWN_TOOL):
             ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
-        if ask.may_be_guarded:
-            ask = structs.replace(ask, former=former(request, identity))
-        policy = model.policy
-        if policy.idempotency is None and not policy.effect_key:
-            return ask
-        sent = key_for(request, ask.policy, ask.effect, given=ask.key, call=ask.call, leg=ask.leg)
-        effect = effect_link(ask, read, context.store.keyed)
-        return structs.replace(ask, key_sent=sent, effect_link=effect)
+        policy = ask.policy
+        if ask.may_be_guarded or policy.idempotency is not None or policy.effect_key:
+            return identified(ask, request, identity, read, context.store.keyed)
+        return ask
 
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
