@@ -39,8 +39,8 @@ from turnlog.transport.routes import Route
 from turnlog.wire.http.head import changed_body, fields, notice_headers
 from turnlog.wire.splice import Respelling
 
-from .agent_side import AgentSide, GuardedAgent, HeldAnswer, ResponseBuffer, Withheld
-from .relay import Exchange, Relay
+from .agent_side import AgentSide, GuardedAgent
+from .relay import Exchange, HeldAnswer, Relay, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
