@@ -7,7 +7,6 @@ client that it can be for. A command with a single client gets all bytes as they
 
 import asyncio
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Final, assert_never
 
 import msgspec
@@ -31,7 +30,7 @@ from turnlog.wire.jsonrpc import (
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member, with_messages
 
 from .clients import CommandClient, OpenRequest, PendingRequests
-from .process import FRAMED, Process, Startup
+from .process import FRAMED, Process
 from .reply import CommandReply
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -72,8 +71,6 @@ class Multiplexer:
         self.clients: set[CommandClient] = set()
         self.used = asyncio.get_running_loop().time()
         self._pending = PendingRequests()
-        self._startup = Startup(inf, lambda: None)
-        """Of the latest process."""
         self._processes = 0
         """How many there were: the questions of an earlier one may yet be answered."""
 
@@ -83,10 +80,9 @@ class Multiplexer:
         listens = any(each.listener is not None for each in clients)
         return not listens and not self._pending.replies(client)
 
-    def on_started(self, process: Process, startup: Startup) -> None:
+    def on_started(self, process: Process) -> None:
         """Use a new process, which knows nothing of the one before."""
         self.process = process
-        self._startup = startup
         self._processes += 1
         self._pending.on_new_process()
         for client in self.clients:
@@ -226,7 +222,8 @@ class Multiplexer:
         token: bytes,
         own_token: bytes,
     ) -> None:
-        self._startup.on_request()
+        assert self.process is not None  # or nothing is sent
+        self.process.startup.on_request()
         self._pending.add(
             OpenRequest(
                 client=client,
@@ -263,19 +260,19 @@ class Multiplexer:
             return  # another one has its place, where ids begin anew
         try:
             # Between values, the only place for it in JSON, a CR would end an event's line.
-            self._on_line(line.replace(b"\r", b" "))
+            self._on_line(process, line.replace(b"\r", b" "))
         except Exception as error:  # noqa: BLE001 - it is logged
             self._recorder.faulted(error)
 
-    def _on_line(self, line: bytes) -> None:
+    def _on_line(self, process: Process, line: bytes) -> None:
         content = parse(line)
         if not isinstance(content, Malformed):
-            self._startup.on_message()
+            process.startup.on_message()
         match content:
             case Malformed(reason=Defect.EMPTY):
                 pass
             case Malformed():
-                self._on_stray(line)
+                self._on_stray(process, line)
             case Batch() if self.renames or not _only_answers(content):
                 for item, text in texts_of(content, line):
                     self._on_message(item, text)
@@ -298,11 +295,11 @@ class Multiplexer:
         """Remove the request that an answer with this id is for."""
         return self._pending.take(meant_key(key, self._pending.has))
 
-    def _on_stray(self, line: bytes) -> None:
+    def _on_stray(self, process: Process, line: bytes) -> None:
         """Flag and log a line that is no message: something else in the server writes to its stdout."""
         for reply in self._pending.replies():
             reply.progress.mark(Flag.STRAY_OUTPUT)
-        if self._startup.is_foreign(line):
+        if process.startup.is_foreign(line):
             self._log.emit(ProcessFailed(server=self._name, reason=FRAMED))
         self._log.emit(StrayOutput(server=self._name, size=len(line)))
 

@@ -138,7 +138,15 @@ class OutputReader(Protocol):
 class Process:
     """A running command."""
 
-    def __init__(self, child: Child, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        child: Child,
+        recorder: Recorder,
+        limit: float,
+        on_overdue: Callable[["Process"], None],
+    ) -> None:
+        """`on_overdue` is called when its first message takes longer than `limit`, in s."""
+        self.startup = Startup(limit, lambda: on_overdue(self))
         self._loop = asyncio.get_running_loop()
         self._child = child
         self.pid = child.pid

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from math import inf
 from subprocess import SubprocessError
 from typing import Final
 
@@ -20,7 +19,7 @@ from turnlog.wire.message import LinePiece, LineReader
 from .child import Child
 from .clients import CommandClient
 from .multiplexer import Multiplexer
-from .process import ENDED, GRACE, Process, Startup
+from .process import ENDED, GRACE, Process
 from .reply import CommandReply
 
 _SHORT_LIFE: Final = 10.0
@@ -73,8 +72,6 @@ class Supervisor:
         self._recorder = recorder
         self._tasks = tasks
         self._limit = startup
-        self._startup = Startup(inf, self.close)
-        """Of the latest process."""
         self.board = Multiplexer(name, log, recorder, clean, renames=renames)
         self._starting = asyncio.Lock()
         self._began = 0.0
@@ -137,7 +134,7 @@ class Supervisor:
     def _start(self) -> None:
         self._began = asyncio.get_running_loop().time()
         try:
-            process = Process(self._new_child(), self._recorder)
+            process = Process(self._new_child(), self._recorder, self._limit(), self._on_overdue)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
@@ -145,17 +142,16 @@ class Supervisor:
             detail = f"cannot run {str(program)!r}: {reason.lower()}"
             self._log.emit(ProcessFailed(server=self._name, reason=detail))
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self._startup = Startup(self._limit(), lambda: self._on_overdue(process))
-        self.board.on_started(process, self._startup)
-        self._tasks.create_task(self._live(process, self._startup))
+        self.board.on_started(process)
+        self._tasks.create_task(self._live(process))
 
-    async def _live(self, process: Process, startup: Startup) -> None:
+    async def _live(self, process: Process) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
-        ended = "it could not be talked to"
+        ended, startup = "it could not be talked to", process.startup
         try:
             code = await process.run(_Output(process, self.board))
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
-            self._on_ended(process, startup, code)
+            self._on_ended(process, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
         startup.close()
@@ -163,19 +159,19 @@ class Supervisor:
         phase = Phase.CONNECTING if untouched else None
         self.board.on_ended(process, startup.loss(untouched=untouched), ended, phase)
 
-    def _on_ended(self, process: Process, startup: Startup, code: int) -> None:
+    def _on_ended(self, process: Process, code: int) -> None:
         """Log the end of a process; one that turnlog did not end may have failed to start."""
         died = self.board.process is process
-        if died and not startup.heard:
+        if died and not process.startup.heard:
             self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
         self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
         lived = asyncio.get_running_loop().time() - self._began
-        failed = startup.over or (died and lived < _SHORT_LIFE)
+        failed = process.startup.over or (died and lived < _SHORT_LIFE)
         self._failures = self._failures + 1 if failed else 0
 
     def _on_overdue(self, process: Process) -> None:
         """End a process whose first message takes too long; the next request gets another."""
-        self._log.emit(ProcessFailed(server=self._name, reason=self._startup.detail))
+        self._log.emit(ProcessFailed(server=self._name, reason=process.startup.detail))
         if self.board.process is process:
             self.board.process = None
         process.stop()
@@ -198,8 +194,8 @@ class Supervisor:
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
         process, self.board.process = self.board.process, None
-        self._startup.close()
         if process is not None:
+            process.startup.close()
             process.leave()
 
     def end(self) -> None:

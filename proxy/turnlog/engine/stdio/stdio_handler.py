@@ -13,7 +13,7 @@ from msgspec import structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.command.process import Startup
+from turnlog.engine.command.process import Process
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.guarded_call import GuardedCall
@@ -63,18 +63,17 @@ class StdioHandler:
         request: Request,
         caller: AgentPipes,
         to_agent: Outbox,
-        to_server: Outbox,
-        startup: Startup,
+        process: Process,
     ) -> None:
         self.context = context
         self.request = request
         self.to_agent = to_agent
-        self.to_server = to_server
-        self._startup = startup
+        self.to_server = process.outbox
+        self._process = process
         self._caller = caller
         self._cancelled: dict[str, bool] = {}
         """Ids in cancels that are read and wait behind other lines; whether their calls were kept back."""
-        self.matcher = AnswerMatcher(context, request, startup)
+        self.matcher = AnswerMatcher(context, request, process.startup)
         self._tasks: dict[PipeCarrier, asyncio.Task[None]] = {}
         """Carriers that wait for a slot, or for their next attempt."""
         self._queued: set[PipeCarrier] = set()
@@ -195,7 +194,7 @@ class StdioHandler:
             self._counted.add(carrier)
         carrier.send()
         if carrier.exchange.awaited:
-            self._startup.on_request()
+            self._process.startup.on_request()
 
     async def _in_turn(self, carrier: PipeCarrier) -> None:
         """Send a line once it has a slot."""
@@ -377,8 +376,10 @@ class StdioHandler:
         for carrier in (*self.matcher, *self._queued, *self.unheard):
             carrier.on_left()
 
-    async def on_server_end(self, detail: str, *, untouched: bool) -> bool:
-        """End every open call; return whether there was one. `untouched` if the server has read nothing."""
+    async def on_server_end(self) -> bool:
+        """End every open call; return whether there was one."""
+        startup, untouched = self._process.startup, self._process.is_untouched
+        detail = startup.detail if startup.over else "the command has ended"
         self.stop()
         self._gone = True
         answered = False
@@ -393,7 +394,7 @@ class StdioHandler:
             if attempts:
                 answered = answered or any(attempt.ask.is_call for attempt in attempts)
                 phase = Phase.CONNECTING if untouched else carrier.exchange.progress.phase
-                carrier.on_lost(Failure(self._startup.loss(untouched=untouched), phase, detail))
+                carrier.on_lost(Failure(startup.loss(untouched=untouched), phase, detail))
         self.matcher.on_end()
         for carrier in self.unheard:
             carrier.exchange.over()

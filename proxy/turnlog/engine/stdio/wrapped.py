@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.engine.command.child import Child
-from turnlog.engine.command.process import ENDED, GRACE, Process, Startup, startup_limit
+from turnlog.engine.command.process import ENDED, GRACE, Process, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
 from turnlog.engine.services import own_tasks
@@ -45,18 +45,16 @@ class Wrapped:
     """One command and the client that has started it."""
 
     def __init__(self, child: Child, context: Context, request: Request) -> None:
-        self._process = Process(child, context.recorder)
+        limit = startup_limit(context.rules, request.server)
+        self._process = Process(child, context.recorder, limit, self._on_overdue)
         self._context = context
         self._agent = ReadEnd(_STDIN)
         self._agent_end = WriteEnd(_STDOUT, own=False)
         self._to_agent = Outbox(self._agent_end, context.recorder)
         self._to_server = self._process.outbox
-        limit = startup_limit(context.rules, request.server)
-        self._startup = Startup(limit, self._on_overdue)
+        self._startup = self._process.startup
         caller = AgentPipes(_STDIN, self._agent_end)
-        self._handler = StdioHandler(
-            context, request, caller, self._to_agent, self._to_server, self._startup
-        )
+        self._handler = StdioHandler(context, request, caller, self._to_agent, self._process)
         self._server_lines = ServerLines(self._handler)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
@@ -85,10 +83,10 @@ class Wrapped:
         self._handler.stop()
         self._process.leave()
 
-    def _on_overdue(self) -> None:
+    def _on_overdue(self, process: Process) -> None:
         """End a command whose first message takes too long."""
-        self._failed(self._startup.detail)
-        self._process.stop()
+        self._failed(process.startup.detail)
+        process.stop()
 
     def _failed(self, reason: str, code: int | None = None) -> None:
         """Log that the command did not work, once."""
@@ -182,8 +180,7 @@ class Wrapped:
     async def on_output_end(self) -> None:
         """End what is open, and wait until the client has read it, or does not want to."""
         self._server_lines.finish()
-        why = self._startup.detail if self._startup.over else "the command has ended"
-        if await self._handler.on_server_end(why, untouched=self._process.is_untouched):
+        if await self._handler.on_server_end():
             await self._answer_last_calls()
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
