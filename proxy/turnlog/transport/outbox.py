@@ -13,9 +13,9 @@ from .async_pipes import WriteEnd
 
 ROOM: Final = 4 << 20
 """bytes: with more than this on its way nothing more is read from the other side."""
-Told = Callable[[], None]
+OnWritten = Callable[[], None] | None
 """Called when a line was handed over whole."""
-_Parcel = tuple[bytes, Sequence[Ticket], Told | None]
+_Parcel = tuple[bytes, Sequence[Ticket], OnWritten]
 
 
 class Outbox:
@@ -35,21 +35,28 @@ class Outbox:
         self._closing = False
         self._changed = asyncio.Event()
 
-    def line(self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
+    def line(
+        self, raw: bytes, tickets: Sequence[Ticket] = (), on_written: OnWritten = None
+    ) -> None:
         """Send a whole line once what `tickets` stand for is on disk."""
         if self._in_line:
-            self._behind.append((raw, tickets, told))
+            self._behind.append((raw, tickets, on_written))
             self._size += len(raw)
         else:
-            self._add(b"\n" + raw if self._torn else raw, tickets, told)
+            self._add(b"\n" + raw if self._torn else raw, tickets, on_written)
             self._torn = not raw.endswith(b"\n")
 
     def piece(
-        self, raw: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None, *, ends: bool
+        self,
+        raw: bytes,
+        tickets: Sequence[Ticket] = (),
+        on_written: OnWritten = None,
+        *,
+        ends: bool,
     ) -> None:
         """Send a piece of the line that comes in pieces."""
         self._in_line = not ends
-        self._add(raw, tickets, told)
+        self._add(raw, tickets, on_written)
         if not ends:
             return
         self._torn = not raw.endswith(b"\n")
@@ -85,12 +92,12 @@ class Outbox:
                 if not self._parcels:
                     await self._changes()
                     continue
-                raw, tickets, told = self._parcels.popleft()
+                raw, tickets, on_written = self._parcels.popleft()
                 if tickets:
                     await self._recorder.settle(tickets)
                 await self._end.write(raw)
-                if told is not None:
-                    told()
+                if on_written is not None:
+                    on_written()
                 self._size -= len(raw)
                 self._changed.set()
         finally:
@@ -98,8 +105,8 @@ class Outbox:
             self._changed.set()
             self._end.close()
 
-    def _add(self, raw: bytes, tickets: Sequence[Ticket], told: Told | None) -> None:
-        self._parcels.append((raw, tickets, told))
+    def _add(self, raw: bytes, tickets: Sequence[Ticket], on_written: OnWritten) -> None:
+        self._parcels.append((raw, tickets, on_written))
         self._size += len(raw)
         self._changed.set()
 

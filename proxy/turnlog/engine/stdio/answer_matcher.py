@@ -143,7 +143,7 @@ class AnswerMatcher:
             case _:
                 self._startup.on_message()
                 self._on_progress(mcp.progress_token(content))
-                return self._other.said(content, text)
+                return self._other.on_message(content, text)
 
     def take(
         self, content: Message | Outline, text: AnswerText
@@ -153,10 +153,10 @@ class AnswerMatcher:
         key = self._key_of(content)
         if (carrier := self._find(key)) is not None:
             self._drop(key, carrier)
-            return carrier, carrier.exchange.said(content, text)
+            return carrier, carrier.exchange.on_message(content, text)
         if (late := self._late.pop(key, None)) is not None:
             return late, late.exchange.late(late.attempt, content, text)
-        return None, self._other.said(content, text)
+        return None, self._other.on_message(content, text)
 
     def _on_progress(self, token: str) -> None:
         for carrier in self if token else ():

@@ -26,7 +26,7 @@ from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Ticket
-from turnlog.transport.outbox import Outbox, Told
+from turnlog.transport.outbox import OnWritten, Outbox
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.splice import with_id
@@ -66,7 +66,7 @@ class PipedExchange(McpExchange):
         message = self.attempt.message.strip() if self.attempt is not None else b""
         return OwnAnswer(200, b"OK", JSON, message) if message else sent
 
-    async def retold(self, unsent: Unsent) -> OwnAnswer:
+    async def answer_unsent(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, once its outcome is on disk."""
         attempt = unsent.attempt
         if attempt.waits and attempt.outcome is not None:
@@ -86,7 +86,7 @@ class PipedExchange(McpExchange):
         """The messages of its line."""
         return self._messages
 
-    def said(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
+    def on_message(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
         """Read one message of the server."""
         self.progress.phase = Phase.BODY
         return self.message(message, text)
@@ -136,7 +136,7 @@ class LinePipe(Protocol):
 
     context: Context
     to_server: Outbox
-    unheard: set["PipeCarrier"]
+    undelivered: set["PipeCarrier"]
     """Guarded calls whose answers are on their way to the agent."""
 
     def expect(self, carrier: "PipeCarrier") -> None:
@@ -148,7 +148,9 @@ class LinePipe(Protocol):
     def later(self, carrier: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
         """Make an attempt in a task of its own."""
 
-    def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
+    def answer(
+        self, line: bytes, tickets: Sequence[Ticket] = (), on_written: OnWritten = None
+    ) -> None:
         """Send the agent a line, unless it is empty."""
 
 
@@ -201,7 +203,7 @@ class PipeCarrier:
         assert self.exchange.attempt is not None  # it has time limits
         self._pipe.give_up(self, self.exchange.attempt)
         made, tickets = self.exchange.failed(failure)
-        self._pipe.say(line_of(made), tickets)
+        self._pipe.answer(line_of(made), tickets)
 
     def fail(self, kind: ErrorKind) -> None:
         """Record that the latest attempt failed so."""
@@ -351,17 +353,17 @@ class PipeCarrier:
         if self.exchange.driver is not None and self.exchange.driver.is_guarded:
             self.exchange.driver.on_left()
 
-    def given(self) -> Told | None:
+    def on_delivery(self) -> OnWritten:
         """Return what to call once the answer, which is on its way, has left."""
         if self.exchange.driver is None or not self.exchange.driver.is_guarded:
             return None
-        self._pipe.unheard.add(self)
+        self._pipe.undelivered.add(self)
         return self._on_handed_over
 
     def _on_handed_over(self) -> None:
         driver = self.exchange.driver
         assert driver is not None
-        self._pipe.unheard.discard(self)
+        self._pipe.undelivered.discard(self)
         if not driver.call.has_left:
             driver.on_delivered()
         self.exchange.over()
@@ -421,7 +423,7 @@ class PipeCarrier:
         number = driver.call.given if driver is not None else self._number
         raw, tickets = self._held.get(number, (b"", ()))
         self._held.clear()
-        self._pipe.say(raw, tickets, self.given())
+        self._pipe.answer(raw, tickets, self.on_delivery())
 
 
 def line_of(made: OwnAnswer) -> bytes:

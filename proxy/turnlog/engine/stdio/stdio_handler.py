@@ -23,7 +23,7 @@ from turnlog.record.errors import Failure
 from turnlog.record.outcome import JSON, AnswerText, is_answer
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import AgentPipes
-from turnlog.transport.outbox import Outbox, Told
+from turnlog.transport.outbox import OnWritten, Outbox
 from turnlog.wire import mcp
 from turnlog.wire.doubt import as_call, hides_call, is_doubtful, is_unreadable
 from turnlog.wire.json_stream import Outline
@@ -80,9 +80,9 @@ class StdioHandler:
         """Those that wait for a slot."""
         self._counted: set[PipeCarrier] = set()
         """Those that hold one."""
-        self._joining: dict[asyncio.Task[None], tuple[str, GuardedCall]] = {}
+        self._waiting: dict[asyncio.Task[None], tuple[str, GuardedCall]] = {}
         """Calls that wait for an earlier one, by the keys of their ids; other lines pass them."""
-        self.unheard: set[PipeCarrier] = set()
+        self.undelivered: set[PipeCarrier] = set()
         """Guarded calls whose answers are on their way to the agent."""
         self._large: PipeCarrier | None = None
         """The line that goes to the server in pieces right now, where it is recorded."""
@@ -101,7 +101,7 @@ class StdioHandler:
             yield
         finally:
             self.stop()
-            self._stop_joining()
+            self._stop_waiting()
             await self.context.duplicate_index.end_all()
 
     async def _until(self, done: Callable[[], bool]) -> None:
@@ -111,11 +111,11 @@ class StdioHandler:
 
     async def idle(self) -> None:
         """Wait until nothing is to come for the agent."""
-        await self._until(lambda: not (self.matcher.is_awaiting or self._tasks or self._joining))
+        await self._until(lambda: not (self.matcher.is_awaiting or self._tasks or self._waiting))
 
     async def all_sent(self) -> None:
         """Wait until nothing waits to be sent, or for an earlier call."""
-        await self._until(lambda: not (self._queued or self._joining))
+        await self._until(lambda: not (self._queued or self._waiting))
 
     def on_change(self) -> None:
         """Release the slots of ended calls, and wake what waits for an end."""
@@ -257,7 +257,7 @@ class StdioHandler:
         except Waits:
             self._wait(exchange, line)
         except StoreError:
-            self.say(line_of(exchange.refused()))
+            self.answer(line_of(exchange.refused()))
             exchange.over()
         except Failure as failure:
             self._refuse(exchange, failure)
@@ -285,7 +285,7 @@ class StdioHandler:
         made, tickets = exchange.failed(failure)
         # A cancelled call gets no answer (MCP, cancellation).
         if failure.kind is not ErrorKind.CANCELLED_BY_CALLER:
-            self.say(line_of(made), tickets)
+            self.answer(line_of(made), tickets)
         exchange.over()
 
     def _leave(self, exchange: PipedExchange) -> None:
@@ -296,8 +296,8 @@ class StdioHandler:
     async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
         if driver.unsent is not None:
-            made = await exchange.retold(driver.unsent)
-            self.say(line_of(made), (), driver.on_delivered)
+            made = await exchange.answer_unsent(driver.unsent)
+            self.answer(line_of(made), (), driver.on_delivered)
 
     def _wait(self, exchange: PipedExchange, line: bytes | None) -> None:
         """Wait for an earlier call, in a task."""
@@ -306,24 +306,24 @@ class StdioHandler:
         if self._gone:
             call.on_server_gone()
         task = self._work.create_task(self._pass_on(exchange, line))
-        self._joining[task] = id_key(exchange.messages[0].id), call
+        self._waiting[task] = id_key(exchange.messages[0].id), call
         task.add_done_callback(self._on_joined)
         self.on_change()
 
     def _on_joined(self, task: asyncio.Task[None]) -> None:
-        del self._joining[task]
+        del self._waiting[task]
         self.on_change()
 
     def _leave_joined(self, key: str) -> bool:
         """Cancel the newest waiting call with this id; false where there is none."""
-        for task, (its, call) in reversed(self._joining.items()):
+        for task, (its, call) in reversed(self._waiting.items()):
             if its == key:
                 call.give_up()
                 return task.cancel()
         return False
 
-    def _stop_joining(self) -> None:
-        for task, (_, call) in self._joining.items():
+    def _stop_waiting(self) -> None:
+        for task, (_, call) in self._waiting.items():
             call.give_up()
             task.cancel()
 
@@ -352,16 +352,18 @@ class StdioHandler:
         if cancelled is None:
             return
         self.matcher.on_cancel(cancelled)
-        for carrier in self.unheard:
+        for carrier in self.undelivered:
             attempt = carrier.exchange.attempt
             if attempt is not None and attempt.caller_key == cancelled:
                 carrier.on_left()
         self.on_change()
 
-    def say(self, line: bytes, tickets: Sequence[Ticket] = (), told: Told | None = None) -> None:
+    def answer(
+        self, line: bytes, tickets: Sequence[Ticket] = (), on_written: OnWritten = None
+    ) -> None:
         """Send the agent a line, unless it is empty."""
         if line:
-            self.to_agent.line(line, tickets, told)
+            self.to_agent.line(line, tickets, on_written)
         self.on_change()
 
     # -- the end ---------------------------------------------------------------------------
@@ -372,8 +374,8 @@ class StdioHandler:
 
     def on_left(self) -> None:
         """Mark the agent as gone."""
-        self._stop_joining()
-        for carrier in (*self.matcher, *self._queued, *self.unheard):
+        self._stop_waiting()
+        for carrier in (*self.matcher, *self._queued, *self.undelivered):
             carrier.on_left()
 
     async def on_server_end(self) -> bool:
@@ -396,12 +398,12 @@ class StdioHandler:
                 phase = Phase.CONNECTING if untouched else carrier.exchange.progress.phase
                 carrier.on_lost(Failure(startup.loss(untouched=untouched), phase, detail))
         self.matcher.on_end()
-        for carrier in self.unheard:
+        for carrier in self.undelivered:
             carrier.exchange.over()
-        answered = answered or bool(self._joining)
-        for _, call in self._joining.values():
+        answered = answered or bool(self._waiting)
+        for _, call in self._waiting.values():
             call.on_server_gone()
-        await self._until(lambda: not self._joining)
+        await self._until(lambda: not self._waiting)
         self.on_change()
         return answered
 
@@ -519,7 +521,7 @@ class ServerLines:
 
     # -- lines that are too long to be held ------------------------------------------------
 
-    def _read_long(self) -> tuple[Sequence[Ticket], Told | None]:
+    def _read_long(self) -> tuple[Sequence[Ticket], OnWritten]:
         """Read a whole line; return what its last piece waits for, and what to call once it has left."""
         self._body.finish()
         content = self._body.content
@@ -530,7 +532,7 @@ class ServerLines:
         else:
             tickets = self._matcher.read(content, text)
         self._handler.on_change()
-        return tickets, whose.given() if isinstance(whose, PipeCarrier) else None
+        return tickets, whose.on_delivery() if isinstance(whose, PipeCarrier) else None
 
     def _wait(self, piece: LinePiece) -> None:
         self._kept.append(piece.raw)
@@ -550,7 +552,7 @@ class ServerLines:
             self._to_agent.piece(self._held, ends=False)
         self._held = raw
         if ends:
-            tickets, told = self._read_long()
+            tickets, on_written = self._read_long()
             last = self._held + self._respelling.finish()
-            self._to_agent.piece(last, tickets, told, ends=True)
+            self._to_agent.piece(last, tickets, on_written, ends=True)
             self._held = b""
