@@ -20,8 +20,6 @@ rules:
   - {match: {tool: "pay*"}, effect: irreversible}
   - {match: {tool: "*_timed"}, timeout: {response: 200ms}}
   - {match: {tool: "*_patiently"}, timeout: {response: 2s}}
-  - {match: {tool: "*_slowly"}, replay_if_slower_than: 1ms}
-  - {match: {tool: "*_alone"}, on_duplicate: block}
 """
 NEW = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
 ERAS = pytest.mark.parametrize("meta", [{}, NEW], ids=["handshake", "stateless"])
@@ -302,15 +300,6 @@ def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long
     assert [row.tool for row in again] == ["write"]
 
 
-def test_an_answer_that_took_long_may_be_given_twice(talk: Talk) -> None:
-    first = talk.asked("write_slowly")
-    talk.answered(first)
-    talk.noted("delivered")
-    request_id, line = talk.line("write_slowly")
-    talk.wrap.send(line)
-    talk.replayed(request_id)
-
-
 def test_a_key_stands_for_one_call_even_after_its_answer(talk: Talk) -> None:
     key = {"turnlog/key": talk.session}
     talk.answered(talk.asked("anything", **key))
@@ -320,14 +309,6 @@ def test_a_key_stands_for_one_call_even_after_its_answer(talk: Talk) -> None:
     talk.wrap.send(call("anything", {"a": 2}, request_id="c", _meta=key))
     assert talk.got("c")["_meta"]["turnlog/outcome"]["kind"] == "conflict"
     talk.passes_by()
-
-
-def test_a_rule_may_allow_no_second_call(talk: Talk) -> None:
-    first = talk.asked("write_alone")
-    request_id, line = talk.line("write_alone")
-    talk.wrap.send(line)
-    assert talk.got(request_id)["_meta"]["turnlog/outcome"]["kind"] == "policy_blocked"
-    talk.answered(first)
 
 
 LONG = "x" * 3_000_000

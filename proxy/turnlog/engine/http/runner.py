@@ -210,7 +210,8 @@ class HttpCarrier(Struct, eq=False):
 
     async def _doubtful(self, content: Content) -> None:
         """Forward named calls among others, if their caller is still there."""
-        await _time_to_leave()
+        for wait in DOUBT:  # where it is gone, this is cancelled
+            await asyncio.sleep(wait)
         await self._attempt(content, hold=False)
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
@@ -446,12 +447,6 @@ class HttpCarrier(Struct, eq=False):
         head = lines(made.headers) + told(attempt, whole=True)
         body = None if self._down.method == "HEAD" else made.body
         return HeldAnswer(self._down, made.status, made.reason, head, body)
-
-
-async def _time_to_leave() -> None:
-    """Wait until an agent that is gone would have shown it; where it is, this is cancelled."""
-    for wait in DOUBT:
-        await asyncio.sleep(wait)
 
 
 async def _opened(attempt: Attempt) -> None:
