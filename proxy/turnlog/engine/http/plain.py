@@ -227,7 +227,7 @@ class PlainCall:
         return self._ask.policy.judges_answers
 
     amends = False
-    """Whether an answer to come may get a word of turnlog's: never."""
+    """Whether the outcome may be added to an answer to come: never."""
 
     def amended(self, message: bytes) -> None:
         """Leave an answer as it is."""

@@ -1,9 +1,9 @@
-"""Move an answer from the upstream to the agent as it comes, while a watcher reads a copy.
+"""An answer on its way from the upstream to the agent, of which the exchange reads a copy.
 
 Of an answer to a recorded call the last piece is held back until its outcome is on disk: of an event
 stream the event that holds the response, of JSON the last chunk, of an answer without body the head.
-JSON of known and moderate length goes out in one piece, and so does an event of up to `HOLD` bytes,
-which may get a word of turnlog's. While a rule may want another attempt, so does everything.
+JSON of known and moderate length goes out in one piece, and so does an event of up to `HOLD` bytes, to
+which its outcome may be added. While a rule may want another attempt, so does everything.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class ResponseBuffer(Struct, eq=False):
             self.withhold()
 
     def withhold(self) -> None:
-        """Let nothing leave: sending the answer raises `Withheld`."""
+        """Keep the answer from leaving: sending it raises `Withheld`."""
         self._is_withheld = True
 
     def _tail(self) -> bytes:
@@ -210,7 +210,7 @@ class Relay(Struct, eq=False):
     """What the answer's fields say, and become on their way to the agent."""
     _head_of: Callable[[Raw], AnswerHead]
     """The same of other fields."""
-    _watcher: Exchange
+    _exchange: Exchange
     _recorder: Recorder
     _keep: int
     """Bounds what is read along of one message, in bytes."""
@@ -295,7 +295,7 @@ class Relay(Struct, eq=False):
         """Whether none of a body of moderate length leaves before all of it is here."""
         # What would break a digest in the head must be known before that leaves.
         seals = self._head.is_sealed and not self._trusted
-        is_whole = self._head.is_json and (self._watcher.judges or seals)
+        is_whole = self._head.is_json and (self._exchange.judges or seals)
         return is_whole or self._out.gate is not None or self._may_amend
 
     @property
@@ -311,8 +311,8 @@ class Relay(Struct, eq=False):
     @property
     def _may_amend(self) -> bool:
         """Whether a rule may turn the answer into an error that it does not look like."""
-        watcher = self._watcher
-        return watcher.judges and watcher.amends and not self._head.is_sealed
+        exchange = self._exchange
+        return exchange.judges and exchange.amends and not self._head.is_sealed
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
         kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
@@ -322,13 +322,13 @@ class Relay(Struct, eq=False):
 
     async def _head_alone(self) -> None:
         body = MessageReader(0)
-        await self._observed(self._watcher.whole, body, self._head.media, 0)
+        await self._settle(self._exchange.whole, body, self._head.media, 0)
         # To HEAD, and in a 304, Content-Length tells of the body that is not there.
         given = lines(
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
         status, reason = self._answer.status, self._answer.reason
-        said = told(self._watcher.attempt, whole=True)
+        said = told(self._exchange.attempt, whole=True)
         await self._out.bodiless(status, reason, self._lines + given + said)
 
     async def _in_one_piece(self) -> None:
@@ -358,7 +358,7 @@ class Relay(Struct, eq=False):
             return
         self._out.gate = None
         await self._start(self._length)
-        await self._chunks(raw, keep_one=self._head.is_json and self._watcher.waits)
+        await self._chunks(raw, keep_one=self._head.is_json and self._exchange.waits)
 
     async def _read_whole(self, raw: bytes, *, goes_on: bool) -> None:
         """Relay a body that is all here, and whatever its transfer still brings where that `goes_on`."""
@@ -373,10 +373,10 @@ class Relay(Struct, eq=False):
         body = MessageReader.of(text if clean is None else clean, self._keep, notes, content)
         if codings:
             body.unread = self._gave_up
-        await self._observed(self._watcher.whole, body, self._head.media, len(raw))
+        await self._settle(self._exchange.whole, body, self._head.media, len(raw))
         if self._decodes and self._fails:
             self._keep_coding()
-        attempt = self._watcher.attempt
+        attempt = self._exchange.attempt
         if not goes_on or clean is not None or (attempt is not None and attempt.amends):
             await self._send(raw, text if clean is None else clean, changed=clean is not None)
         else:
@@ -401,10 +401,10 @@ class Relay(Struct, eq=False):
     async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
         """Send a whole answer, `raw`, that says `text`."""
         status, reason = self._answer.status, self._answer.reason
-        attempt, amended = self._watcher.attempt, None
+        attempt, amended = self._exchange.attempt, None
         said = told(attempt, whole=True)
         if attempt is None or attempt.amends:
-            amended = self._watcher.amended(text)
+            amended = self._exchange.amended(text)
         if changed or (amended is not None and not self._head.is_sealed):
             said += self._changed_lines(decoded=self._decoder is not None)
             await self._out.answer(status, reason, said, amended or text)
@@ -419,15 +419,15 @@ class Relay(Struct, eq=False):
         if self._out.gate is not None:
             return False  # a rule holds it: nothing was handed to the agent, so its transfer counts
         goes_on = cut or not self._answer.at_end
-        return not self._head.codings and goes_on and self._watcher.is_answered_by(body, cut=cut)
+        return not self._head.codings and goes_on and self._exchange.is_answered_by(body, cut=cut)
 
     async def _pass_on(self, held: bytes) -> None:
         """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
         try:
-            is_heard = self._watcher.is_heard
+            is_heard = self._exchange.is_heard
             await self._out.write(held)
             if is_heard:
-                self._watcher.handed_over()
+                self._exchange.handed_over()
             while chunk := await self._answer.read():
                 self._answer.heard()
                 await self._out.write(self._mask.feed(chunk) if self._mask is not None else chunk)
@@ -439,7 +439,7 @@ class Relay(Struct, eq=False):
     async def _cut_off(self, failure: Failure, body: MessageReader, held: bytes) -> None:
         """End a body of which some has left and whose transfer was cut; `held` is its last piece."""
         if self._is_answered(body, cut=True):
-            await self._observed(self._watcher.whole, body, self._head.media, body.size)
+            await self._settle(self._exchange.whole, body, self._head.media, body.size)
             await self._out.write(held)
             await self._out.cut()
         else:
@@ -449,7 +449,7 @@ class Relay(Struct, eq=False):
         """Record a response that is all here, of which the agent does not wait for its transfer's end."""
         if self._is_answered(body, cut=True):
             _, body.notes = self._clean(body.finish())
-            self._watched(self._watcher.whole, body, self._head.media, body.size)
+            self._observe(self._exchange.whole, body, self._head.media, body.size)
 
     # -- larger ones --------------------------------------------------------------------------
 
@@ -457,7 +457,7 @@ class Relay(Struct, eq=False):
         self, length: int | None, *, whole: bool = False, at_once: bool = True
     ) -> None:
         """Write the head of an answer; `whole` where its outcome is recorded."""
-        head = self._lines + told(self._watcher.attempt, whole=whole)
+        head = self._lines + told(self._exchange.attempt, whole=whole)
         status, reason = self._answer.status, self._answer.reason
         await self._out.start(status, reason, head, length, at_once=at_once)
 
@@ -469,7 +469,7 @@ class Relay(Struct, eq=False):
         """
         self._out.gate = None
         await self._start(self._length)
-        await self._chunks(b"", keep_one=self._head.is_json and self._watcher.waits)
+        await self._chunks(b"", keep_one=self._head.is_json and self._exchange.waits)
 
     async def _next(self, body: MessageReader) -> bytes:
         """Return the next piece of a body; `body` holds what came before it."""
@@ -499,7 +499,7 @@ class Relay(Struct, eq=False):
                 if self._is_answered(body, cut=False):
                     await self._flow_on(body, held, seen)
                     return
-                if not keep_one and (seen != self._length or not self._watcher.waits):
+                if not keep_one and (seen != self._length or not self._exchange.waits):
                     await self._out.write(held)
                     held = b""
         except Failure as failure:
@@ -510,7 +510,7 @@ class Relay(Struct, eq=False):
         held += b"" if self._keeps_coded else rest
         self._note(body)
         body.unread = self._gave_up
-        await self._observed(self._watcher.whole, body, self._head.media, seen)
+        await self._settle(self._exchange.whole, body, self._head.media, seen)
         if self._decodes and (self._fails or self._gave_up):
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
@@ -520,13 +520,13 @@ class Relay(Struct, eq=False):
     async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
         """Pass on a response whose last piece is `held`, and the rest of its transfer."""
         self._note(body)
-        await self._observed(self._watcher.whole, body, self._head.media, seen)
+        await self._settle(self._exchange.whole, body, self._head.media, seen)
         await self._pass_on(self._amended(held) if seen == len(held) else held)
 
     # -- what a server says in turnlog's name --------------------------------------------------
 
     def _begin_mask(self) -> None:
-        """Look for outcomes in a body that leaves in pieces, where it holds JSON."""
+        """Begin to search a body that leaves in pieces, where it holds JSON."""
         if not self._trusted:
             is_stream = self._head.media == _EVENTS
             self._mask = mask_for(in_events=is_stream, looks=not self._says_json)
@@ -568,8 +568,8 @@ class Relay(Struct, eq=False):
 
     async def _forged(self) -> None:
         """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
-        if self._watcher.attempt is not None:
-            self._watcher.attempt.marks.add(Flag.FORGED_OUTCOME)
+        if self._exchange.attempt is not None:
+            self._exchange.attempt.marks.add(Flag.FORGED_OUTCOME)
         await self._broken(Failure(ErrorKind.MALFORMED_RESULT, Phase.BODY, _FORGED_DETAIL), b"")
 
     def _amended(self, whole: bytes) -> bytes:
@@ -580,13 +580,13 @@ class Relay(Struct, eq=False):
             return whole
         if self._mask is not None and self._mask.found:
             whole = without_mask(whole) or whole
-        return self._watcher.amended(whole) or whole
+        return self._exchange.amended(whole) or whole
 
     # -- streams of events --------------------------------------------------------------------
 
     async def _stream(self) -> None:
-        if self._watcher.attempt is not None:
-            self._length = None  # a word of turnlog's may come to it
+        if self._exchange.attempt is not None:
+            self._length = None  # its outcome may be added
         # What has come with the head leaves with it.
         await self._start(self._length, at_once=not self._answer.has_piece)
         events = EventReader(self._keep)
@@ -597,7 +597,7 @@ class Relay(Struct, eq=False):
             while chunk := await self._answer.read():
                 if is_json is None and (is_json := holds_json(chunk)):
                     # A whole message under the wrong media type, most likely.
-                    await self._chunks(chunk, keep_one=self._watcher.waits)
+                    await self._chunks(chunk, keep_one=self._exchange.waits)
                     return
                 if not await self._goes_on(events, chunk):
                     break
@@ -611,11 +611,11 @@ class Relay(Struct, eq=False):
 
     async def _finish_stream(self) -> None:
         self._partial += b"" if self._keeps_coded else self._left_over()
-        attempt = self._watcher.attempt
+        attempt = self._exchange.attempt
         is_unsearched = bool(self._head.codings) and (self._fails or self._gave_up)
         if attempt is not None and not self._trusted and is_unsearched:
             attempt.marks.add(Flag.NOT_SEARCHED)
-        await self._observed(self._watcher.ended)
+        await self._settle(self._exchange.ended)
         if self._decodes and (self._fails or self._gave_up):
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
@@ -657,17 +657,17 @@ class Relay(Struct, eq=False):
         self, ready: list[bytes], event: Event, raw: bytes, *, changed: bool = False
     ) -> None:
         """Read an event, and add it to those that may leave, once its outcome is on disk."""
-        if tickets := self._watched(self._watcher.event, event):
+        if tickets := self._observe(self._exchange.event, event):
             await self._out.write(b"".join(ready))
             ready.clear()
             await self._recorder.settle(tickets)
         ready.append(self._seen(event, raw, changed=changed))
 
     async def _leave(self, ready: list[bytes]) -> None:
-        is_heard = self._is_judged and self._watcher.is_heard
+        is_heard = self._is_judged and self._exchange.is_heard
         await self._out.write(b"".join(ready))
         if is_heard:
-            self._watcher.handed_over()
+            self._exchange.handed_over()
 
     async def _messages(self, reply: CommandReply) -> None:
         """Relay the messages of a command, each as an event."""
@@ -689,7 +689,7 @@ class Relay(Struct, eq=False):
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
         """Return whether an event's start waits for its end, so that something can be put into it."""
-        wanted = self._watcher.amends and not self._torn
+        wanted = self._exchange.amends and not self._torn
         return wanted and events.in_data and len(raw) <= HOLD
 
     def _unmasked(self, event: Event) -> Event:
@@ -707,7 +707,7 @@ class Relay(Struct, eq=False):
     def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it leaves, now that it is known what it says."""
         self._answer.heard()
-        attempt = self._watcher.attempt
+        attempt = self._exchange.attempt
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
         if self._out.gate is not None and self._is_judged:
@@ -717,7 +717,7 @@ class Relay(Struct, eq=False):
             return raw
         amended = None
         if attempt is None or attempt.amends:
-            amended = self._watcher.amended(event.data)
+            amended = self._exchange.amended(event.data)
         if self._head.is_sealed:
             amended = None
         if amended is None and not changed:
@@ -728,7 +728,7 @@ class Relay(Struct, eq=False):
         """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
         for piece in events.feed(text):
             if piece.event is not None:
-                if tickets := self._watched(self._watcher.event, piece.event):
+                if tickets := self._observe(self._exchange.event, piece.event):
                     await self._recorder.settle(tickets)
                 self._answer.heard()
                 if self._is_judged:
@@ -743,7 +743,7 @@ class Relay(Struct, eq=False):
 
         Where none of it has left, or only whole events, turnlog answers in its place.
         """
-        resumable = self._watcher.is_resumable and await self._answer.is_reachable()
+        resumable = self._exchange.is_resumable and await self._answer.is_reachable()
         plain = not self._keeps_coded and self._length is None
         broken = BrokenAnswer(
             kind=failure.kind,
@@ -751,7 +751,7 @@ class Relay(Struct, eq=False):
             between_events=self._head.media == _EVENTS and plain and not self._torn,
             resumable=resumable,
         )
-        await self._observed(self._watcher.broken, failure, broken)
+        await self._settle(self._exchange.broken, failure, broken)
         if await self._is_replaced():
             return
         if not self._out.left:
@@ -760,14 +760,14 @@ class Relay(Struct, eq=False):
         await self._out.cut()
 
     async def _is_replaced(self) -> bool:
-        """Say what turnlog has to say in place of what never came; return whether that is anything."""
-        attempt = self._watcher.attempt
-        if not self._out.left and (made := self._watcher.instead()) is not None:
+        """Send turnlog's own answer in place of what never came; return whether there is one."""
+        attempt = self._exchange.attempt
+        if not self._out.left and (made := self._exchange.instead()) is not None:
             head = lines(made.headers) + told(attempt, whole=True)
             if attempt is not None and attempt.yields:
                 self._out.withhold()
             await self._out.answer(made.status, made.reason, head, made.body)
-        elif last := self._watcher.last_events():
+        elif last := self._exchange.last_events():
             await self._out.end(last)
         else:
             return False
@@ -775,24 +775,24 @@ class Relay(Struct, eq=False):
 
     @property
     def _is_judged(self) -> bool:
-        attempt = self._watcher.attempt
+        attempt = self._exchange.attempt
         return attempt is not None and attempt.ending is not None
 
     # -- reading along ------------------------------------------------------------------------
 
-    async def _observed(self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
-        """Let the watcher read, and wait until what it recorded is on disk; then the answer may leave."""
-        if tickets := self._watched(watch, *said):
+    async def _settle(self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
+        """Have the exchange read, and wait until what it recorded is on disk; then the answer may leave."""
+        if tickets := self._observe(read, *said):
             await self._recorder.settle(tickets)
         if self._out.gate is not None:
             self._out.judged()
 
-    def _watched(
-        self, watch: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
+    def _observe(
+        self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
     ) -> Sequence[Ticket]:
-        """Let the watcher read. Whatever goes wrong there, the answer goes on."""
+        """Have the exchange read. An error in that is logged, and the answer goes on."""
         try:
-            return watch(*said)
+            return read(*said)
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
             self._recorder.faulted(error)
             return ()

@@ -271,7 +271,7 @@ class HttpCarrier(Struct, eq=False):
             await asyncio.wait({self._notice}, timeout=left if left < inf else None)
 
     async def _is_withdrawn(self) -> bool:
-        """Answer a call that was cancelled before it was sent, or sent again; tell whether it was."""
+        """Answer a call that was cancelled before it was sent, or sent again; return whether it was."""
         withdrawn = self._exchange.withdrawn()
         if withdrawn is None:
             return False
@@ -417,7 +417,7 @@ class HttpCarrier(Struct, eq=False):
         return relay.run()
 
     def _unauthenticated(self, answer: Answer) -> None:
-        """Say how to go on where a server sends the client to another origin's login."""
+        """Log what to do where a server sends the client to another origin's login."""
         asked = fields(answer.headers, b"www-authenticate")
         if any(b"resource_metadata" in value for value in asked):
             self._context.log.emit(
@@ -430,7 +430,7 @@ class HttpCarrier(Struct, eq=False):
         return self._heads.answer(raw, self._route, self._raw)
 
     def _is_last(self) -> bool:
-        """Return whether the attempt's answer is the caller's; tell the log where another follows."""
+        """Return whether the attempt's answer is the caller's; log where another attempt follows."""
         attempt, driver = self._exchange.attempt, self._exchange.driver
         if attempt is None or driver is None or driver.call.stage is not Stage.WAITING:
             return True

@@ -725,13 +725,13 @@ class ResponseObserver:
 
     @property
     def amends(self) -> bool:
-        """Whether an answer to come may get a word of turnlog's."""
+        """Whether the outcome may be added to an answer to come."""
         if self._listening is not None:
             return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
-        """Return the message that was just read with that word; `None` where it stays as it is."""
+        """Return the message that was just read with the outcome added; `None` where it stays as it is."""
         if self._listening is not None:
             return self._listening.renamed()
         attempt = self.attempt
