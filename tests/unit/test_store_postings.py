@@ -114,7 +114,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
         [Call(tool="write", minute=0, delta=(changed("x", n),)) for n in (*names, names[-1])],
     )
     env = open_environment(data / "log", readonly=True, tables=len(NAMES))
-    found = Snapshot(env, Tables(env, create=False), TailCache())
+    found = Snapshot(env, Tables.of(env, create=False), TailCache())
     yield found
     found.close()
     env.close()

@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
-        tables = Tables(env, create=True)
+        tables = Tables.of(env, create=True)
         ledger = Ledger(tables, 1, os.urandom)
         with env.write() as txn:
             append(ledger, txn, b"first")
@@ -50,7 +50,7 @@ def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
 
 def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: Path) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
-        tables = Tables(env, create=True)
+        tables = Tables.of(env, create=True)
         failed, other = Ledger(tables, 1, os.urandom), Ledger(tables, 2, os.urandom)
         with env.write() as txn:
             append(failed, txn, b"never written")
@@ -65,7 +65,7 @@ def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: 
 @pytest.mark.parametrize("knows", [0, 5])
 def test_a_writer_that_knows_less_or_more_of_the_log_is_not_asked(log: Path, knows: int) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
-        tables = Tables(env, create=True)
+        tables = Tables.of(env, create=True)
         with env.write() as txn:
             append(Ledger(tables, 1, os.urandom), txn, b"link")
         snapshot = Snapshot(env, tables, TailCache(lambda: Segment(knows)))

@@ -93,7 +93,7 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
 
 def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
     with open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1) as env:
-        tables = Tables(env, create=True)
+        tables = Tables.of(env, create=True)
         with env.exclusive():
             # A writer that started meanwhile has locked its epoch inside a transaction.
             _refuse_writers(data)
@@ -103,7 +103,7 @@ def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
                 _swap(data, draft, kept)
             data_folder.replace_format(data)
     with open_environment(data / "log", readonly=True, tables=len(NAMES)) as log:
-        tables = Tables(log, create=False)
+        tables = Tables.of(log, create=False)
         with log.read() as txn:
             return Converted(last_position(txn, tables), replayed, kept)
 
@@ -157,7 +157,7 @@ def _check_room(data: Path, env: Environment) -> None:
 def _convert_copy(env: Environment, original: Tables, draft: Path, boot: str) -> int:
     """Replay the slots of a log into its copy, and take them out of that."""
     with open_environment(draft, readonly=False, tables=len(NAMES) + 1) as copy:
-        tables = Tables(copy, create=True)
+        tables = Tables.of(copy, create=True)
         with copy.write() as txn:
             _check_copy(env, original, txn, tables)
             slots = _slots_table(copy, txn)
@@ -181,9 +181,9 @@ def _slots_table(env: Environment, txn: Txn) -> "Table | None":
 
 def _check_copy(env: Environment, original: Tables, copied: Txn, tables: Tables) -> None:
     with env.read() as txn:
-        for name, table in tables.by_name.items():
-            rows = txn.stat(original.by_name[name])["entries"]
-            if rows != copied.stat(table)["entries"]:
+        for name in NAMES:
+            rows = txn.stat(original.named(name))["entries"]
+            if rows != copied.stat(tables.named(name))["entries"]:
                 raise StoreError(f"the copy of the table {name!r} is not whole; run this again")
 
 

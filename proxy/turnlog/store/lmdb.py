@@ -131,7 +131,7 @@ class LmdbStore:
             undo.callback(env.close)
             with translated("open", data):
                 env.raw.reader_check()
-                tables = Tables(env, create=True)
+                tables = Tables.of(env, create=True)
                 lock = _take_epoch(data, env, tables, limit, undo)
             data_folder.mark(data)
             sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
@@ -271,7 +271,7 @@ class LmdbReader:
         env = open_environment(data / "log", readonly=True, tables=len(NAMES))
         try:
             with translated("open", data):
-                tables = Tables(env, create=False)
+                tables = Tables.of(env, create=False)
         except BaseException:
             env.close()
             raise
@@ -353,7 +353,7 @@ def rebuild_indexes(data: Path) -> None:
         env.refuse_damaged(
             "its indexes cannot be made anew in place; restore the folder from a backup"
         )
-        tables = Tables(env, create=True)
+        tables = Tables.of(env, create=True)
         with env.write() as txn:
             rebuild(txn, tables)
 

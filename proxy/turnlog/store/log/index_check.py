@@ -46,6 +46,7 @@ from .keys import (
     unpack,
 )
 from .tables import (
+    DERIVED,
     Tables,
     call_entries,
     decode_head,
@@ -137,15 +138,15 @@ class _Check:
         if None in segment.entries or segment.last != last:
             self._is_whole = False
             return
-        for table, rows in segment_rows(segment):
-            self._counted[table] += len(rows)
+        for name, rows in segment_rows(segment):
+            self._counted[name] += len(rows)
+            table = self._tables.named(name)
             for key, value in rows:
-                stored = self._txn.get(key, db=self._tables.by_name[table])
+                stored = self._txn.get(key, db=table)
                 # Of a link, a later flush may have a later commit.
-                if stored != value and (table != "links" or (stored or b"") < value):
-                    yield IndexFlaw(
-                        table, f"the row of position {unpack(value[:8])} is not as it was"
-                    )
+                if stored != value and (name != "links" or (stored or b"") < value):
+                    detail = f"the row of position {unpack(value[:8])} is not as it was"
+                    yield IndexFlaw(name, detail)
         for session, positions in segment.sessions.items():
             entries = segment.pick(positions)
             self._heads[session] = fold_head(self._heads.get(session), entries)
@@ -160,7 +161,7 @@ class _Check:
             return
         for table, key, value in self._expected():
             self._counted[table] += 1
-            stored = self._txn.get(key, db=self._tables.by_name[table])
+            stored = self._txn.get(key, db=self._tables.named(table))
             # The turn of a session after its newest commit follows from all of them.
             if table == "heads" and not is_all:
                 is_same = _is_newest(stored, self._heads[key])
@@ -191,8 +192,8 @@ class _Check:
                     yield IndexFlaw("links", f"position {unpack(value)} carries no such link")
         if not self._is_whole:
             return
-        for name, table in self._tables.derived.items():
-            held = self._txn.stat(table)["entries"]
+        for name in DERIVED:
+            held = self._txn.stat(self._tables.named(name))["entries"]
             # Several flushes may have had a row for a link.
             if name != "links" and held != self._counted[name]:
                 yield IndexFlaw(name, f"it holds {held} rows, the log makes {self._counted[name]}")

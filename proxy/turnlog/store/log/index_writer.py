@@ -14,6 +14,7 @@ from .environment import Txn
 from .index import Entry, Head, Segment, fold_call, fold_head, is_first_of_call, open_attempts
 from .keys import WATERMARK, link_key, number, pack_many
 from .tables import (
+    DERIVED,
     Pair,
     Table,
     Tables,
@@ -63,7 +64,7 @@ def segment_rows(segment: Segment) -> Iterator[tuple[str, list[Pair]]]:
 def write_segment(txn: Txn, tables: Tables, segment: Segment, heads: Mapping[bytes, Head]) -> None:
     """Write what `segment` adds to the derived tables, and the watermark."""
     for name, rows in segment_rows(segment):
-        _put_sorted(txn, tables.by_name[name], rows)
+        _put_sorted(txn, tables.named(name), rows)
     _write_heads(txn, tables, segment, heads)
     for call, positions in segment.calls.items():
         if not segment.is_settled(positions):
@@ -151,8 +152,8 @@ def _write_call_state(txn: Txn, tables: Tables, call: bytes, entries: list[Entry
 
 def rebuild(txn: Txn, tables: Tables) -> None:
     """Make the derived tables anew from the log."""
-    for table in tables.derived.values():
-        txn.drop(table, delete=False)
+    for name in DERIVED:
+        txn.drop(tables.named(name), delete=False)
     txn.delete(WATERMARK, db=tables.meta)
     last = last_position(txn, tables)
     for after in range(0, last, SLICE):

@@ -6,10 +6,11 @@ Nothing here knows of the tail: what the derived tables say ends at the watermar
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Final, Self, TypeAlias
 
 import lmdb
 import msgspec
+from msgspec import Struct
 
 from turnlog.core.call_status import CallState
 from turnlog.store.base import StoreError
@@ -36,20 +37,6 @@ Pair: TypeAlias = tuple[bytes, bytes]
 """A key with its value."""
 
 
-DERIVED: tuple[str, ...] = (
-    "segments",
-    "seqs",
-    "calls",
-    "postings",
-    "links",
-    "heads",
-    "activity",
-    "open",
-    "unsettled",
-    "parked",
-)
-"""Those that are made from the log."""
-NAMES: tuple[str, ...] = ("log", "bodies", "aliases", "meta", *DERIVED)
 NEVER = 2**64 - 1
 """No position is as high."""
 _AFTER = b"\xff" * 9
@@ -61,45 +48,51 @@ decode_call_state = msgspec.msgpack.Decoder(CallState).decode
 decode_open = msgspec.msgpack.Decoder(OpenAttempt).decode
 
 
-class Tables:
+class Tables(Struct, frozen=True):
     """The handles of all tables. See `keys` for what each holds."""
 
-    def __init__(self, env: Environment, *, create: bool) -> None:
-        """Without `create`, an environment that may be written must have its tables open already."""
+    log: Table
+    bodies: Table
+    aliases: Table
+    meta: Table
+    segments: Table
+    seqs: Table
+    calls: Table
+    postings: Table
+    links: Table
+    heads: Table
+    activity: Table
+    open: Table
+    unsettled: Table
+    parked: Table
+
+    @classmethod
+    def of(cls, env: Environment, *, create: bool) -> Self:
+        """Open the tables. Without `create`, an environment that may be written must have them open already."""
         raw = env.raw
         if env.readonly:
             # Handles that a reader's own transaction opened would end with it.
-            handles = [raw.open_db(name.encode(), create=False) for name in NAMES]
-        else:
-            # Never without a transaction here: lmdb would wait for the write lock while it holds the
-            # interpreter's, and a writer thread of this process that has the former waits for the latter.
-            with env.write() if create else env.read() as txn:
-                handles = [raw.open_db(name.encode(), txn=txn, create=create) for name in NAMES]
-        (
-            self.log,
-            self.bodies,
-            self.aliases,
-            self.meta,
-            self.segments,
-            self.seqs,
-            self.calls,
-            self.postings,
-            self.links,
-            self.heads,
-            self.activity,
-            self.open,
-            self.unsettled,
-            self.parked,
-        ) = handles
+            return cls(*[raw.open_db(name.encode(), create=False) for name in NAMES])
+        # Never without a transaction here: lmdb would wait for the write lock while it holds the
+        # interpreter's, and a writer thread of this process that has the former waits for the latter.
+        with env.write() if create else env.read() as txn:
+            return cls(*[raw.open_db(name.encode(), txn=txn, create=create) for name in NAMES])
 
-        self.by_name = dict(zip(NAMES, handles, strict=True))
-        self.derived = {name: self.by_name[name] for name in DERIVED}
+    def named(self, name: str) -> Table:
+        """Return the handle of a table."""
+        table: Table = getattr(self, name)
+        return table
+
+
+NAMES: Final = Tables.__struct_fields__
+DERIVED: Final = NAMES[4:]
+"""Those that are made from the log."""
 
 
 def read_edges(txn: Txn, tables: Tables) -> None:
     """Read the first and the last row of each table, and what leads to them."""
-    for table in tables.by_name.values():
-        with txn.cursor(table) as cursor:
+    for name in NAMES:
+        with txn.cursor(tables.named(name)) as cursor:
             if cursor.first() and cursor.last():
                 cursor.item()
 

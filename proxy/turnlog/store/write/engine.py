@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +133,7 @@ class LmdbEngine:
                 txn,
                 self._tables,
                 self._ledger.tail,
-                is_dead=lru_cache(maxsize=None)(self._is_dead),
+                is_dead=self._is_dead,
                 skip=self._skip,
             )
             epochs.update(intent.link.epoch for intent in intents)
@@ -180,7 +179,6 @@ class LmdbEngine:
 
         def fill(txn: Txn) -> Sequence[PendingAppend]:
             found.extend(find(txn))
-            self._prepare(found)
             return found
 
         self._commit(fill)
