@@ -1,8 +1,7 @@
 """Errors of commands as one line on stderr, and their exit codes."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 import click
@@ -84,12 +83,6 @@ def describe(error: Exception) -> tuple[str, int]:
 def complain(text: str) -> None:
     """Write one line to stderr, control characters escaped."""
     click.echo(f"turnlog: {escape_unprintable(text)}", err=True)
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return `did you mean ...?` with the closest word; empty when none is close."""
-    close = get_close_matches(word, list(map(str, words)), n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _system(error: OSError) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from turnlog.packs.errors import did_you_mean
 from turnlog.store.base import ProcessIdTaken
 
 from .failures import (
@@ -27,7 +28,6 @@ from .failures import (
     PipeClosedError,
     complain,
     describe,
-    did_you_mean,
     telling_output_apart,
 )
 

@@ -16,10 +16,11 @@ import click
 
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import as_utc, parse_moment
+from turnlog.packs.errors import did_you_mean
 from turnlog.sessions.log import parse_turns
 from turnlog.store.read.view import View
 
-from .failures import complain, did_you_mean
+from .failures import complain
 
 if TYPE_CHECKING:
     from turnlog.redaction.redact import Redactor

@@ -389,6 +389,13 @@ class SessionUncovered(LogEvent, frozen=True, kw_only=True, tag="session.uncover
     reason: CoverageGap
 
 
+class _FailureWithReason(LogEvent, frozen=True, kw_only=True):
+    """Fields shared by the events of what could not be done."""
+
+    level: ClassVar[Level] = Level.ERROR
+    reason: str = field(name="error.message")
+
+
 class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):
     """The store has no room for another intent."""
 
@@ -399,18 +406,14 @@ class StoreFilled(LogEvent, frozen=True, kw_only=True, tag="store.full"):
     when_full: WhenFull
 
 
-class StoreBlocked(LogEvent, frozen=True, kw_only=True, tag="store.blocked"):
+class StoreBlocked(_FailureWithReason, frozen=True, kw_only=True, tag="store.blocked"):
     """Calls cannot be recorded: `when_full` decides (while writes hang, calls wait) until `store.unblocked`."""
 
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
     when_full: WhenFull
 
 
 class StoreUnblocked(LogEvent, frozen=True, kw_only=True, tag="store.unblocked"):
     """Calls can be recorded again."""
-
-    level: ClassVar[Level] = Level.INFO
 
 
 class StoreTrimmed(LogEvent, frozen=True, kw_only=True, tag="store.trimmed"):
@@ -435,18 +438,13 @@ class StoreRekeyed(LogEvent, frozen=True, kw_only=True, tag="store.rekeyed"):
     data: str
 
 
-class StoreFailed(LogEvent, frozen=True, kw_only=True, tag="store.failed"):
+class StoreFailed(_FailureWithReason, frozen=True, kw_only=True, tag="store.failed"):
     """The store cannot be read or written."""
 
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
 
-
-class RecorderFailed(LogEvent, frozen=True, kw_only=True, tag="recorder.failed"):
+class RecorderFailed(_FailureWithReason, frozen=True, kw_only=True, tag="recorder.failed"):
     """A call went through that could not be recorded completely."""
 
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
     flag: Flag = Flag.UNRECORDED
 
 
@@ -476,11 +474,9 @@ class RulesReloaded(LogEvent, frozen=True, kw_only=True, tag="rules.reloaded"):
     rules: int
 
 
-class RulesRejected(LogEvent, frozen=True, kw_only=True, tag="rules.rejected"):
+class RulesRejected(_FailureWithReason, frozen=True, kw_only=True, tag="rules.rejected"):
     """A rules file is invalid; the previous rules stay in force."""
 
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
     file: str = field(name="code.file.path")
     line: int = 0
     column: int = field(name="code.column.number", default=0)
@@ -497,11 +493,8 @@ class ToolChanged(LogEvent, frozen=True, kw_only=True, tag="tool.changed"):
     provenance: Provenance
 
 
-class DefinitionsFailed(LogEvent, frozen=True, kw_only=True, tag="definitions.failed"):
+class DefinitionsFailed(_FailureWithReason, frozen=True, kw_only=True, tag="definitions.failed"):
     """A tool list could not be read, or not be written to the store."""
-
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
 
 
 class LockLoaded(LogEvent, frozen=True, kw_only=True, tag="lock.loaded"):
@@ -512,11 +505,8 @@ class LockLoaded(LogEvent, frozen=True, kw_only=True, tag="lock.loaded"):
     untargeted: int
 
 
-class LockFailed(LogEvent, frozen=True, kw_only=True, tag="lock.failed"):
+class LockFailed(_FailureWithReason, frozen=True, kw_only=True, tag="lock.failed"):
     """turnlog.lock changed and cannot be read; the previous one stays in force."""
-
-    level: ClassVar[Level] = Level.ERROR
-    reason: str = field(name="error.message")
 
 
 class LogDropped(LogEvent, frozen=True, kw_only=True, tag="log.dropped"):

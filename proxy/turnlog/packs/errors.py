@@ -30,7 +30,11 @@ class SettingError(Exception):
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return advice what to write instead of `word`: a similar known word, else all known ones."""
     known = sorted(known)
-    close = get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"use one of: {', '.join(known)}" if known else "remove it"
+    use = f"use one of: {', '.join(known)}" if known else "remove it"
+    return did_you_mean(word, known) or use
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return `did you mean ...?` with the closest word; empty when none is close."""
+    close = get_close_matches(word, list(map(str, words)), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
