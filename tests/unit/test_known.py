@@ -6,19 +6,29 @@ from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance, lock_name
+from turnlog.engine.request_identity import Clients, Request
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache, ToolListings
 from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule
 from turnlog.rules.policy import Rulebook
+from turnlog.transport.message_heads import RequestHead, RequestStart
+from turnlog.transport.routes import Route, target_of
 from turnlog.wire.tools_list import read_tools_list
 
 READS = '{"name":"t","annotations":{"readOnlyHint":true}}'
 WRITES = '{"name":"t","annotations":{"readOnlyHint":false}}'
 READS_DIGEST = read_tools_list(Raw(f'{{"tools":[{READS}]}}'.encode())).definitions["t"].digest
 
-PLACE = ("http://127.0.0.1:9000", "/mcp", "", "")
+HEAD = RequestHead((), {}, {}, frozenset())
+REQUEST = Request(
+    RequestStart(method="POST", target="/mcp", version=(1, 1), keeps=True, head=HEAD),
+    Route(target_of("files", "http://127.0.0.1:9000/mcp"), "/mcp", "", "", ""),
+    lambda data: data.ljust(32),
+    Clients(),
+    1,
+)
 
 
 class Where(Struct):
@@ -32,26 +42,23 @@ class Where(Struct):
     def lists(self, tool: str) -> None:
         """Let the server list one tool."""
         page = read_tools_list(Raw(f'{{"tools":[{tool}]}}'.encode()))
-        self.catalog.learn("here", "me", page, first=True)
+        self.catalog.learn(REQUEST.target, REQUEST.credential, page, first=True)
 
     def pin(self, digest: bytes) -> None:
         """Pin the tool, and let the lock be read again: what changed has to stay for one look."""
         pin = Pin(hash=f"sha256:{digest.hex()}", definition={}, partial=True)
-        write_lock(
-            self.pins.path,
-            LockFile(servers={lock_name("files", PLACE, str(self.pins.path.parent)): {"t": pin}}),
-        )
+        name = lock_name("files", REQUEST.place, str(self.pins.path.parent))
+        write_lock(self.pins.path, LockFile(servers={name: {"t": pin}}))
         assert self.pins.refresh() is None
         assert self.pins.refresh() is not None
 
     def tool(self, name: str = "t", arguments: object = None) -> Ask:
         """Return what is known of a tool."""
-        found = self.known.find("files", "here", "me", name)
-        return found or self.known.look("files", "here", "me", name, PLACE, lambda: arguments)
+        return self.known.find(REQUEST, name, lambda: arguments)
 
     def is_remembered(self, name: str = "t") -> bool:
         """Tell whether nothing has to be worked out anew."""
-        return self.known.find("files", "here", "me", name) is not None
+        return self.tool(name) is self.tool(name)
 
 
 def where(folder: Path, *rules: Rule) -> Where:
@@ -65,8 +72,7 @@ def test_a_tool_is_worked_out_once(tmp_path: Path) -> None:
     here = where(tmp_path)
     here.lists(READS)
     assert here.tool().effect is Effect.READ
-    assert here.tool() is here.tool()
-    assert not here.is_remembered("other")
+    assert here.is_remembered()
 
 
 def test_another_list_of_tools_counts_at_once(tmp_path: Path) -> None:
@@ -75,7 +81,7 @@ def test_another_list_of_tools_counts_at_once(tmp_path: Path) -> None:
     for listed in (READS, WRITES):
         here.lists(listed)
         effects.append(here.tool().effect)
-    here.catalog.forget("here", "me")
+    here.catalog.forget(REQUEST.target, REQUEST.credential)
     effects.append(here.tool().effect)
     assert effects == [Effect.UNKNOWN, Effect.READ, Effect.WRITE, Effect.UNKNOWN]
 
@@ -113,7 +119,7 @@ def test_where_a_rule_looks_at_arguments_nothing_is_remembered(tmp_path: Path) -
         Effect.WRITE,
     ]
     assert not here.is_remembered("t")
-    assert here.tool("other") is here.tool("other")
+    assert here.is_remembered("other")
 
 
 def test_a_tool_is_shown_by_a_clean_and_moderate_name(tmp_path: Path) -> None:
@@ -125,7 +131,6 @@ def test_a_tool_is_shown_by_a_clean_and_moderate_name(tmp_path: Path) -> None:
 
 def test_no_more_tools_are_remembered_than_there_is_room_for(tmp_path: Path) -> None:
     here = where(tmp_path)
-    for number in range(4097):
-        here.tool(f"t{number}")
-    assert not here.is_remembered("t0")
-    assert here.is_remembered("t4096")
+    first, *_, last = [here.tool(f"t{number}") for number in range(4097)]
+    assert here.tool("t4096") is last
+    assert here.tool("t0") is not first

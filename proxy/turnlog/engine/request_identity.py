@@ -112,11 +112,9 @@ class Sessions:
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
         self._hints: dict[tuple[str | int, ...], SessionHint] = {}
-        self._refs: OrderedDict[str, tuple[SessionRef, int]] = OrderedDict()
-        """With when they were last met; those of late stand at the end."""
+        self._refs: OrderedDict[str, tuple[SessionRef, int, str]] = OrderedDict()
+        """With when they were last met, and `SessionHint.kin`; those of late stand at the end."""
         self.replacements = Replacements()
-        self._kin: dict[str, str] = {}
-        """Whose each of them is, as far as credential and client name tell."""
 
     def find(self, hint: SessionHint, client: Client) -> SessionRef:
         """Return the session of a call, a new one if need be."""
@@ -125,15 +123,15 @@ class Sessions:
         if known is None or (hint.is_implicit and now - known[1] > IDLE_GAP):
             ref = self._open(hint.identity, client, () if hint.is_implicit else (key,))
             self._note_replaced(ref, key)
-            self._kin[key] = hint.kin
+            kin = hint.kin
         else:
-            ref = known[0]
+            ref, _, kin = known
             if self.replacements.lost:
                 self.replacements.on_used(key)
-        self._refs[key] = (ref, now)
+        self._refs[key] = (ref, now, kin)
         self._refs.move_to_end(key)
         if len(self._refs) > _SESSIONS:
-            self._kin.pop(self._refs.popitem(last=False)[0], None)
+            self._refs.popitem(last=False)
         return ref
 
     def begun(self, caller: Hashable, session: str) -> SessionStart:
@@ -158,10 +156,10 @@ class Sessions:
             return [self.find(hint, client)]
         kin, now = hint.kin, self._clock.monotonic()
         found: list[SessionRef] = []
-        for key, (ref, met) in reversed(self._refs.items()):
+        for ref, met, its in reversed(self._refs.values()):
             if now - met > IDLE_GAP:
                 break
-            if kin and self._kin.get(key) == kin and ref.id is not None:
+            if kin and its == kin and ref.id is not None:
                 found.append(ref)
         return found
 

@@ -209,8 +209,7 @@ class McpExchange(ResponseObserver):
         said = self._said or mcp.read_call(message.params)
         arguments = self._start or bytes(said.arguments)
         read = partial(self._read_arguments, message, arguments)
-        whose = request.server, request.target, request.credential, said.name
-        model = context.tools.find(*whose) or context.tools.look(*whose, request.place, read)
+        model = context.tools.find(request, said.name, read)
         canonical = None if self._start else _canonical(message, arguments)
         ask, identity = self._asked(message, key, said, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:

@@ -165,31 +165,27 @@ class ToolCache:
         self._listed = catalog.changes
         """What the tools remembered were worked out from."""
 
-    def find(self, server: str, target: str, credential: str, name: str) -> Ask | None:
-        """Return what is remembered of a tool."""
-        if (
+    def find(self, request: Request, name: str, arguments: Callable[[], object]) -> Ask:
+        """Return what a call of a tool with these `arguments` asks, as far as others may alike."""
+        if not (
             self._book is self._rules.book
             and self._pinned is self._pins.digests
             and self._listed == self._catalog.changes
         ):
-            return self._tools.get((server, target, credential, name))
-        # Noted before anything is worked out anew: the pins are read in a thread of their own.
-        self._book, self._pinned = self._rules.book, self._pins.digests
-        self._listed = self._catalog.changes
-        self._tools.clear()
-        return None
+            # Noted before anything is worked out anew: the pins are read in a thread of their own.
+            self._book, self._pinned = self._rules.book, self._pins.digests
+            self._listed = self._catalog.changes
+            self._tools.clear()
+        key = (request.server, request.target, request.credential, name)
+        return self._tools.get(key) or self._look(key, request.place, arguments)
 
-    def look(
+    def _look(
         self,
-        server: str,
-        target: str,
-        credential: str,
-        name: str,
+        key: tuple[str, str, str, str],
         place: Sequence[str],
         arguments: Callable[[], object],
     ) -> Ask:
-        """Work out what a call of a tool with these `arguments` asks, as far as others may alike; `place`
-        is the target written out."""
+        server, target, credential, name = key
         definition = self._catalog.find(target, credential, name)
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._trusted)
@@ -217,7 +213,7 @@ class ToolCache:
         if book.is_cached(subject) and len(name) <= TOOL_CHARS:
             if len(self._tools) >= _REMEMBERED:
                 self._tools.clear()
-            self._tools[server, target, credential, name] = model
+            self._tools[key] = model
         return model
 
 
