@@ -47,3 +47,22 @@ def test_what_is_not_printable_is_escaped(text: str, escaped: str) -> None:
 )
 def test_text_is_folded_to_one_printable_line(text: str, line: str) -> None:
     assert one_line(text, 20) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a" * 20, "a" * 20),
+        ("a" * 20 + "\n\n", "a" * 20),
+        (" " + "a" * 19 + " b", "a" * 17 + "…"),
+        ("a" * 16 + "  \n  b c d e f", "a" * 16 + "…"),
+        ("a b\tc\r" * 9 + "\x1b[0m", "a b c a b c a b c…"),
+        ("é" * 10 + "\u200b", "é" * 10),
+        ("é é " * 9, "é é é é é é…"),
+        ("é\n" * 12, "é é é é é é…"),
+        ("word " * 9 + "\x1b[31m", "word word word wo…"),
+    ],
+)
+def test_a_line_is_cut_to_its_bytes(text: str, line: str) -> None:
+    assert one_line(text, 20) == line
+    assert len(line.encode()) <= 20

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.rules.expression import UNREADABLE, ExpressionInput
@@ -67,6 +68,12 @@ def mapping(*rules: ErrorMap) -> Policy:
 )
 def test_only_some_policies_judge_answers(policy: Policy, speaks_of_answers: bool) -> None:
     assert policy.judges_answers is speaks_of_answers
+
+
+def test_a_policy_made_of_another_judges_answers_by_its_own_rules() -> None:
+    judging = structs.replace(Policy(), expects=Expects.NOTHING)
+    assert judging.judges_answers
+    assert not structs.replace(judging, expects=None).judges_answers
 
 
 @pytest.mark.parametrize("kind", [None, ErrorKind.TOOL_FAILED, ErrorKind.NULL_RESULT])
