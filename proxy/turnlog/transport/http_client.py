@@ -466,10 +466,6 @@ class Answer(Protocol):
         """Whether the whole answer has come and been read."""
         ...
 
-    def heard(self) -> None:
-        """Note that something came that counts: an event, or a piece of a body."""
-        ...
-
     async def is_reachable(self) -> bool:
         """Return whether its server accepts a connection within a short time."""
         ...
@@ -503,11 +499,6 @@ class HttpAnswer(Struct, eq=False):
     def at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
         return self._connection.at_end
-
-    def heard(self) -> None:
-        """Note that something came that counts: an event, or a piece of a body."""
-        if self._patience is not None:
-            self._patience.heard()
 
     async def is_reachable(self) -> bool:
         """Return whether its server accepts a connection within `_REACHED`."""

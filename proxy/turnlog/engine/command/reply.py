@@ -175,11 +175,6 @@ class CommandReply:
         raw, self.content = messages[0] if messages else (b"", None)
         return raw
 
-    def heard(self) -> None:
-        """Restart the limit for the time between two messages."""
-        if self.progress.patience is not None:
-            self.progress.patience.heard()
-
     async def is_reachable(self) -> bool:
         """Return false: its events have no ids, so no stream is resumed."""
         return False

@@ -339,10 +339,10 @@ class Relay(Struct, eq=False):
             while size <= HOLD and size != self._length and not goes_on:
                 if not (chunk := await self._answer.read()):
                     break
-                self._answer.heard()
                 pieces.append(chunk)
                 size += len(chunk)
                 if size != self._length:
+                    self._restart_idle()
                     so_far.feed(chunk)
                     goes_on = self._is_answered(so_far, cut=False)
         except asyncio.CancelledError:
@@ -429,7 +429,7 @@ class Relay(Struct, eq=False):
             if is_heard:
                 self._exchange.handed_over()
             while chunk := await self._answer.read():
-                self._answer.heard()
+                self._restart_idle()
                 await self._out.write(self._mask.feed(chunk) if self._mask is not None else chunk)
         except Failure:
             await self._out.cut()
@@ -471,6 +471,11 @@ class Relay(Struct, eq=False):
         await self._start(self._length)
         await self._chunks(b"", keep_one=self._head.is_json and self._exchange.waits)
 
+    def _restart_idle(self) -> None:
+        """Restart the time limit between two events, or two pieces of a body."""
+        if (limits := self._exchange.progress.patience) is not None:
+            limits.heard()
+
     async def _next(self, body: MessageReader) -> bytes:
         """Return the next piece of a body; `body` holds what came before it."""
         try:
@@ -478,7 +483,7 @@ class Relay(Struct, eq=False):
         except asyncio.CancelledError:
             self._record_left(body)
             raise
-        self._answer.heard()
+        self._restart_idle()
         return chunk
 
     async def _chunks(self, chunk: bytes, *, keep_one: bool) -> None:
@@ -706,7 +711,7 @@ class Relay(Struct, eq=False):
 
     def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it leaves, now that it is known what it says."""
-        self._answer.heard()
+        self._restart_idle()
         attempt = self._exchange.attempt
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
@@ -730,7 +735,7 @@ class Relay(Struct, eq=False):
             if piece.event is not None:
                 if tickets := self._observe(self._exchange.event, piece.event):
                     await self._recorder.settle(tickets)
-                self._answer.heard()
+                self._restart_idle()
                 if self._is_judged:
                     self._out.judged()
         self._out.gate = None
@@ -822,7 +827,6 @@ class _PeekedAnswer:
         self.headers = answer.headers
         self.raw = answer.raw
         self.framing = answer.framing
-        self.heard = answer.heard
         self.close = answer.close
         self.is_reachable = answer.is_reachable
         self._answer = answer
