@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
@@ -15,6 +16,8 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicate_index import KEPT, MOST, DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.exchange.duplicates import NeverTwice
+from turnlog.exchange.events import Woken
+from turnlog.observe.events import CallBug
 from turnlog.record.attempt import AnswerFacts
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.store.base import SessionRef, StoreFull
@@ -130,7 +133,7 @@ async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
     await one.recorder.settle([ticket])
     second = await admitted(one, index, "first", session())
     assert index.on_late_cancel(attempt.scope, attempt.kin, attempt.caller_key)
-    assert (first.call.has_left, second.call.has_left) == (True, False)
+    assert (first.machine.has_left, second.machine.has_left) == (True, False)
 
 
 async def lost(one: Bench, index: DuplicateIndex) -> None:
@@ -163,7 +166,7 @@ async def test_an_answer_that_is_given_again_counts_as_delivered_unless_it_is_ca
 async def joined(call: CallDriver, *, by: int) -> None:
     """Wait until so many others wait for a call."""
     async with asyncio.timeout(10):
-        while call.call.joiners != by:  # noqa: ASYNC110 - nothing tells it
+        while call.machine.joiners != by:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0)
 
 
@@ -187,3 +190,19 @@ async def test_a_call_that_waits_for_an_earlier_one_gets_its_answer_or_is_taken_
     unsent = waits.result().unsent
     assert unsent is not None
     assert unsent.answer == ANSWER
+
+
+async def test_a_call_that_waits_ends_where_something_happens_to_it_that_cannot_happen(
+    one: Bench, index: DuplicateIndex
+) -> None:
+    first = await admitted(one, index, "first", session(), key="one")
+    first.begins(await one.recorder.begin(first.ask))
+    asked = ask(session(), one.recorder.new_call(), tool="first", key="one", is_named=True)
+    second = guarded(index, structs.replace(asked, effect=Effect.WRITE), stateless=False)
+    assert second is not None
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(second.decided())
+        await joined(first, by=1)
+        second.feed(Woken())
+    assert (second.is_over, second.unsent, first.machine.joiners) == (True, None, 0)
+    assert [bug.stage for bug in one.log.of(CallBug)] == ["joining"]

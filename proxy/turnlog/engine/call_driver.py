@@ -147,9 +147,9 @@ class CallDriver:
         if attempt is not None:
             self.attempt, attempt.driver = attempt, self
             recording = Stage.RECORDING
-            self.call = CallMachine(terms, now, number, recording, given=number, past=past)
+            self.machine = CallMachine(terms, now, number, recording, given=number, past=past)
         else:
-            self.call = CallMachine(terms, now, number - 1, past=past)
+            self.machine = CallMachine(terms, now, number - 1, past=past)
 
     # -- what is known of it ----------------------------------------------------------------
 
@@ -161,22 +161,22 @@ class CallDriver:
     @property
     def is_over(self) -> bool:
         """Whether nobody carries it any more; its answer may yet come on another stream."""
-        return self.call.is_over
+        return self.machine.is_over
 
     @property
     def may_be_guessed(self) -> bool:
         """Whether a caller that is only guessed may join it."""
-        return self.call.may_be_guessed(self._clock.monotonic() / 1e9)
+        return self.machine.may_be_guessed(self._clock.monotonic() / 1e9)
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether its caller may be gone without a word."""
-        return self.carrier is not None and not self.call.has_left and self.carrier.is_in_doubt
+        return self.carrier is not None and not self.machine.has_left and self.carrier.is_in_doubt
 
     @property
     def is_heard(self) -> bool:
         """Whether its caller is surely there and has not had the answer."""
-        is_waiting = self.call.caller in (CallerState.HERE, CallerState.CANCELLED)
+        is_waiting = self.machine.caller in (CallerState.HERE, CallerState.CANCELLED)
         hears = self.carrier is not None and self.carrier.hears
         return is_waiting and hears and not self.is_in_doubt
 
@@ -188,7 +188,7 @@ class CallDriver:
 
     def seen(self) -> EarlierCall:
         """Return what a later call that asks the same has to know of it."""
-        return self.call.seen(self._clock.monotonic() / 1e9)
+        return self.machine.seen(self._clock.monotonic() / 1e9)
 
     # -- events of whoever carries it -------------------------------------------------------
 
@@ -200,13 +200,13 @@ class CallDriver:
     def on_recorded(self, *, is_repeatable: bool) -> None:
         """Mark the intent of its latest attempt as written, or as not to be waited for."""
         # Whether its caller is in doubt costs a system call, and of most calls it does not matter.
-        in_doubt = self.call.terms.is_named and self.is_in_doubt
+        in_doubt = self.machine.terms.is_named and self.is_in_doubt
         self.feed(ev.Recorded(in_doubt=in_doubt, is_repeatable=is_repeatable))
 
     def feed(self, event: ev.Event) -> Commands:
         """Carry out what follows an event; return it."""
         try:
-            commands = self.call.handle(event, self._clock.monotonic() / 1e9)
+            commands = self.machine.handle(event, self._clock.monotonic() / 1e9)
         except InvalidEvent:
             self._on_bug(event)
             return ()
@@ -226,20 +226,20 @@ class CallDriver:
             self.feed(ev.Told(ending))
             return ev.AppendOutcome()
         carrier = self.carrier
-        if carrier is None or self.call.terms.retry is None:
+        if carrier is None or self.machine.terms.retry is None:
             judged = ev.Judged(number=attempt.ask.number, ending=ending, ours=ours)
         else:
             judged = self._judged(carrier, attempt, ending, ours=ours)
         commands = self.feed(judged)
         outcome = commands[0] if commands else ev.AppendOutcome()
         assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
-        attempt.yields = not outcome.is_told and self.call.stage is not Stage.WAITING
+        attempt.yields = not outcome.is_told and self.machine.stage is not Stage.WAITING
         return outcome
 
     def _on_bug(self, event: ev.Event) -> None:
         """End this call, and no other."""
-        self._recorder.on_bug(self.ask, self.call.stage.value, type(event).__name__)
-        self.call.give_up(self._clock.monotonic() / 1e9)
+        self._recorder.on_bug(self.ask, self.machine.stage.value, type(event).__name__)
+        self.machine.give_up(self._clock.monotonic() / 1e9)
         self.do_disarm(ev.Disarm())
         self.do_fail(ev.Fail(ErrorKind.OUTCOME_UNKNOWN))
         self.do_drop(ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
@@ -262,7 +262,7 @@ class CallDriver:
 
     def on_outcome_written(self, *, written: bool) -> None:
         """Release the answer: its outcome is on disk, or will never be."""
-        if self.call.stage is Stage.SETTLING:
+        if self.machine.stage is Stage.SETTLING:
             self.feed(ev.Recorded() if written else ev.NotRecorded())
 
     def on_expired(self, failure: Failure) -> bool:
@@ -297,11 +297,11 @@ class CallDriver:
     def on_guess_left(self, connection: int | str) -> None:
         """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
         self.left_by |= {connection}
-        self.call.on_guess_left(self._clock.monotonic() / 1e9)
+        self.machine.on_guess_left(self._clock.monotonic() / 1e9)
 
     async def resumed(self) -> None:
         """End it for the stream that resumes its own, if its caller has left."""
-        if self.call.is_abandoned and self.carrier is not None:
+        if self.machine.is_abandoned and self.carrier is not None:
             self.feed(ev.Resumed())
             await self.ended()
 

@@ -468,7 +468,7 @@ class DuplicateIndex:
             self.forget(running)  # it was refused before it was recorded
         self._held += running.size
         while self._held > _HELD or len(self._known) > MOST:
-            oldest = next((r for r in self._known.values() if r.call.ending is not None), None)
+            oldest = next((r for r in self._known.values() if r.machine.ending is not None), None)
             if oldest is None:
                 break
             self.forget(oldest)

@@ -63,7 +63,7 @@ class GuardedCall(CallDriver):
     _found: Sequence[DuplicateMatch] = ()
     _admitted: Ask | None = None
     """What it is recorded as, where it is sent."""
-    _woken: asyncio.Event
+    _woken: asyncio.Event | None = None
     """Set when the wait for an earlier call may be over."""
     _joined: CallDriver | None = None
     """The call under way here that it waits for."""
@@ -88,19 +88,20 @@ class GuardedCall(CallDriver):
 
     def begin(self) -> None:
         """Look for an earlier call."""
-        if self.call.stage is Stage.NEW:
+        if self.machine.stage is Stage.NEW:
             self.feed(ev.Begin())
 
     async def decided(self) -> None:
         """Wait until it is decided whether the call is sent; `unsent` says what is recorded of it if not."""
         self.begin()
         try:
-            while self.call.is_undecided:
-                if self.call.stage is Stage.DOUBTING:
+            while self.machine.is_undecided:
+                if self.machine.stage is Stage.DOUBTING:
                     await self._doubted()
                     continue
+                assert self._woken is not None  # it joins
                 await self._woken.wait()
-                if self.call.stage is Stage.JOINING:
+                if self.machine.stage is Stage.JOINING:
                     # Another session may have been replaced by this one, or is no more.
                     self.ask = self._index.linked(self.ask)
                     self.feed(ev.EarlierEnded())
@@ -112,17 +113,17 @@ class GuardedCall(CallDriver):
         earlier = self._earlier.running if self._earlier is not None else None
         assert earlier is not None  # it runs here
         await earlier.asked_beside()
-        if self.call.stage is Stage.DOUBTING:
+        if self.machine.stage is Stage.DOUBTING:
             self.feed(ev.CertaintyCame())
 
     def give_up(self) -> None:
         """Wait for no earlier call any more: its caller is gone, or turnlog stops."""
-        if self.call.is_undecided:
+        if self.machine.is_undecided:
             self.feed(ev.Stopped() if self._index.stop.is_set() else ev.Left())
 
     def on_server_gone(self) -> None:
         """Wait for one earlier call at most: the server is gone."""
-        if self.call.is_undecided:
+        if self.machine.is_undecided:
             self.feed(ev.ServerGone())
 
     async def claimed(self) -> bool:
@@ -156,6 +157,10 @@ class GuardedCall(CallDriver):
             self._index.on_attempt_ended(self)
         return outcome
 
+    def _on_bug(self, event: ev.Event) -> None:
+        super()._on_bug(event)
+        self.do_stop_waiting(ev.StopWaiting())
+
     # -- commands ----------------------------------------------------------------------------
 
     def do_look_up(self, _: ev.LookUp) -> None:
@@ -172,7 +177,7 @@ class GuardedCall(CallDriver):
     def do_join(self, command: ev.Join) -> None:
         """Wait for the end of an earlier call, here, in another process, or left to a stream to come."""
         self._earlier = self._found[command.place]
-        self._woken = asyncio.Event()
+        woken = self._woken = asyncio.Event()
         loop = asyncio.get_running_loop()
         if command.delay < inf:
             expired = ev.Expired(ErrorKind.RESPONSE_TIMEOUT)
@@ -180,18 +185,19 @@ class GuardedCall(CallDriver):
         running = self._earlier.running
         if running is not None and not running.is_over:
             self._joined = running
-            running.join(self._woken)
+            running.join(woken)
         else:
-            self._poll = loop.call_later(_POLL, self._woken.set)
+            self._poll = loop.call_later(_POLL, woken.set)
 
     def do_stop_waiting(self, _: ev.StopWaiting) -> None:
         """Wait no more."""
         self.do_disarm(ev.Disarm())
-        self._woken.set()
         if self._poll is not None:
             self._poll.cancel()
-        if self._joined is not None:
-            self._joined.leave(self._woken)
+        if self._woken is not None:
+            self._woken.set()
+            if self._joined is not None:
+                self._joined.leave(self._woken)
         self._poll = self._joined = None
 
     def do_append_intent(self, command: ev.AppendIntent) -> None:

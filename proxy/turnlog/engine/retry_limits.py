@@ -69,7 +69,7 @@ class RetryLimits:
     ) -> bytes | None:
         """Wait for `pause`, and begin another attempt; return its body, `None` where none is made."""
         await exchange.rest(pause)
-        if driver.is_over or driver.call.cancelled_at is not None:
+        if driver.is_over or driver.machine.cancelled_at is not None:
             return None
         if reason := self.overdue(notice):
             driver.feed(Overdue(reason))
@@ -84,7 +84,7 @@ class RetryLimits:
             if not driver.is_over:
                 driver.feed(Overdue(late.reason, late.kind))
         else:
-            if driver.call.cancelled_at is None:
+            if driver.machine.cancelled_at is None:
                 return again
         return None
 

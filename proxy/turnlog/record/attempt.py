@@ -26,7 +26,7 @@ class Driver(Protocol):
 
     is_guarded: bool
     """Whether the call must not happen twice."""
-    call: CallMachine
+    machine: CallMachine
 
     def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
         """Decide what follows the end of an attempt; return what to record of it."""

@@ -284,7 +284,7 @@ class Handler:
             self._context.recorder.faulted(error)
             agent.fail(self.unread(500, ""))
         finally:
-            if agent.has_answer and not driver.call.has_given_up:
+            if agent.has_answer and not driver.machine.has_given_up:
                 driver.on_delivered()
             self._context.duplicate_index.over(driver, exchange.kept(agent.kept))
 

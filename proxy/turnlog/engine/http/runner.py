@@ -191,7 +191,7 @@ class HttpCarrier(Struct, eq=False):
     ) -> None:
         await on_disk
         driver.on_recorded(is_repeatable=repeatable)
-        if driver.call.stage is Stage.QUEUED:
+        if driver.machine.stage is Stage.QUEUED:
             await driver.slot_granted()
 
     # -- attempts ---------------------------------------------------------------------------
@@ -216,14 +216,14 @@ class HttpCarrier(Struct, eq=False):
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
         """Do what the call waits for, until it has ended."""
-        if driver.call.stage is Stage.ENDED:  # it was cancelled before it could be sent
+        if driver.machine.stage is Stage.ENDED:  # it was cancelled before it could be sent
             await self._is_withdrawn()
         while True:
-            stage = driver.call.stage
+            stage = driver.machine.stage
             if driver.to_send is not None:
                 send, driver.to_send = driver.to_send, None
                 await self._attempt(content, hold=send.hold)
-                if driver.call.stage is Stage.SETTLING:
+                if driver.machine.stage is Stage.SETTLING:
                     driver.on_outcome_written(written=True)
                 if self._held:
                     await self._give(driver)
@@ -238,7 +238,7 @@ class HttpCarrier(Struct, eq=False):
     async def _check(self, driver: CallDriver) -> None:
         """Find out whether the caller is gone; where it has, this is cancelled, or the call ends."""
         await driver.made_certain()
-        if driver.call.stage is Stage.CHECKING:
+        if driver.machine.stage is Stage.CHECKING:
             driver.feed(CallerChecked())
         else:
             await self._is_withdrawn()
@@ -432,7 +432,7 @@ class HttpCarrier(Struct, eq=False):
     def _is_last(self) -> bool:
         """Return whether the attempt's answer is the caller's; log where another attempt follows."""
         attempt, driver = self._exchange.attempt, self._exchange.driver
-        if attempt is None or driver is None or driver.call.stage is not Stage.WAITING:
+        if attempt is None or driver is None or driver.machine.stage is not Stage.WAITING:
             return True
         self._context.recorder.retried(attempt, driver.delay)
         return False

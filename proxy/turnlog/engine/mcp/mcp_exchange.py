@@ -347,7 +347,7 @@ class McpExchange(ResponseObserver):
     async def _decided(self, call: GuardedCall, key: str) -> None:
         """Wait until it is decided whether a call is sent, unless a cancel comes for the id with this key."""
         call.begin()
-        if call.call.is_undecided:
+        if call.machine.is_undecided:
             request = self._request
             with self._context.calls.joining(request.scope, key, request.kin, call):
                 await call.decided()
@@ -447,7 +447,7 @@ class McpExchange(ResponseObserver):
         if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
         # A named write runs on: who gave it up does not know that it did not happen.
-        given_up = attempt.driver is not None and attempt.driver.call.stage is Stage.WITHDRAWN
+        given_up = attempt.driver is not None and attempt.driver.machine.stage is Stage.WITHDRAWN
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     @property

@@ -652,7 +652,7 @@ class ResponseObserver:
         self._on_all_read()
         if self._listening is not None:
             self._listening.hang_up(Failure(kind, Phase.BODY, ""))
-        given_up = self.driver is not None and self.driver.call.stage is Stage.WITHDRAWN
+        given_up = self.driver is not None and self.driver.machine.stage is Stage.WITHDRAWN
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
             self._detach()
         else:

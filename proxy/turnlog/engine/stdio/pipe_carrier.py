@@ -57,7 +57,7 @@ class PipedExchange(McpExchange):
 
     async def _decided(self, call: GuardedCall, key: str) -> None:
         call.begin()
-        if call.call.is_undecided:
+        if call.machine.is_undecided:
             self.waiting = call
             raise Waits
 
@@ -241,7 +241,7 @@ class PipeCarrier:
         retry = self.policy.retry
         repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
         driver.on_recorded(is_repeatable=repeatable)
-        return driver.call.stage is not Stage.QUEUED
+        return driver.machine.stage is not Stage.QUEUED
 
     async def in_turn(self) -> None:
         """Wait for its slot. Raises `Failure` where it must not leave any more."""
@@ -364,7 +364,7 @@ class PipeCarrier:
         driver = self.exchange.driver
         assert driver is not None
         self._pipe.undelivered.discard(self)
-        if not driver.call.has_left:
+        if not driver.machine.has_left:
             driver.on_delivered()
         self.exchange.over()
 
@@ -382,7 +382,7 @@ class PipeCarrier:
         """Send the agent the answer to an attempt, or make another attempt."""
         self._held[self._number] = (raw, tickets)
         attempt, driver = self.exchange.attempt, self.exchange.driver
-        if attempt is not None and driver is not None and driver.call.stage is Stage.WAITING:
+        if attempt is not None and driver is not None and driver.machine.stage is Stage.WAITING:
             self._context.recorder.retried(attempt, driver.delay)
             self._pipe.later(self, self._again(attempt, driver))
         else:
@@ -398,7 +398,7 @@ class PipeCarrier:
                 self._send(line)
         elif driver.is_over:  # it was dropped meanwhile
             # Where the proxy stops the agent gets the answer that there is; else it is gone.
-            if not driver.call.has_left:
+            if not driver.machine.has_left:
                 self._release(before, StopReason.STOPPING)
         elif not self._is_withdrawn(before):
             assert driver.released is not None  # its answer is the caller's
@@ -420,7 +420,7 @@ class PipeCarrier:
 
     def _give(self) -> None:
         driver = self.exchange.driver
-        number = driver.call.given if driver is not None else self._number
+        number = driver.machine.given if driver is not None else self._number
         raw, tickets = self._held.get(number, (b"", ()))
         self._held.clear()
         self._pipe.answer(raw, tickets, self.on_delivery())
