@@ -304,7 +304,6 @@ class HttpCarrier(Struct, eq=False):
         attempt, circuit = self._exchange.attempt, None
         try:
             if attempt is not None:
-                self._begin_limits(attempt)
                 circuit = self._context.health.watch(self._route.target.name, attempt)
             answer = await self._sent(attempt, content)
         except Failure as failure:
@@ -315,29 +314,28 @@ class HttpCarrier(Struct, eq=False):
             if circuit is not None and attempt is not None and attempt.watch is not None:
                 circuit(None)
 
-    def _begin_limits(self, attempt: Attempt) -> None:
-        """Set the time limits of an attempt; most have none."""
-        limits, driver = self._policy.timeout, self._exchange.driver
-        if limits != _UNLIMITED:
-            attempt.patience = self._exchange.progress.patience = Deadlines(limits, self._began)
-        if driver is not None and driver.is_guarded:
-            self._exchange.progress.time_out = driver.on_expired
-
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
-        """Send an attempt."""
-        target = self._route.target
+        """Send an attempt, with its time limits."""
+        target, exchange = self._route.target, self._exchange
+        progress, driver = exchange.progress, exchange.driver
         head = self._heads.forwarded[self._raw, target.authority]
-        if attempt is not None and attempt.ask.key_sent:
-            head += self._key(attempt.ask.key_sent)
+        if attempt is not None:
+            if self._policy.timeout != _UNLIMITED:
+                limits = Deadlines(self._policy.timeout, self._began)
+                attempt.patience = progress.patience = limits
+            if attempt.ask.key_sent:
+                head += self._key(attempt.ask.key_sent)
+        if driver is not None and driver.is_guarded:
+            progress.time_out = driver.on_expired
         if target.is_command:
-            self._exchange.progress.late = self._exchange.late_reader
+            progress.late = exchange.late_reader
         return self._way.send(
             target,
             self._down.method,
             self._route.resource,
             head,
             content,
-            self._exchange.progress,
+            progress,
             length=self._down.length if self._down.length >= 0 else None,
             interim=self._interim,
         )
