@@ -10,32 +10,32 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.quota import Quota
-from turnlog.store.write.pending_append import Backlog, DraftPreparer, without_content
+from turnlog.store.write.pending_append import (
+    COMMIT_LIMIT,
+    Admission,
+    Backlog,
+    new_pending,
+    without_content,
+)
 
 CONTENT = Blob(b"content")
 
 
-def intake(data: Path) -> DraftPreparer:
-    """Return an intake over a folder with room, and a short queue."""
-    return DraftPreparer(
-        data,
-        Quota(data, 1 << 30),
-        commit_limit=1000,
-        backlog=Backlog(content=100, intents=200),
-        entropy=bytes,
-    )
+def admission(data: Path) -> Admission:
+    """Return the admission to a folder with room, and a short queue."""
+    return Admission(data, Quota(data, 1 << 30), Backlog(content=100, intents=200))
 
 
 def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:
     draft = outcome(session(), new_id(), body=CommitBody(summary="kept"), blob=CONTENT)
-    whole = intake(tmp_path).prepare(draft, wait=False, queued=100)
-    waited = intake(tmp_path).prepare(draft, wait=True, queued=101)
-    dropped = intake(tmp_path).prepare(draft, wait=False, queued=101)
-    assert whole.draft.output_blob == waited.draft.output_blob == CONTENT
-    assert dropped.draft.output_blob is None
-    assert dropped.completed is not None
-    assert dropped.completed.summary == "kept"
-    assert dropped.completed.output_blob == sha256(b"content").digest()
+    whole = admission(tmp_path).admit(draft, wait=False, queued=100)
+    waited = admission(tmp_path).admit(draft, wait=True, queued=101)
+    dropped = admission(tmp_path).admit(draft, wait=False, queued=101)
+    assert whole.output_blob == waited.output_blob == CONTENT
+    assert dropped.output_blob is None
+    assert dropped.body is not None
+    assert dropped.body.summary == "kept"
+    assert dropped.body.output_blob == sha256(b"content").digest()
 
 
 def test_a_draft_without_content_stays_as_it_is() -> None:
@@ -45,28 +45,28 @@ def test_a_draft_without_content_stays_as_it_is() -> None:
 
 def test_intents_are_refused_when_far_too_much_is_queued(tmp_path: Path) -> None:
     ref, call = session(), new_id()
-    intake(tmp_path).prepare(intent(ref, call), wait=True, queued=200)
+    admission(tmp_path).admit(intent(ref, call), wait=True, queued=200)
     with pytest.raises(StoreFull, match="201 bytes wait"):
-        intake(tmp_path).prepare(intent(ref, call), wait=True, queued=201)
-    intake(tmp_path).prepare(outcome(ref, call), wait=True, queued=201)
+        admission(tmp_path).admit(intent(ref, call), wait=True, queued=201)
+    admission(tmp_path).admit(outcome(ref, call), wait=True, queued=201)
 
 
 def test_notes_with_content_are_refused_as_intents_are(tmp_path: Path) -> None:
     facts = Facts(kind=CommitKind.NOTE, at=0, clock=0, note=NoteKind.RECALL)
     told = Draft(session=session(), facts=facts, body=CommitBody(note=b"what was recalled"))
     bare = Draft(session=session(), facts=facts)
-    intake(tmp_path).prepare(told, wait=True, queued=200)
+    admission(tmp_path).admit(told, wait=True, queued=200)
     with pytest.raises(StoreFull, match="no room for a note in memory: 201 bytes wait"):
-        intake(tmp_path).prepare(told, wait=True, queued=201)
-    intake(tmp_path).prepare(bare, wait=True, queued=201)
+        admission(tmp_path).admit(told, wait=True, queued=201)
+    admission(tmp_path).admit(bare, wait=True, queued=201)
 
 
 def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot measure"):
-        intake(tmp_path / "gone").prepare(intent(session(), new_id()), wait=True, queued=0)
+        admission(tmp_path / "gone").admit(intent(session(), new_id()), wait=True, queued=0)
 
 
-def test_a_commit_over_the_cap_is_refused(tmp_path: Path) -> None:
-    large = intent(session(), new_id(), body=CommitBody(summary="x" * 1000))
-    with pytest.raises(ValueError, match="over the cap of 1000"):
-        intake(tmp_path).prepare(large, wait=True, queued=0)
+def test_a_commit_over_the_cap_is_refused() -> None:
+    large = intent(session(), new_id(), body=CommitBody(summary="x" * COMMIT_LIMIT))
+    with pytest.raises(ValueError, match=f"over the cap of {COMMIT_LIMIT}"):
+        new_pending(large, bytes)

@@ -6,11 +6,12 @@ import threading
 from contextlib import suppress
 
 import pytest
+from msgspec import structs
 
 from conformance.store.kit import intent, new_id, session
 from kit.proxy import until
 from turnlog.core.commit import CommitBody
-from turnlog.store.base import Blob, StoreClosed, StoreError
+from turnlog.store.base import Blob, Draft, StoreClosed, StoreError
 from turnlog.store.write.batch_writer import MOST
 from turnlog.store.write.pending_append import PendingAppend, chained, new_pending
 from turnlog.store.write.submit_queue import Stall, SubmitQueue
@@ -321,12 +322,11 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     writer = SubmitQueue(engine, asyncio.get_running_loop(), reports.append)
 
     async def write(count: int, *, lazy: bool = True) -> None:
-        chain: PendingAppend | None = None
+        chain: Draft | None = None
         for _ in range(count):
-            chain = new_pending(intent(session(), new_id()), bytes, chain)
-            chain.lazy = lazy
+            chain = structs.replace(intent(session(), new_id()), more=chain)
         assert chain is not None
-        writer.submit(chain, wait=False)
+        writer.submit(new_pending(chain, bytes, lazy=lazy), wait=False)
         await writer.run(lambda: None)
 
     engine.error = StoreError("the disk is full")
@@ -350,7 +350,8 @@ async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     content = intent(session(), new_id(), body=CommitBody(), blob=Blob(bytes(1000)))
-    chained_draft = new_pending(content, bytes, draft())
+    content.more = intent(session(), new_id())
+    chained_draft = new_pending(content, bytes)
     writer.submit(chained_draft, wait=True)
     assert 1000 < writer.submitted - writer.finished < 2000
     assert writer.submitted - writer.finished == chained_draft.size > 1000 + draft().size
@@ -363,11 +364,12 @@ async def test_the_queue_is_weighed() -> None:
 
 
 def test_a_chain_is_read_in_order() -> None:
-    last = draft()
-    middle = new_pending(intent(session(), new_id()), bytes, last)
-    first = new_pending(intent(session(), new_id()), bytes, middle)
+    last = intent(session(), new_id())
+    middle = structs.replace(intent(session(), new_id()), more=last)
+    first = new_pending(structs.replace(intent(session(), new_id()), more=middle), bytes)
     alone = draft()
-    assert chained([first, alone]) == [first, middle, last, alone]
+    drafts = [pending.draft for pending in chained([first, alone])]
+    assert drafts == [first.draft, middle, last, alone.draft]
 
 
 async def test_after_a_write_that_failed_it_is_tried_again_whether_writing_works() -> None:

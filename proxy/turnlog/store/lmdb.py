@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from turnlog.core.commit import Commit
+from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.host import boot_id
 from turnlog.store.log import epochs
@@ -35,7 +36,7 @@ from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import Backlog, DraftPreparer, PendingAppend
+from turnlog.store.write.pending_append import Admission, Backlog, PendingAppend, new_pending
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
@@ -44,7 +45,6 @@ from .blobs import BlobReader, BlobWriter, flaws
 from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
-COMMIT_LIMIT = 1 << 20
 DAY = 86_400_000_000_000
 _BACKLOG = Backlog()
 _INTENT: Final = CommitKind.INTENT
@@ -65,7 +65,8 @@ class LmdbStore:
         engine: LmdbEngine,
         writer: SubmitQueue,
         blobs: BlobReader,
-        preparer: DraftPreparer,
+        admission: Admission,
+        entropy: Callable[[int], bytes],
         key: bytes,
         epoch: int,
         recovered: list[Commit],
@@ -77,7 +78,8 @@ class LmdbStore:
         self._engine = engine
         self._writer = writer
         self._blobs = blobs
-        self._preparer = preparer
+        self._admission = admission
+        self._entropy = Entropy(entropy)
         # A copy of this costs a third of what hmac.digest does, which looks the algorithm up.
         self._mac = hmac.new(key, digestmod="sha256")
         self.epoch = epoch
@@ -99,7 +101,6 @@ class LmdbStore:
         path: Path,
         *,
         limit: int = DEFAULT_LIMIT,
-        commit_limit: int = COMMIT_LIMIT,
         backlog: Backlog = _BACKLOG,
         span: int = DAY,
         flush_every: int = FLUSH_EVERY,
@@ -113,8 +114,7 @@ class LmdbStore:
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
-        `limit` and `commit_limit` are bytes: of the whole store, and of one commit's header or
-        body; `backlog` is what may wait for the disk. `span` is what a bucket of blobs covers, in
+        `limit` is the bytes of the whole store; `backlog` is what may wait for the disk. `span` is what a bucket of blobs covers, in
         ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
         ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
@@ -158,9 +158,8 @@ class LmdbStore:
                 engine=engine,
                 writer=SubmitQueue(engine, loop, report, keep=backlog.outcomes),
                 blobs=blobs,
-                preparer=DraftPreparer(
-                    data, quota, commit_limit=commit_limit, backlog=backlog, entropy=entropy
-                ),
+                admission=Admission(data, quota, backlog),
+                entropy=entropy,
                 key=key,
                 epoch=lock.epoch,
                 recovered=recovered,
@@ -193,7 +192,7 @@ class LmdbStore:
         if trouble := self._gone or writer.failing:
             return str(trouble)
         try:
-            return self._preparer.shortage() or writer.hangs()
+            return self._admission.shortage() or writer.hangs()
         except StoreError as error:
             return str(error)
 
@@ -213,12 +212,15 @@ class LmdbStore:
         `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
         stored (text with a lone surrogate, an intent or outcome without a call).
         """
-        writer = self._writer
+        writer, admission = self._writer, self._admission
         if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
             # Reads wait for no write: they would be sent and never recorded.
             kind = StoreFull if isinstance(trouble, StoreFull) else StoreError
             raise kind(str(trouble))
-        pending = self._preparer.prepare(draft, wait, writer.submitted - writer.finished)
+        queued = writer.submitted - writer.finished
+        if queued > admission.ample or admission.quota.spare <= 0:
+            draft = admission.admit(draft, wait, queued)
+        pending = new_pending(draft, self._entropy.take, lazy=not wait)
         pending.told = told
         writer.submit(pending, wait)
         return pending

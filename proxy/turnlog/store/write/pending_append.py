@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit, CommitBody, encode_body, encode_facts
-from turnlog.core.ids import Entropy
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Blob, Conflict, Draft, StoreError, StoreFull
 from turnlog.store.log.index import Entry
@@ -18,6 +17,8 @@ from turnlog.store.quota import Quota
 
 KEPT: Final = 64 << 20
 """Bytes of outcomes that found no room on the disk which are kept, to be tried again."""
+COMMIT_LIMIT: Final = 1 << 20
+"""Bytes of a commit's header, and of its body."""
 SALT: Final = 16
 """Bytes of a body's salt."""
 _EMPTY: Final = CommitBody()
@@ -125,34 +126,34 @@ class PendingAppend(Struct, eq=False):
                     waiter.set_result(None)
 
 
-def new_pending(
-    draft: Draft,
-    salt: Callable[[int], bytes],
-    more: PendingAppend | None = None,
-    lazy: bool = False,
-) -> PendingAppend:
+def new_pending(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -> PendingAppend:
     """Return the ticket of a draft; `salt` gives random bytes for its body.
 
     A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
-    Raises `ValueError` for text, and for numbers beyond 64 bits, that cannot be stored.
+    Raises `ValueError` for a draft that cannot be stored: without a call's id, with text that is not
+    UTF-8 or numbers beyond 64 bits, or too large.
     """
+    facts, completed = draft.facts, draft.body
+    kind, given, answered = facts.kind, draft.input_blob, draft.output_blob
+    if len(facts.call) != 16 and (kind is _INTENT or kind is _OUTCOME):
+        raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
+    more = None if draft.more is None else new_pending(draft.more, salt, lazy=lazy)
     try:
-        facts = encode_facts(draft.facts)
+        raw = encode_facts(facts)
     except OverflowError as error:
-        raise ValueError(f"a number of an {draft.facts.kind} has more than 64 bits") from error
-    completed = draft.body
-    given, answered = draft.input_blob, draft.output_blob
+        raise ValueError(f"a number of an {kind} has more than 64 bits") from error
     if completed is not None and given is None and answered is None:
         completed = structs.replace(completed, salt=salt(SALT))
     body = b"" if completed is None else encode_body(completed)
-    size = len(facts) + len(body)
+    size = max(len(raw), len(body))
+    if size > COMMIT_LIMIT:
+        raise ValueError(f"a commit of {size} bytes is over the cap of {COMMIT_LIMIT}; cut it")
+    size = len(raw) + len(body) + (0 if more is None else more.size)
     if given is not None:
         size += len(given.data)
     if answered is not None:
         size += len(answered.data)
-    if more is not None:
-        size += more.size
-    return PendingAppend(draft, facts, completed, body, more, size, lazy)
+    return PendingAppend(draft, raw, completed, body, more, size, lazy)
 
 
 def chained(batch: Iterable[PendingAppend]) -> list[PendingAppend]:
@@ -214,43 +215,25 @@ class Backlog(Struct, frozen=True, kw_only=True):
     on top is lost."""
 
 
-class DraftPreparer:
-    """Turns drafts into pending appends, and refuses those without room."""
+class Admission:
+    """Refuses drafts without room, in the store or in the queue, and takes content out of them."""
 
-    def __init__(
-        self,
-        data: Path,
-        quota: Quota,
-        *,
-        commit_limit: int,
-        backlog: Backlog,
-        entropy: Callable[[int], bytes],
-    ) -> None:
+    def __init__(self, data: Path, quota: Quota, backlog: Backlog) -> None:
+        self.quota = quota
+        self.ample = min(backlog.content, backlog.intents)
+        """Up to so many queued bytes, and while the quota has some to spare, any draft is admitted."""
         self._data = data
-        self._quota = quota
-        self._commit_limit = commit_limit
         self._backlog = backlog
-        self._ample = min(backlog.content, backlog.intents)
-        self._entropy = Entropy(entropy)
 
-    def prepare(self, draft: Draft, wait: bool, queued: int) -> PendingAppend:
-        """Return the ticket of a draft, with `queued` bytes before it.
+    def admit(self, draft: Draft, wait: bool, queued: int) -> Draft:
+        """Return what may be written of a draft, with `queued` bytes before it.
 
-        Raises `StoreFull`, `StoreError`, `ValueError`.
+        Raises `StoreFull`, `StoreError`.
         """
-        more = None if draft.more is None else self.prepare(draft.more, wait, queued)
-        facts, kind = draft.facts, draft.facts.kind
-        if len(facts.call) != 16 and (kind is _INTENT or kind is _OUTCOME):
-            raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
-        if queued > self._ample or self._quota.spare <= 0:
-            self._check_room(draft, queued)
-            if queued > self._backlog.content and not wait:
-                draft = without_content(draft)
-        pending = new_pending(draft, self._entropy.take, more, not wait)
-        # The whole is no smaller than its parts.
-        if pending.size > self._commit_limit:
-            self._check_size(pending)
-        return pending
+        self._check_room(draft, queued)
+        if draft.more is not None:
+            draft = structs.replace(draft, more=self.admit(draft.more, wait, queued))
+        return without_content(draft) if queued > self._backlog.content and not wait else draft
 
     def shortage(self, what: str = "calls") -> str:
         """Measure; return why `what` is refused for want of room, empty where it is not.
@@ -258,18 +241,13 @@ class DraftPreparer:
         Raises `StoreError`.
         """
         with translated("measure", self._data):
-            if self._quota.look():
+            if self.quota.look():
                 return ""
             return (
-                f"no room for {what} in {str(self._data)!r}: less than {self._quota.reserve} bytes are left, "
+                f"no room for {what} in {str(self._data)!r}: less than {self.quota.reserve} bytes are left, "
                 "of limits.store or on the disk, and those are kept for outcomes; raise limits.store, or free "
                 "space on the disk"
             )
-
-    def _check_size(self, pending: PendingAppend) -> None:
-        size, limit = max(len(pending.facts), len(pending.body)), self._commit_limit
-        if size > limit:
-            raise ValueError(f"a commit of {size} bytes is over the cap of {limit}; cut it")
 
     def _check_room(self, draft: Draft, queued: int) -> None:
         begins = draft.facts.kind is _INTENT
@@ -281,5 +259,5 @@ class DraftPreparer:
                 f"no room for {what} in memory: {queued} bytes wait to be written to "
                 f"{str(self._data)!r}; wait, or use a faster disk"
             )
-        if self._quota.spare <= 0 and (shortage := self.shortage(what)):
+        if self.quota.spare <= 0 and (shortage := self.shortage(what)):
             raise StoreFull(shortage)
