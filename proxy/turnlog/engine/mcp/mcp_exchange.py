@@ -115,11 +115,10 @@ class McpExchange(ResponseObserver):
             event_id = self._request.field(b"last-event-id")
             self._resumed = await self._context.calls.resume(self._request.scope, event_id)
         try:
-            for number, (message, key) in enumerate(
-                zip(self._messages, self._keys, strict=True), 1
-            ):
-                if number % _SLICE == 0:
+            for number, message in enumerate(self._messages):
+                if number % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)  # other agents' requests go on meanwhile
+                key = self._keys[number]
                 if message.method == _CALL or self._may_be_denied(message):
                     await self._open(message, key)
                 elif (cancelled := mcp.cancelled_id(message)) is not None:
@@ -472,9 +471,5 @@ def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
 
 def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
     """Return what `_meta` says of the call: its idempotency key, why it is made, its trace id."""
-    return _text(meta, _KEY), _text(meta, _WHY), trace_id(_text(meta, _TRACE))
-
-
-def _text(meta: Mapping[str, bytes], name: str) -> str:
-    """Return the text that a member of `_meta` says; empty where there is none."""
-    return text_of(meta[name]) if name in meta else ""
+    key, why, trace = (text_of(meta.get(name, b"")) for name in (_KEY, _WHY, _TRACE))
+    return key, why, trace_id(trace)
