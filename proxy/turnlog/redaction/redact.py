@@ -165,7 +165,7 @@ class Redactor:
         places, near = self._look.marks(text)
         text = cut_assignments(text, self._names, places)
         text = cut_urls(
-            text, self._names, lambda part: self._redact_text(part, depth + _STEP) != part
+            text, self._names, near, lambda part: self._redact_text(part, depth + _STEP) != part
         )
         text = cut_shapes(text, near)
         for own in self._own:

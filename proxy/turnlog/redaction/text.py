@@ -106,14 +106,15 @@ def cut_assignments(text: str, names: SecretNames, places: Iterable[int]) -> str
     return text
 
 
-def cut_urls(text: str, names: SecretNames, look: Callable[[str], bool]) -> str:
+def cut_urls(text: str, names: SecretNames, near: str, look: Callable[[str], bool]) -> str:
     """Return `text` with passwords in URLs and percent-encoded secrets redacted.
 
-    `look` returns whether a decoded text has a secret.
+    `near` is the text around the candidates that are not names. `look` returns whether a decoded text
+    has a secret.
     """
     if "://" in text and "@" in text:
         text = _URL.sub(_cut_userinfo, text)
-    if "?" in text or "&" in text:
+    if "sig" in near:
         text = _SIGNATURE.sub(lambda m: f"{m[0][0]}{m['name']}={PLACEHOLDER}", text)
     return _cut_runs(text, lambda run: _cut_encoded(run, names, look)) if "%" in text else text
 

@@ -22,8 +22,8 @@ _KEY_WORDS: Final = (
 )
 _AS_NAME: Final = r"[-_.0-9]*+[\]\)]?\s*+[:=>]|[\\\"'`]"
 # Each alternative begins with a plain character, so that it is found as fast as memory is read, and
-# lookarounds are tried only there. For text in lower case. Groups mark candidates for `_SHAPES`; the
-# others are names.
+# lookarounds are tried only there. For text in lower case. Groups mark candidates for `_SHAPES` and
+# signatures of URLs; the others are names.
 _LOOKS: Final = tuple(
     re.compile(pattern.encode())
     for pattern in (
@@ -37,10 +37,10 @@ _LOOKS: Final = tuple(
         r"|(?<=_test_)|(?<=whsec_)|(?<=glsa_)|(?<=figd_)|(?<=sbp_)|(?<=gsk_)|(?<=lin_api_)|(?<=ntn_)"
         r"|(?<=sntry[su]_))"
         r"|-(?:((?<=sk-)|(?<=glpat-)|(?<=pypi-)|(?<=tskey-)|(?<=xai-)|(?<=pplx-)|(?<=tvly-)"
-        r"|u(?:ser)?[ =])|signature"
+        r"|u(?:ser)?[ =])|(signature)"
         r"|(?<![\w\-][\w\-]-)(?=[\w\-]{0,60}(?:token|pass|auth|otp)[ \t]))"
         r"|\.((?<=ya29\.)|(?<=hvs\.)|(?<=sg\.)[0-9a-z_-]{8})"
-        r"|\?sig(?:nature)?=|&sig(?:nature)?=",
+        r"|\?(sig)(?:nature)?=|&(sig)(?:nature)?=",
         r"cre(?:(?<=secre)t|d(?:ential|s))",
         r"ss(?:(?<=pass)(?:w|[-_ .]?(?:phrase|code)|"
         + _AS_NAME
