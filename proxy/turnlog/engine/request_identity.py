@@ -346,6 +346,7 @@ class Request:
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
+        vars(self).pop("former_mcp_session", None)
 
     @property
     def is_piped(self) -> bool:
@@ -403,7 +404,7 @@ class Request:
         named = b"".join([b"\0%b\0%b" % pair for pair in pairs])
         return self._digest(b"credential" + named).hex()[:32]
 
-    @property
+    @cached_property
     def former_credential(self) -> str:
         """The principal as 0.1 had it."""
         names = (name for name in _FORMER_CREDENTIALS if name in self.fields)
@@ -422,7 +423,7 @@ class Request:
             return b""
         return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
 
-    @property
+    @cached_property
     def former_mcp_session(self) -> str:
         """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
         if not self.mcp_session:
