@@ -23,7 +23,7 @@ from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .ledger import Ledger
-from .pending_append import SALT, PendingAppend, chained, new_pending
+from .pending_append import SALT, PendingAppend, chained, land, new_pending
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark after which the derived tables are written."""
@@ -182,8 +182,7 @@ class LmdbEngine:
             return found
 
         self._commit(fill)
-        for pending in found:
-            pending.land()
+        land(found)
         return [commit for pending in found if (commit := pending.placed)]
 
     def _peek(self, find: Callable[[Txn], list[PendingAppend]]) -> bool:

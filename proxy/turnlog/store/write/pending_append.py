@@ -29,8 +29,8 @@ _OUTCOME: Final = CommitKind.OUTCOME
 class PendingAppend(Struct, eq=False):
     """The `Ticket` of one draft.
 
-    The fields without underscore belong to the writer's thread until the batch is resolved on the
-    loop; those with one belong to the loop.
+    It belongs to the writer's thread until `land` or `fail` is called for it on the loop, but for the
+    fields from `told` on: those are the loop's.
     """
 
     draft: Draft
@@ -52,14 +52,16 @@ class PendingAppend(Struct, eq=False):
     """Why it was not placed, although its transaction is on disk."""
     told: Callable[[bool], None] | None = None
     """Gets whether the commit is on disk, as soon as that is known."""
-    _landed: bool = False
-    _waiters: "Sequence[asyncio.Future[None]]" = ()
-    _error: StoreError | None = None
+    landed: bool = False
+    """Whether the commit is written, maybe after it had failed."""
+    waiters: "Sequence[asyncio.Future[None]]" = ()
+    error: StoreError | None = None
+    """Why it was not written."""
 
     @property
     def placed(self) -> Commit | None:
         entry = self.entry
-        if self.commit is None and self._landed and entry:
+        if self.commit is None and self.landed and entry:
             self.commit = Commit(
                 position=entry.position,
                 link=entry.link,
@@ -67,33 +69,18 @@ class PendingAppend(Struct, eq=False):
                 hash=self.hash,
                 body=self.completed,
             )
-        return self.commit if self._landed else None
+        return self.commit if self.landed else None
 
     async def done(self) -> Commit:
-        if not self._landed and self._error is None:
+        if not self.landed and self.error is None:
             # Each waits on a future of its own: one that is cancelled must not cancel the others.
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters = (*self._waiters, waiter)
+            self.waiters = (*self.waiters, waiter)
             await waiter
         placed = self.placed
         if placed is not None:
             return placed
-        raise self._error or StoreError("the draft was not written")
-
-    def land(self) -> None:
-        """Resolve the ticket: the commit is written, maybe after it had failed. Called on the loop."""
-        if self.refused is not None:
-            self.fail(self.refused)
-            return
-        self._landed = True
-        # Mostly there is no waiter: two of these land for each call.
-        if self.told is not None or self._waiters:
-            self._wake()
-
-    def fail(self, error: StoreError) -> None:
-        """Reject the ticket: the commit was not written. Called on the loop."""
-        self._error = error
-        self._wake()
+        raise self.error or StoreError("the draft was not written")
 
     def complete(self, salt: bytes, handles: Iterator[bytes]) -> None:
         """Complete the body with its salt and the handles of its blobs, as far as there are any."""
@@ -114,16 +101,21 @@ class PendingAppend(Struct, eq=False):
         self.commit = None
         self.refused = None
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Tell those who wait what became of the draft."""
+        waiters, self.waiters = self.waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         told, self.told = self.told, None
-        waiters, self._waiters = self._waiters, ()
+        if told is None:
+            return
         try:
-            if told:
-                told(self._landed)
-        finally:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            told(self.landed)
+        except Exception as failure:  # noqa: BLE001 - the others must be told as well
+            message = "a callback failed that was told what became of a draft"
+            context = {"message": message, "exception": failure}
+            asyncio.get_running_loop().call_exception_handler(context)
 
 
 def new_pending(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -> PendingAppend:
@@ -167,24 +159,20 @@ def chained(batch: Iterable[PendingAppend]) -> list[PendingAppend]:
     return found
 
 
-def land(batch: list[PendingAppend], along: list[PendingAppend]) -> None:
+def land(batch: Iterable[PendingAppend], along: Iterable[PendingAppend] = ()) -> None:
     """Resolve the tickets of a batch that is on disk, and of what went along. Called on the loop."""
-    _resolve((*chained(batch), *along), PendingAppend.land)
+    for pending in (*chained(batch), *along):
+        pending.landed, pending.error = pending.refused is None, pending.refused
+        # Mostly there is no waiter: two of these land for each call.
+        if pending.told is not None or pending.waiters:
+            pending.wake()
 
 
-def fail(batch: list[PendingAppend], error: StoreError) -> None:
+def fail(batch: Iterable[PendingAppend], error: StoreError) -> None:
     """Reject the tickets of a batch that was not written. Called on the loop."""
-    _resolve(chained(batch), lambda pending: pending.fail(error))
-
-
-def _resolve(drafts: Iterable[PendingAppend], how: Callable[[PendingAppend], None]) -> None:
-    for pending in drafts:
-        try:
-            how(pending)
-        except Exception as failure:  # noqa: BLE001 - the others must be told as well
-            message = "a callback failed that was told what became of a draft"
-            context = {"message": message, "exception": failure}
-            asyncio.get_running_loop().call_exception_handler(context)
+    for pending in chained(batch):
+        pending.error = error
+        pending.wake()
 
 
 def without_content(draft: Draft) -> Draft:
