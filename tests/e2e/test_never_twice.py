@@ -828,7 +828,7 @@ def unnamed(rig: Rig, counting: Counting, begun: Begun) -> Begun:
 def abandoned(rig: Rig) -> int:
     """Return how many calls were left by their callers, in all sessions."""
     with LmdbReader.open(rig.proxy.data) as reader, reader.view() as view:
-        return len(list(view.noted(NoteKind.ABANDONED)))
+        return len(list(view.calls_with_note(NoteKind.ABANDONED)))
 
 
 @pytest.mark.promise("TWICE-26")

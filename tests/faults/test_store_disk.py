@@ -172,7 +172,7 @@ async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     read = store.submit(intent(ref, new_id(), blob=_random()), wait=False)
     filler = fill_disk(small_disk)
     big = CommitBody(summary="x" * 900_000)
-    late = store.submit(outcome(ref, call, ticket, body=big), wait=True, told=told.append)
+    late = store.submit(outcome(ref, call, ticket, body=big), wait=True, on_written=told.append)
     with pytest.raises(StoreFull, match="free space"):
         await late.done()
     lazy = store.submit(outcome(ref, read_call(read), read, blob=_random()), wait=False)

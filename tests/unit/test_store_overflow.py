@@ -83,7 +83,7 @@ async def test_room_is_looked_for_again_when_nothing_else_comes() -> None:
     lost = ended()
     await refused(writer, lost)
     told = asyncio.Event()
-    lost.told = lambda _: told.set()
+    lost.on_written = lambda _: told.set()
     disk.room = 1
     async with asyncio.timeout(30):
         await told.wait()

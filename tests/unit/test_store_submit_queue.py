@@ -413,7 +413,7 @@ async def test_a_callback_that_fails_keeps_nobody_else_from_being_told() -> None
     for error in (None, StoreError("the disk is full")):
         engine.error = error
         told, other = draft(), draft()
-        told.told = fail
+        told.on_written = fail
         writer.submit(told, wait=True)
         writer.submit(other, wait=True)
         with pytest.raises(StoreError):

@@ -134,9 +134,9 @@ class Recorder:
         try:
             # A session's id is the store's to give, and the answer names it.
             is_new = ask.session.id is None
-            told = partial(self._opened, ask.session) if is_new else None
+            on_written = partial(self._opened, ask.session) if is_new else None
             wait = attempt.is_due or is_new
-            attempt.intent = self._store.submit(draft, wait=wait, told=told)
+            attempt.intent = self._store.submit(draft, wait=wait, on_written=on_written)
             self._full = False
         except StoreError as error:
             self._unrecorded(ask, error)
@@ -232,7 +232,7 @@ class Recorder:
             if kind is _DELIVERED:
                 self._store.submit(draft, wait=False)
             else:
-                self._store.submit(draft, wait=True, told=self._noted)
+                self._store.submit(draft, wait=True, on_written=self._noted)
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 
@@ -299,7 +299,7 @@ class Recorder:
         ticket = None
         if draft.intent is not None:
             try:
-                ticket = self._store.submit(draft, wait=attempt.waits, told=on_written)
+                ticket = self._store.submit(draft, wait=attempt.waits, on_written=on_written)
             except (StoreError, ValueError) as error:
                 self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         if ticket is None or on_written is None:

@@ -90,7 +90,7 @@ class DanglingCall(Struct, frozen=True, kw_only=True):
 
 def find_dangling(view: View, wanted: DanglingFilter) -> list[DanglingCall]:
     """Return the dangling calls, in the order in which their newest attempts began."""
-    left = {call: view.readable(call) for call in view.noted(NoteKind.ABANDONED)}
+    left = {call: view.readable(call) for call in view.calls_with_note(NoteKind.ABANDONED)}
     sources = (
         *_recovered(view, wanted),
         *_undelivered(view, wanted),
@@ -186,7 +186,7 @@ def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
 def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
     """Yield the ended calls without a note that their answer was delivered."""
     lives = lru_cache(maxsize=None)(view.is_alive)
-    for call in view.unheard():
+    for call in view.undelivered():
         commits = view.readable(call)
         attempt = _newest(commits)
         if len(attempt) < 2:

@@ -98,7 +98,7 @@ def _resolvable(view: View) -> list[bytes]:
 
 def _open_attempt(view: View, call: bytes) -> list[Commit]:
     """Return the open attempt of a call: intent, then outcomes. Raises `UnresolvableError`."""
-    attempt = view.standing(call)
+    attempt = view.unsettled_attempt(call)
     if not attempt:
         outcomes = [c for c in view.call(call) if c.facts.kind is CommitKind.OUTCOME]
         if not outcomes:

@@ -197,7 +197,7 @@ class LmdbStore:
             return str(error)
 
     def submit(
-        self, draft: Draft, *, wait: bool, told: Callable[[bool], None] | None = None
+        self, draft: Draft, *, wait: bool, on_written: Callable[[bool], None] | None = None
     ) -> PendingAppend:
         """Queue a draft. Called on the event loop's thread; never blocks.
 
@@ -207,7 +207,7 @@ class LmdbStore:
         An outcome whose n is taken by one that the store wrote itself (recovery, expiry) gets the
         next free n and `Flag.LATE`, see `Ticket.placed`. One that the full disk refuses fails, and
         is written later, when there is room: its ticket is placed then.
-        `told` is called once on the loop, before any waiter: with whether the commit is on disk.
+        `on_written` is called once on the loop, before any waiter: with whether the commit is on disk.
         Raises `StoreFull` when an intent has no room, on disk or in the queue, `StoreClosed`,
         `StoreError` when the disk does not tell its room, `ValueError` for facts that cannot be
         stored (text with a lone surrogate, an intent or outcome without a call).
@@ -221,7 +221,7 @@ class LmdbStore:
         if queued > admission.ample or admission.quota.spare <= 0:
             draft = admission.admit(draft, wait, queued)
         pending = new_pending(draft, self._entropy.take, lazy=not wait)
-        pending.told = told
+        pending.on_written = on_written
         writer.submit(pending, wait)
         return pending
 

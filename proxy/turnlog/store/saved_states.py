@@ -145,8 +145,8 @@ def _files(folder: Path) -> Iterator[tuple[int, int, str]]:
     for session in _entries(folder):
         for file in _entries(session.path):
             with suppress(OSError):
-                told = file.stat(follow_symlinks=False)
-                yield told.st_mtime_ns, told.st_blocks * 512, file.path
+                found = file.stat(follow_symlinks=False)
+                yield found.st_mtime_ns, found.st_blocks * 512, file.path
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:

@@ -488,15 +488,18 @@ async def test_a_call_stands_where_its_newest_attempt_left_it(store: LmdbStore) 
     call = new_id()
     await begin(store, intent(ref, call))
     with store.view() as view:
-        assert [c.link.seq for c in view.standing(call)] == [1]
+        assert [c.link.seq for c in view.unsettled_attempt(call)] == [1]
     await put(store, outcome(ref, call, status=Status.UNKNOWN))
     await whole_call(store, ref)
     with store.view() as view:
-        assert [c.facts.status for c in view.standing(call)] == [Status.PENDING, Status.UNKNOWN]
+        assert [c.facts.status for c in view.unsettled_attempt(call)] == [
+            Status.PENDING,
+            Status.UNKNOWN,
+        ]
     await put(store, outcome(ref, call, n=1))
     with store.view() as view:
-        assert view.standing(call) == []
-        assert view.standing(new_id()) == []
+        assert view.unsettled_attempt(call) == []
+        assert view.unsettled_attempt(new_id()) == []
 
 
 async def test_calls_are_found_by_notes_on_them(store: LmdbStore) -> None:
@@ -512,9 +515,9 @@ async def test_calls_are_found_by_notes_on_them(store: LmdbStore) -> None:
         await put(store, note(ref, begun.facts.call, kind, ticket))
     first, _, third = [(await ticket.done()).facts.call for ticket in tickets]
     with store.view() as view:
-        assert list(view.noted(NoteKind.ABANDONED)) == [third, first]
-        assert list(view.noted(NoteKind.DELIVERED)) == [first]
-        assert list(view.noted(NoteKind.CANCEL_FORWARDED)) == []
+        assert list(view.calls_with_note(NoteKind.ABANDONED)) == [third, first]
+        assert list(view.calls_with_note(NoteKind.DELIVERED)) == [first]
+        assert list(view.calls_with_note(NoteKind.CANCEL_FORWARDED)) == []
         assert view.readable(third) == view.call(third)
         assert [c.facts.note for c in view.readable(third)] == ["", "abandoned", "abandoned"]
 

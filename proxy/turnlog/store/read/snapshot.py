@@ -232,7 +232,7 @@ class Snapshot:
         """Yield the unsettled calls, in no order."""
         return (found for found in self._standing() if found[1].status.unsettled)
 
-    def unheard(self) -> Iterator[bytes]:
+    def undelivered(self) -> Iterator[bytes]:
         """Yield the calls that have ended and whose callers are not noted to have had the answer."""
         states = self._standing()
         return (call for call, state in states if not (state.delivered or state.status.unsettled))

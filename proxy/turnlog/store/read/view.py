@@ -150,7 +150,7 @@ class View:
             yield list(map(self._snapshot.readable_commit, reader.read(intent)))
 
     @guarded
-    def standing(self, call: bytes) -> list[Commit]:
+    def unsettled_attempt(self, call: bytes) -> list[Commit]:
         """Return the attempt by which a call belongs in `pending_actions`; empty if it does not."""
         state = self._snapshot.call_state(call)
         intent = state and self._snapshot.readable(state.intent)
@@ -158,17 +158,17 @@ class View:
         return list(map(self._snapshot.readable_commit, attempt))
 
     @guarded_iterator
-    def noted(self, note: NoteKind) -> Iterator[bytes]:
-        """Yield once the calls that have a note of this kind, in the order of the notes."""
+    def calls_with_note(self, note: NoteKind) -> Iterator[bytes]:
+        """Yield the calls that have a note of this kind once each, in the order of the notes."""
         snapshot = self._snapshot
         found = snapshot.term(text_term(NOTE, note), 1, snapshot.last, newest_first=False)
         notes = filter(None, map(snapshot.readable, found))
         yield from dict.fromkeys(entry.facts.call for entry in notes)
 
     @guarded_iterator
-    def unheard(self) -> Iterator[bytes]:
+    def undelivered(self) -> Iterator[bytes]:
         """Yield the calls that have ended without a note that their guarded answer was delivered."""
-        yield from self._snapshot.unheard()
+        yield from self._snapshot.undelivered()
 
     @guarded
     def readable(self, call: bytes) -> list[Commit]:

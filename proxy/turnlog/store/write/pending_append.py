@@ -30,7 +30,7 @@ class PendingAppend(Struct, eq=False):
     """The `Ticket` of one draft.
 
     It belongs to the writer's thread until `land` or `fail` is called for it on the loop, but for the
-    fields from `told` on: those are the loop's.
+    fields from `on_written` on: those are the loop's.
     """
 
     draft: Draft
@@ -50,8 +50,8 @@ class PendingAppend(Struct, eq=False):
     """Set where the commit existed before, and by the first use of `placed`."""
     refused: Conflict | None = None
     """Why it was not placed, although its transaction is on disk."""
-    told: Callable[[bool], None] | None = None
-    """Gets whether the commit is on disk, as soon as that is known."""
+    on_written: Callable[[bool], None] | None = None
+    """Called with whether the commit is on disk, as soon as that is known."""
     landed: bool = False
     """Whether the commit is written, maybe after it had failed."""
     waiters: "Sequence[asyncio.Future[None]]" = ()
@@ -102,16 +102,16 @@ class PendingAppend(Struct, eq=False):
         self.refused = None
 
     def wake(self) -> None:
-        """Tell those who wait what became of the draft."""
+        """Wake the waiters: the draft is written, or has failed."""
         waiters, self.waiters = self.waiters, ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        told, self.told = self.told, None
-        if told is None:
+        on_written, self.on_written = self.on_written, None
+        if on_written is None:
             return
         try:
-            told(self.landed)
+            on_written(self.landed)
         except Exception as failure:  # noqa: BLE001 - the others must be told as well
             message = "a callback failed that was told what became of a draft"
             context = {"message": message, "exception": failure}
@@ -164,7 +164,7 @@ def land(batch: Iterable[PendingAppend], along: Iterable[PendingAppend] = ()) ->
     for pending in (*chained(batch), *along):
         pending.landed, pending.error = pending.refused is None, pending.refused
         # Mostly there is no waiter: two of these land for each call.
-        if pending.told is not None or pending.waiters:
+        if pending.on_written is not None or pending.waiters:
             pending.wake()
 
 
