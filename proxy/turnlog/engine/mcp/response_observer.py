@@ -185,7 +185,7 @@ class ResponseObserver:
             return ()
         if self._listening is not None and self._listening.begins(event):
             return ()
-        return self._read(AnswerText(body, JSON, body.size, event.type))
+        return self.message(body.content, AnswerText(body, JSON, body.size, event.type))
 
     def _number(self, event_id: str) -> None:
         for attempt, key in self.attempts.items():
@@ -204,7 +204,7 @@ class ResponseObserver:
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
         text = AnswerText(body, media, size)
-        tickets = self._read(text)
+        tickets = self.message(body.content, text)
         open_ = self.attempts or self.awaited
         if not open_ and self._request.channel is None:
             return tickets
@@ -215,7 +215,7 @@ class ResponseObserver:
         tickets: list[Ticket] = []
         if self.awaited:
             for event in mislabelled(text.body, self._context.keep):
-                tickets += self._read(event)
+                tickets += self.message(event.body.content, event)
         channel = self._request.channel
         if channel is not None and 200 <= self._status < 300:
             return [*tickets, *self._accepted(channel)]
@@ -301,19 +301,6 @@ class ResponseObserver:
 
     # -- messages --------------------------------------------------------------------------
 
-    def _read(self, text: AnswerText) -> Sequence[Ticket]:
-        content = text.body.content
-        if isinstance(content, Malformed):
-            return self._answers_nothing(content, text)
-        if not isinstance(content, Batch):
-            return self.message(content, text)
-        return [
-            ticket
-            for item in content.items
-            if isinstance(item, Message)
-            for ticket in self.message(item, text)
-        ]
-
     def _answers_nothing(
         self, content: Message | Outline | Malformed, text: AnswerText
     ) -> Sequence[Ticket]:
@@ -328,9 +315,14 @@ class ResponseObserver:
             self._unfit = text
         return ()
 
-    def message(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
-        """Read one message, and end the attempt that it answers, if it does."""
-        if not is_answer(message):
+    def message(
+        self, message: Message | Batch | Malformed | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
+        """Read a message, or each of a batch, and end the attempt that it answers, if it does."""
+        if isinstance(message, Batch):
+            items = (item for item in message.items if isinstance(item, Message))
+            return [ticket for item in items for ticket in self.message(item, text)]
+        if isinstance(message, Malformed) or not is_answer(message):
             return self._answers_nothing(message, text)
         attempt = self.attempt
         if attempt in self.attempts and message.id == (attempt.wire_id or attempt.caller_id):
