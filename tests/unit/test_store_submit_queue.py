@@ -1,4 +1,4 @@
-"""`store.write.writer`: one thread, batches, and nobody left waiting."""
+"""`store.write.submit_queue`: one thread, batches, and nobody left waiting."""
 
 import asyncio
 import sys

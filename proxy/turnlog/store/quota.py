@@ -104,8 +104,6 @@ class Quota:
         Saved states go first: they can be worked out again. The present bucket goes only if it
         alone is left. Return the bytes of content that were given up. Raises `OSError`.
         """
-        if not self.is_due():
-            return 0
         self._unmade = 0
         try:
             return self._make(unlink)
