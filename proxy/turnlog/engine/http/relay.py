@@ -253,7 +253,7 @@ class Relay(Struct, eq=False):
             await self._head_alone()
         elif self._length is None and isinstance(self._answer, CommandReply):
             await self._messages(self._answer)
-        elif head.media == _EVENTS and not self._is_unreadable:
+        elif head.media == _EVENTS and not (head.codings and self._decoder is None):
             await self._stream()
         elif self._length is not None and self._length > HOLD:
             await self._flow()
@@ -297,11 +297,6 @@ class Relay(Struct, eq=False):
         seals = self._head.is_sealed and not self._trusted
         is_whole = self._head.is_json and (self._exchange.judges or seals)
         return is_whole or self._out.gate is not None or self._may_amend
-
-    @property
-    def _is_unreadable(self) -> bool:
-        """Whether nobody knows how the body is coded."""
-        return bool(self._head.codings) and self._decoder is None
 
     @property
     def _says_json(self) -> bool:
@@ -374,7 +369,7 @@ class Relay(Struct, eq=False):
         if codings:
             body.unread = self._gave_up
         await self._settle(self._exchange.whole, body, self._head.media, len(raw))
-        if self._decodes and self._fails:
+        if self._decodes and self._decoder is not None and self._decoder.failed:
             self._keep_coding()
         attempt = self._exchange.attempt
         if not goes_on or clean is not None or (attempt is not None and attempt.amends):
@@ -396,7 +391,7 @@ class Relay(Struct, eq=False):
 
     def _is_beyond_cleaning(self, raw: bytes, text: bytes, clean: bytes | None) -> bool:
         """Return whether an outcome stays in a whole body that is coded, or has a charset."""
-        return self._is_misread(raw, text) if clean is None else self._fails or self._gave_up
+        return self._is_misread(raw, text) if clean is None else self._is_unread
 
     async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
         """Send a whole answer, `raw`, that says `text`."""
@@ -516,7 +511,7 @@ class Relay(Struct, eq=False):
         self._note(body)
         body.unread = self._gave_up
         await self._settle(self._exchange.whole, body, self._head.media, seen)
-        if self._decodes and (self._fails or self._gave_up):
+        if self._decodes and self._is_unread:
             await self._out.write(held)
             await self._out.cut()  # the rest cannot be read any more
         else:
@@ -569,7 +564,7 @@ class Relay(Struct, eq=False):
 
     def _is_unsearched(self, text: bytes) -> bool:
         """Whether a body could not be searched because nobody knows how to decode it."""
-        return is_wide(text) or (bool(self._head.codings) and (self._fails or self._gave_up))
+        return is_wide(text) or self._is_unread
 
     async def _forged(self) -> None:
         """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
@@ -617,11 +612,10 @@ class Relay(Struct, eq=False):
     async def _finish_stream(self) -> None:
         self._partial += b"" if self._keeps_coded else self._left_over()
         attempt = self._exchange.attempt
-        is_unsearched = bool(self._head.codings) and (self._fails or self._gave_up)
-        if attempt is not None and not self._trusted and is_unsearched:
+        if attempt is not None and not self._trusted and self._is_unread:
             attempt.marks.add(Flag.NOT_SEARCHED)
         await self._settle(self._exchange.ended)
-        if self._decodes and (self._fails or self._gave_up):
+        if self._decodes and self._is_unread:
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
         else:
@@ -638,7 +632,7 @@ class Relay(Struct, eq=False):
             await self._encoded(events, text, chunk)
             return True
         await self._pieces(events, text)
-        return not (self._decodes and (self._fails or self._gave_up))
+        return not (self._decodes and self._is_unread)
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
         """Relay a chunk; hold what completes a response until its outcome is on disk."""
@@ -806,9 +800,9 @@ class Relay(Struct, eq=False):
         return self._decoder.feed(chunk) if self._decoder is not None else b""
 
     @property
-    def _fails(self) -> bool:
-        """Whether the body turned out not to be coded as its head says."""
-        return self._decoder is not None and self._decoder.failed
+    def _is_unread(self) -> bool:
+        """Whether not all of the body could be decoded."""
+        return self._gave_up or (self._decoder is not None and self._decoder.failed)
 
     @property
     def _gave_up(self) -> bool:
