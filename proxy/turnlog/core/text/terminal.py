@@ -38,8 +38,7 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]*+[0-~]?"
 )
 _BLANK = bytes.maketrans(b"\t\n\v\f\r", b"     ")
-_VISIBLE = bytes(byte if 0x20 <= byte < 0x7F else ord("?") for byte in range(256))
-"""Translation of ASCII that keeps printable characters alone."""
+"""Translation of ASCII in which all blanks are spaces."""
 
 
 class _ShownResource(Struct, gc=False):
@@ -129,14 +128,11 @@ def one_line(text: str, limit: int) -> str:
     """Return `text` in at most `limit` bytes on one line, whitespace folded, without terminal escapes."""
     # Most text has one blank between two words: then its head, with one at either end, is all that counts.
     head = text[: limit + 4]
-    if head.isascii():
-        data = head.encode().translate(_BLANK)
-        # `isprintable` takes five times as long.
-        if data.translate(_VISIBLE) == data and b"  " not in data:
-            line = data.decode().strip()
-            return line if len(line) <= limit else cut_bytes(line, limit)
-    elif "  " not in head and head.isprintable():
-        return cut_bytes(head.strip(), limit)
+    if not head.isprintable() and head.isascii():
+        head = head.encode().translate(_BLANK).decode()
+    if "  " not in head and head.isprintable():
+        line = head.strip()
+        return line if len(line) <= limit and line.isascii() else cut_bytes(line, limit)
     line = " ".join(text.split())
     if not line[: limit + 4].isprintable():
         text = "".join(c if c.isprintable() or c.isspace() else "" for c in _ESCAPES.sub("", text))
