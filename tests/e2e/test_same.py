@@ -1,6 +1,5 @@
 """Which calls are the same: those of one target, by one principal (semantics, section 5)."""
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -9,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from e2e.stores import turnlog
-from kit.beside import Rig, proxy_beside, session_rows
+from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, call, wait_until
-from kit.proxy import Proxy, data_of
+from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, ok, text_result
-from turnlog.core import ids
-from turnlog.core.canon import canonical
-from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import CommitKind, Effect, Executed, Phase, Rung, Status
-from turnlog.observe.clock import Clock
-from turnlog.store.base import Blob, Draft, SessionRef, alias
-from turnlog.store.lmdb import LmdbStore
 
 RULES = """
 rules:
@@ -246,106 +238,6 @@ def test_two_servers_behind_one_gateway_may_give_out_the_same_session_id(
             answer = client.request("POST", path, WRITE, headers=rig.session_headers)
         seen.append(answer.head.one("turnlog-session") or "")
     assert seen[0] == seen[2] != seen[1]
-
-
-# -- stores of 0.1 ------------------------------------------------------------------------
-
-FORMER_TOOL = "default\0{}\0tools/call"
-
-
-async def _written_before(data: Path, name: str, tool: str, *, key: str, delivered: bool) -> None:
-    """Write a call that ended well as 0.1 did: without a target."""
-    clock = Clock()
-    store = LmdbStore.open(data)
-    try:
-        scheme, form = canonical(b'{"a":1}')
-        asks = b"%b\0%b" % (scheme.encode(), form)
-        named, place = alias(Rung.EXPLICIT, name, ""), FORMER_TOOL.format(tool)
-        links: tuple[bytes, ...] = (store.keyed(f"same call\0{named}\0{place}\0".encode() + asks),)
-        if key:
-            whose = f"\0{place}\0{key}"
-            links += (store.keyed(f"key\0{whose}\0".encode()),)
-            links += (store.keyed(f"key and input\0{whose}\0".encode() + asks),)
-        session = SessionRef(
-            candidate=ids.uuid7(clock.wall(), bytes(10)), rung=Rung.EXPLICIT, aliases=(named,)
-        )
-        said = Facts(
-            kind=CommitKind.INTENT, at=clock.wall(), clock=clock.monotonic(), server="default",
-            call=ids.uuid7(clock.wall(), bytes(10)), tool=tool, method="tools/call",
-            effect=Effect.WRITE, guarded=True,
-        )  # fmt: skip
-        intent = store.submit(
-            Draft(session=session, facts=said, body=CommitBody(links=links)), wait=True
-        )
-        await intent.done()
-        ended = Facts(
-            kind=CommitKind.OUTCOME, at=clock.wall(), clock=clock.monotonic(), call=said.call,
-            server="default", tool=tool, method="tools/call", effect=Effect.WRITE,
-            phase=Phase.DONE, executed=Executed.YES, status=Status.OK, http_status=200,
-        )  # fmt: skip
-        outcome = store.submit(
-            Draft(
-                session=session,
-                facts=ended,
-                body=CommitBody(),
-                intent=intent,
-                output_blob=Blob(b'{"content":[{"type":"text","text":"of another server?"}]}'),
-            ),
-            wait=True,
-        )
-        await outcome.done()
-        if delivered:
-            note = Facts(
-                kind=CommitKind.NOTE, at=clock.wall(), clock=clock.monotonic(), call=said.call,
-                note="delivered",
-            )  # fmt: skip
-            await store.submit(Draft(session=session, facts=note, intent=outcome), wait=True).done()
-    finally:
-        await store.close()
-
-
-@pytest.mark.parametrize("key", ["", "key-1"])
-def test_a_call_of_an_older_store_answers_nothing_and_is_not_forgotten(
-    tmp_path: Path, key: str
-) -> None:
-    headers = (*MCP_HEADERS, *((KEY,) if key else ()))
-    asyncio.run(_written_before(data_of(tmp_path), "one", "write", key=key, delivered=bool(key)))
-    (tmp_path / "rules.yaml").write_text(RULES)
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path, upstream.url, settings=SETTINGS) as proxy,
-    ):
-        script = upstream.script = Counting()
-        rig = Rig(upstream, proxy)
-        given: list[str] = []
-        for _ in range(2):
-            with rig.client() as client:
-                answer = client.request("POST", "/s/one/mcp", WRITE, headers=headers)
-            given.append(answer.body.decode())
-        assert "an earlier version of turnlog" in given[0]
-        assert "done 1" in given[1]
-        assert len(script.asked) == 1
-        rows = session_rows(proxy.data, "one")
-    assert [(row.kind, row.flags) for row in rows] == [
-        (None, []),
-        ("outcome_unknown", []),
-        (None, ["repeat_of_unknown"]),
-    ]
-    assert rows[1].executed == "maybe"
-
-
-def test_a_delivered_call_of_an_older_store_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    asyncio.run(_written_before(data_of(tmp_path), "one", "write", key="", delivered=True))
-    (tmp_path / "rules.yaml").write_text(RULES)
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path, upstream.url, settings=SETTINGS) as proxy,
-    ):
-        upstream.script = Counting()
-        with Rig(upstream, proxy).client() as client:
-            answer = client.request("POST", "/s/one/mcp", WRITE, headers=MCP_HEADERS)
-        assert b"done 1" in answer.body
-        assert [row.flags for row in session_rows(proxy.data, "one")] == [[], []]
 
 
 # -- where it cannot hold ------------------------------------------------------------------

@@ -12,9 +12,8 @@ from uuid import UUID, uuid5
 
 from msgspec import structs
 
-from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import Effect
-from turnlog.engine.request_identity import KEY, Digest, Request, former
+from turnlog.engine.request_identity import KEY, Digest, Request
 from turnlog.record.attempt import Ask
 from turnlog.rules.effects import effect_key
 
@@ -25,7 +24,6 @@ _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
 def identified(
     ask: Ask,
     request: Request,
-    identity: SessionIdentity,
     arguments: Callable[[], object],
     keyed: Digest,
 ) -> Ask:
@@ -33,8 +31,6 @@ def identified(
 
     `arguments` returns the input for rules to look at.
     """
-    if ask.may_be_guarded:
-        ask = structs.replace(ask, former=former(request, identity))
     if ask.policy.idempotency is None and not ask.policy.effect_key:
         return ask
     effect = _effect_link(ask, arguments, keyed)

@@ -145,8 +145,7 @@ class DuplicateIndex:
 
         `before` are the names of the sessions that its own replaces.
         """
-        tool, former = f"{ask.target}\0{ask.tool}\0{ask.method}", ask.former
-        former_tool = f"{ask.server}\0{ask.tool}\0{ask.method}"
+        tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
         digest, wanted = self._digest, sha256(asks).digest()
         links: dict[str, Any] = {}
         if named:
@@ -154,16 +153,10 @@ class DuplicateIndex:
             links["same"] = digest("call", f"{named}\0{tool}", wanted)
             links["anyone"] = digest("anyone's call", f"{session}\0{tool}", wanted)
             links["before"] = tuple(digest("call", f"{b}\0{tool}", wanted) for b in before)
-            if former.session:
-                whose = f"{former.session}\0{former_tool}"
-                links["former_same"] = digest("same call", whose, asks)
         if ask.key:
             key = f"{ask.principal}\0{tool}\0{ask.key}"
-            former_key = f"{former.principal}\0{former_tool}\0{ask.key}"
             links["key"] = digest("key to target", key)
             links["keyed_input"] = digest("key to target, input", key, wanted)
-            links["former_key"] = digest("key", former_key)
-            links["former_keyed_input"] = digest("key and input", former_key, asks)
         return DuplicateLinks(**links)
 
     def guess_link(self, ask: Ask) -> bytes:
@@ -253,11 +246,6 @@ class DuplicateIndex:
         for link in links.before if found is None else ():
             if (found := self._latest(view, link, links)) is not None:
                 return structs.replace(found, across=True)
-        untargeted = Likeness.UNTARGETED
-        if found is None and links.former_key:
-            found = self._in_store(view, links.former_key, links, untargeted, keyed=True)
-        if found is None and links.former_same:
-            found = self._in_store(view, links.former_same, links, untargeted)
         return found
 
     def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
@@ -341,7 +329,7 @@ class DuplicateIndex:
             earlier,
             delivered=earlier.delivered or arrived,
             settling=earlier.settling and not arrived,
-            same_input=not keyed or _same_input(links, stored),
+            same_input=not keyed or links.keyed_input in stored,
             keyed=keyed,
             likeness=likeness,
             warned=self._is_warned(view, intent.facts.call),
@@ -534,14 +522,10 @@ def _differ(key: bytes, other: bytes) -> bool:
 
 def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     """Return whether a call that was found by what it asks had a key, and not the one of `links`."""
-    if not links.key or links.key in stored or links.former_key in stored:
+    if not links.key or links.key in stored:
         return False
     # Beside those that tell what it asks, only one with a key has links.
-    return not {links.same, links.anyone, links.former_same}.issuperset(stored)
-
-
-def _same_input(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
-    return links.keyed_input in stored or links.former_keyed_input in stored
+    return not {links.same, links.anyone}.issuperset(stored)
 
 
 def _commits_of(view: View, intent: Commit) -> list[Commit]:

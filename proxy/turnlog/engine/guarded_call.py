@@ -224,7 +224,7 @@ class GuardedCall(CallDriver):
             flags = (Flag.REPLAYED, *flags)
         else:
             ending = unsent_ending(action)
-        detail = "" if answer is not None else unsent_detail(action, found.earlier.likeness)
+        detail = "" if answer is not None else unsent_detail(action)
         is_told = action not in _WITHOUT_CALLER
         if found.is_guessed:
             flags = (*flags, Flag.INFERRED)

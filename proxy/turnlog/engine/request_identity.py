@@ -15,7 +15,6 @@ from turnlog.engine.mcp.legacy_sse import LegacyStream
 from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock
-from turnlog.record.attempt import FormerIdentity
 from turnlog.store.base import SessionRef, alias
 from turnlog.transport.message_heads import RequestStart
 from turnlog.transport.routes import Route
@@ -26,8 +25,6 @@ from .call_registry import Scope
 
 KEY: Final = b"idempotency-key"
 """The header by which a caller gives an idempotency key."""
-_FORMER_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
-"""In 0.1 the first of these headers that is there was the principal."""
 PRINCIPAL_NAMES: Final = PrincipalNames()
 MCP_LIMIT: Final = 16 << 20
 """bytes: an MCP message that is larger streams through and is recorded by its start."""
@@ -346,7 +343,7 @@ class Request:
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
-        vars(self).pop("former_mcp_session", None)
+        vars(self).pop("server_session", None)
 
     @property
     def is_piped(self) -> bool:
@@ -404,12 +401,6 @@ class Request:
         named = b"".join([b"\0%b\0%b" % pair for pair in pairs])
         return self._digest(b"credential" + named).hex()[:32]
 
-    @cached_property
-    def former_credential(self) -> str:
-        """The principal as 0.1 had it."""
-        names = (name for name in _FORMER_CREDENTIALS if name in self.fields)
-        return next((self._principal(((name, self.fields[name]),)) for name in names), "")
-
     def session_digest(self, session_id: str) -> str:
         """Return the keyed digest of a protocol session's id."""
         if not session_id:
@@ -424,8 +415,8 @@ class Request:
         return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
 
     @cached_property
-    def former_mcp_session(self) -> str:
-        """Keyed digest of the protocol session's id as 0.1 had it; empty where there is none."""
+    def server_session(self) -> str:
+        """Keyed digest of the protocol session's id on this server, at whatever path; empty for none."""
         if not self.mcp_session:
             return ""
         channel, given = self.channel, self.field(b"mcp-session-id")
@@ -436,7 +427,7 @@ class Request:
     def asker(self) -> Scope:
         """What it has in common with the same client's requests to other places of the server: the
         protocol session, else the connection."""
-        return (self.server, self.former_mcp_session or f"connection {self.connection}")
+        return (self.server, self.server_session or f"connection {self.connection}")
 
     @property
     def client(self) -> Client:
@@ -510,15 +501,6 @@ class Request:
             client_name=client_name or self.client_name,
             connection=self.connection,
         )
-
-
-def former(request: Request, identity: SessionIdentity) -> FormerIdentity:
-    """Return whose a call is as 0.1 wrote it down."""
-    name, principal = identity.name, request.former_credential
-    if identity.rung is Rung.TRANSPORT:
-        name = f"{request.server}/{request.former_mcp_session}"
-    named = alias(identity.rung, name, principal) if name else ""
-    return FormerIdentity(named, principal)
 
 
 def _joined(*parts: str) -> bytes:

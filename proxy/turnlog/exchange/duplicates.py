@@ -68,8 +68,6 @@ class Likeness(StrEnum):
     """Only the principal is another: the answer is for that one."""
     GUESSED = "guessed"
     """Whether both have the same caller is guessed: the session is implicit."""
-    UNTARGETED = "untargeted"
-    """The target is not known, as turnlog 0.1 did not record it: it may be another server's."""
 
 
 class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
@@ -128,8 +126,6 @@ def decide_duplicate(
             return _after_anothers(earlier, call, limits)
         case Likeness.GUESSED:
             return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
-        case Likeness.UNTARGETED:
-            return _after_untargeted(earlier, call, limits)
 
 
 def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
@@ -138,20 +134,6 @@ def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> 
     if is_open or _decide(earlier, call, limits) is not DuplicateAction.FORWARD:
         return DuplicateAction.AGAIN
     return DuplicateAction.FORWARD
-
-
-def _after_untargeted(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
-    # It may be the same call: its answer is not used, and the call is not repeated silently.
-    action = _decide(earlier, call, limits)
-    if action in _WITHOUT_ANSWER:
-        return action
-    may_pass = earlier.warned and call.effect is not Effect.IRREVERSIBLE
-    return DuplicateAction.AGAIN if may_pass else DuplicateAction.UNKNOWN
-
-
-_WITHOUT_ANSWER: Final = frozenset(
-    {DuplicateAction.FORWARD, DuplicateAction.AGAIN, DuplicateAction.UNKNOWN}
-)
 
 
 def _decide(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
@@ -243,15 +225,11 @@ _SAID: Final = {
     DuplicateAction.LEFT: "left while the call it had joined ran on",
     DuplicateAction.STOPPED: "turnlog stopped while the call it had joined ran",
 }
-_SAID_UNTARGETED: Final = (
-    "an earlier version of turnlog recorded the same call without saying to which server it went; "
-    "nobody knows whether it was executed here; it was not sent again"
-)
 
 
-def unsent_detail(action: DuplicateAction, likeness: Likeness) -> str:
+def unsent_detail(action: DuplicateAction) -> str:
     """Return what is recorded, and told to a caller that is there, of a call that was not sent."""
-    return _SAID_UNTARGETED if likeness is Likeness.UNTARGETED else _SAID[action]
+    return _SAID[action]
 
 
 def unsent_ending(action: DuplicateAction) -> Ending:

@@ -70,10 +70,6 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
     before: tuple[bytes, ...] = ()
     """`same` in the sessions that this one replaces, the latest first."""
-    former_same: bytes = b""
-    """`same` as 0.1 made it, without the target."""
-    former_key: bytes = b""
-    former_keyed_input: bytes = b""
 
     @property
     def claims(self) -> tuple[bytes, ...]:
@@ -97,16 +93,6 @@ def source_of(stored: Sequence[bytes]) -> bytes:
 
 
 NO_LINKS: Final = DuplicateLinks()
-
-
-class FormerIdentity(Struct, frozen=True, gc=False):
-    """Whose a call is as 0.1 wrote it down: the name of its session, empty for none, and its principal."""
-
-    session: str = ""
-    principal: str = ""
-
-
-NOT_FORMER: Final = FormerIdentity()
 
 
 class GuessedCaller(Struct, frozen=True, gc=False):
@@ -165,8 +151,6 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digest of what authenticates its caller."""
     target: str = ""
     """Keyed digest of what it is for: calls of other targets are never the same."""
-    former: FormerIdentity = NOT_FORMER
-    """By what 0.1 would have found it."""
     guess: GuessedCaller | None = None
     """Its caller, where the session is implicit and comes over HTTP."""
     canonical: tuple[str, bytes] | None = None

@@ -15,7 +15,6 @@ from turnlog.exchange.duplicates import (
     disconnect_action,
     may_join_guessed_session,
     replayed_ending,
-    unsent_detail,
     unsent_ending,
 )
 from turnlog.rules.model import OnDisconnect, OnDuplicate
@@ -164,11 +163,6 @@ def test_a_disconnect_is_handled_by_rule_then_revision(
     assert disconnect_action(said, stateless=stateless) is does
 
 
-def test_of_a_call_that_may_have_gone_elsewhere_another_sentence_is_said() -> None:
-    said = {unsent_detail(DuplicateAction.UNKNOWN, likeness) for likeness in Likeness}
-    assert len(said) == 2
-
-
 @pytest.mark.parametrize(
     ("abandoned", "action"),
     [(True, DuplicateAction.JOIN), (False, DuplicateAction.FORWARD)],
@@ -202,30 +196,6 @@ def test_a_call_is_never_answered_from_another_principal(
 ) -> None:
     others = structs.replace(earlier, likeness=Likeness.OTHERS)
     assert decide_duplicate(others, asked, LIMITS) is verdict
-
-
-@pytest.mark.parametrize(
-    ("earlier", "asked", "verdict"),
-    [
-        (runs(), WRITE, DuplicateAction.FORWARD),
-        (runs(abandoned=True), WRITE, DuplicateAction.UNKNOWN),
-        (runs(), KEYED, DuplicateAction.UNKNOWN),
-        (over(OK), WRITE, DuplicateAction.UNKNOWN),
-        (over(OK, warned=True), WRITE, DuplicateAction.AGAIN),
-        (over(OK, warned=True), PAYMENT, DuplicateAction.UNKNOWN),
-        (over(OK, delivered=True), WRITE, DuplicateAction.FORWARD),
-        (over(OK, delivered=True), KEYED, DuplicateAction.UNKNOWN),
-        (over(OK, same_input=False), KEYED, DuplicateAction.UNKNOWN),
-        (over(OK, KEY_LIFE + 1), KEYED, DuplicateAction.FORWARD),
-        (over(UNKNOWN), WRITE, DuplicateAction.UNKNOWN),
-        (over(REFUSED), WRITE, DuplicateAction.FORWARD),
-    ],
-)
-def test_a_call_recorded_without_its_target_answers_nothing_but_counts(
-    earlier: EarlierCall, asked: NewCall, verdict: DuplicateAction
-) -> None:
-    untargeted = structs.replace(earlier, likeness=Likeness.UNTARGETED)
-    assert decide_duplicate(untargeted, asked, LIMITS) is verdict
 
 
 def test_a_cancel_is_delayed_only_for_a_duplicate_that_could_join() -> None:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from msgspec import structs
 
 from turnlog.core.canon import canonical_of_decoded
-from turnlog.core.identity import SessionIdentity
 from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
 from turnlog.engine.call_driver import Unsent, unguarded
 from turnlog.engine.call_keys import identified
@@ -210,7 +209,7 @@ class McpExchange(ResponseObserver):
         read = partial(self._read_arguments, message, arguments)
         model = context.tools.find(request, said.name, read)
         canonical = None if self._start else _canonical(message, arguments)
-        ask, identity = self._asked(message, key, said, arguments, model, canonical)
+        ask = self._asked(message, key, said, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._guessed(ask, said)
         if context.redirects.waiting:
@@ -221,7 +220,7 @@ class McpExchange(ResponseObserver):
             ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
         policy = ask.policy
         if ask.may_be_guarded or policy.idempotency is not None or policy.effect_key:
-            return identified(ask, request, identity, read, context.store.keyed)
+            return identified(ask, request, read, context.store.keyed)
         return ask
 
     async def _look_up(self, message: Message, key: str) -> None:
@@ -238,7 +237,7 @@ class McpExchange(ResponseObserver):
         )
         said = mcp.read_lookup(message.method, message.params)
         arguments = self._start or bytes(said.arguments)
-        ask, _ = self._asked(message, key, said, arguments, model, None)
+        ask = self._asked(message, key, said, arguments, model, None)
         attempt = await self._begin(message, structs.replace(ask, key=""), key)
         self.is_due = self.is_due or attempt.is_due
 
@@ -250,8 +249,8 @@ class McpExchange(ResponseObserver):
         arguments: bytes,
         model: Ask,
         canonical: tuple[str, bytes] | None,
-    ) -> tuple[Ask, SessionIdentity]:
-        """Return what a request asks that is recorded, and whose it is."""
+    ) -> Ask:
+        """Return what a request asks that is recorded."""
         context, request = self._context, self._request
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
         key, why, trace = _told(meta) if meta else _NOTHING_TOLD
@@ -264,7 +263,7 @@ class McpExchange(ResponseObserver):
         reused = context.calls.has(request.scope, rpc_key)
         flags = (*message.flags, _ID_REUSED) if reused else message.flags
         # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
-        ask = structs.replace(
+        return structs.replace(
             model,
             session=session if before is None else before.session,
             turn_label=identity.turn_label,
@@ -282,7 +281,6 @@ class McpExchange(ResponseObserver):
             why=why or request.why,
             client=identity.client,
         )
-        return ask, identity
 
     def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
         """Return a call with who its caller may be: nothing else tells that."""
