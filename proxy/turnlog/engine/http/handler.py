@@ -256,7 +256,7 @@ class Handler:
         # Cheaper than to wait for the first of two.
         answered: asyncio.Future[Outlived | None] = self._loop.create_future()
         task.add_done_callback(partial(_free, answered))
-        carrier.guarded_by(Guard(task, agent, answered))
+        carrier.guard = Guard(task, agent, answered)
         driver.carrier = carrier
         try:
             outlived = await answered

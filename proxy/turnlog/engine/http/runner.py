@@ -84,7 +84,8 @@ class HttpCarrier(Struct, eq=False):
     _raw: Raw
     """The fields to forward, without Content-Length."""
     _policy: Policy
-    _guard: Guard | None = None
+    guard: Guard | None = None
+    """What the call has where it may outlive its caller."""
     _out: ResponseBuffer | None = None
     """The way of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
@@ -102,7 +103,7 @@ class HttpCarrier(Struct, eq=False):
     @property
     def hears(self) -> bool:
         """Whether what is written goes to the caller."""
-        return self._guard is None or self._guard.agent.is_there
+        return self.guard is None or self.guard.agent.is_there
 
     @property
     def has_left(self) -> bool:
@@ -122,7 +123,7 @@ class HttpCarrier(Struct, eq=False):
     @property
     def can_tell(self) -> bool:
         """Whether the caller can be told now that its time is over."""
-        guard = self._guard
+        guard = self.guard
         return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
 
     def claim_slot(self) -> Slot:
@@ -135,9 +136,9 @@ class HttpCarrier(Struct, eq=False):
 
     def tell(self, failure: Failure) -> None:
         """Record that the caller's time is over, and tell it; the call runs on."""
-        assert self._guard is not None  # it can be told
-        self._guard.agent.drop()
-        self._guard.told.set_result(self._exchange.outlived(failure))
+        assert self.guard is not None  # it can be told
+        self.guard.agent.drop()
+        self.guard.told.set_result(self._exchange.outlived(failure))
 
     def fail(self, kind: ErrorKind) -> None:
         """Record that the latest attempt failed so, unless its answer may come on another stream."""
@@ -155,12 +156,8 @@ class HttpCarrier(Struct, eq=False):
 
     def drop(self, kind: ErrorKind) -> None:
         """Stop carrying the call. Its task records how it ends: the whole answer may be here already."""
-        if self._guard is not None:
-            self._guard.task.cancel()
-
-    def guarded_by(self, guard: Guard) -> None:
-        """Set what carries the call out, which may outlive its caller."""
-        self._guard = guard
+        if self.guard is not None:
+            self.guard.task.cancel()
 
     # -- before anything is sent ------------------------------------------------------------
 
