@@ -83,7 +83,7 @@ class Carrier(Protocol):
 
 
 class Unsent(Struct, frozen=True):
-    """What becomes of a call that is not sent, because of an earlier one."""
+    """The result of a call that is not sent because an earlier one stands for it."""
 
     attempt: Attempt
     """The call's only one, with its ending."""

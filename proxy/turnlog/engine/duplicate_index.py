@@ -1,7 +1,7 @@
-"""Finds the earlier calls that are the same as a new one, in memory and in the store (semantics, section 5).
+"""The index of duplicate calls: those that equal a new one, in memory and in the store (semantics, section 5).
 
-A call is found by keyed digests that stand in its intent, so that a restart forgets nothing, and a
-proxy sees what another one has under way in the same store. What follows `exchange.call` decides.
+The index keys are keyed digests that are written with each intent, so they survive a restart and are seen by
+other proxies on the same store. What follows from a duplicate is decided in `exchange.call`.
 """
 
 import asyncio
@@ -418,7 +418,7 @@ class DuplicateIndex:
     # -- what is remembered ------------------------------------------------------------------
 
     def remember(self, running: CallDriver) -> None:
-        """Let later calls find one that is about to be recorded."""
+        """Index a call that is about to be recorded, so that later calls find it."""
         self._under_way.add(running)
         for link in running.found_by:
             before = self._known.get(link)
@@ -462,7 +462,7 @@ class DuplicateIndex:
             self.forget(oldest)
 
     def forget(self, running: CallDriver) -> None:
-        """Let no later call find it any more."""
+        """Remove a call from the index, so that no later call finds it."""
         self._let_go(running)
         for link in running.found_by:
             if self._known.get(link) is running:

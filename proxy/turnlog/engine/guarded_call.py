@@ -201,7 +201,7 @@ class GuardedCall(CallDriver):
         self._poll = self._joined = None
 
     def do_append_intent(self, command: ev.AppendIntent) -> None:
-        """Let later calls find it; whoever carries it records that it begins."""
+        """Add the call to the index of duplicates; its carrier appends the intent."""
         if self._admitted is None:
             return  # another attempt
         ask = self._admitted

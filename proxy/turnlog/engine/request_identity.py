@@ -364,7 +364,7 @@ class Request:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """What its messages are for, see `core.pins`."""
+        """The place of the server that the request is for, as `core.pins` names it."""
         route = self.route
         if route.target.is_command:
             return route.target.place
@@ -425,18 +425,18 @@ class Request:
 
     @property
     def asker(self) -> Scope:
-        """What it has in common with the same client's requests to other places of the server: the
-        protocol session, else the connection."""
+        """The scope shared by all requests of one client to a server: its protocol session, else its
+        connection."""
         return (self.server, self.server_session or f"connection {self.connection}")
 
     @property
     def client(self) -> Client:
-        """What the client said at `initialize`, if that went through here."""
+        """The client's name, version and protocol revision from `initialize`, if that went through this proxy."""
         return self._clients.known.get(self.scope, UNKNOWN_CLIENT)
 
     @property
     def client_name(self) -> str:
-        """What the client is called whose message does not say."""
+        """The client's name where the message does not state it: from `initialize`, else `User-Agent`."""
         return self.client.name or self._agent
 
     @property

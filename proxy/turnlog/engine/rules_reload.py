@@ -17,7 +17,7 @@ editor is caught between two writes."""
 
 
 class Reloader:
-    """Puts another book in the place of the rules in force. What cannot be read changes nothing."""
+    """Replaces the rules in force when their files change; files with errors leave them as they are."""
 
     def __init__(self, sources: RuleSources, log: Log) -> None:
         """Read the rules. Raises `ConfigError`."""

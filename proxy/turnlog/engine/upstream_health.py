@@ -72,7 +72,7 @@ class Health:
             self._tell()
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Stop publishing, and remove the health file."""
         if self._telling is not None:
             self._telling.cancel()
         with suppress(OSError):  # whoever reads it sees that this process is gone
@@ -90,14 +90,14 @@ class Health:
             quota.on_call(self._now)
 
     def _look_again(self, server: str) -> None:
-        """Say nothing any more of a program that is there by now."""
+        """Clear the report of a missing program once the program exists."""
         upstream = self._upstreams[server]
         if not missing(upstream.command, upstream.env, upstream.cwd):
             del self._known[server]
             self._tell()
 
     def may_retry(self, server: str) -> bool:
-        """Take another attempt out of a server's quota; false where nothing is left of it."""
+        """Spend one retry of a server's quota; false if none is left."""
         quota = self._quotas.get(server)
         if quota is None or quota.take(self._now):
             return True
@@ -115,8 +115,8 @@ class Health:
         self._tell_later()
 
     def watch(self, server: str, attempt: Attempt) -> Ended | None:
-        """Let an attempt be made, and learn how it ends; return what to tell where nobody will know,
-        if its server has a circuit. Raises `Failure` where that is left alone."""
+        """Admit an attempt to its server's circuit breaker, and return the callback for its end, if
+        there is a breaker. Raises `Failure` if the circuit is open."""
         circuit = self._circuits.get(server)
         if circuit is None:
             return None

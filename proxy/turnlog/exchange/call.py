@@ -107,7 +107,7 @@ _CANCELLED: Final = ErrorKind.CANCELLED_BY_CALLER
 
 
 class Terms(Struct, frozen=True, kw_only=True, gc=False):
-    """What rules and protocol say of a call before it begins. Times are in seconds."""
+    """The terms of a call, from rules and protocol, fixed before it begins. Times are in seconds."""
 
     effect: Effect = Effect.UNKNOWN
     is_guarded: bool = False

@@ -1,4 +1,4 @@
-"""What happens to a call, and what is to be done about it. See `exchange.call`."""
+"""The events of a call and the commands that follow from them, see `exchange.call`."""
 
 from collections.abc import Callable
 
@@ -213,11 +213,11 @@ class Acquire(Command, frozen=True):
 
 
 class Dequeue(Command, frozen=True):
-    """Give up the wait for a slot; the attempt is judged as `cancelled_by_caller`."""
+    """Leave the queue for a slot; the attempt is judged as `cancelled_by_caller`."""
 
 
 class Check(Command, frozen=True):
-    """Find out whether the caller is gone; answer with `Left` or `CallerChecked`."""
+    """Check whether the caller is still there; answer with `Left` or `CallerChecked`."""
 
 
 class Send(Command, frozen=True):
@@ -245,7 +245,7 @@ class Rest(Command, frozen=True):
 
 
 class Release(Command, frozen=True):
-    """Let the answer to attempt `number` go to the caller, if it is still there."""
+    """Pass the answer to attempt `number` on to the caller, if it is still there."""
 
     number: int
     reason: StopReason | None = None
@@ -253,13 +253,13 @@ class Release(Command, frozen=True):
 
 
 class Fail(Command, frozen=True):
-    """Give the attempt up; it is judged as failed so."""
+    """Abort the attempt; it is judged as a failure of this kind."""
 
     kind: ErrorKind
 
 
 class Tell(Command, frozen=True):
-    """Tell the caller that its time is over, while the call runs on; answer with `Told`."""
+    """Answer the caller with a timeout while the call runs on; answer with `Told`."""
 
 
 class TakeBack(Command, frozen=True):
@@ -291,4 +291,4 @@ class Disarm(Command, frozen=True):
 
 
 class Close(Command, frozen=True):
-    """Let whoever waits for the end look at it."""
+    """Wake everything that waits for the end of the call."""

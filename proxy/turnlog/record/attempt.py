@@ -1,4 +1,4 @@
-"""What is recorded: a call as it was asked for, one attempt of it, and what is known of its answer."""
+"""The data that is recorded: a call as requested, one attempt of it, and the facts of its answer."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .deadlines import Deadlines
 
 
 class Driver(Protocol):
-    """What drives a call through its life (`engine.call_driver`)."""
+    """The driver of one call (`engine.call_driver`), as far as recording needs it."""
 
     is_guarded: bool
     """Whether the call must not happen twice."""

@@ -345,7 +345,7 @@ def _digests(reply: AnswerFacts, blob: Blob) -> tuple[bytes, Blob]:
 
 
 def retell(outcome: Draft, source: Ticket | None) -> None:
-    """Give a call that got an earlier answer the summary of that one, if it is at hand."""
+    """Copy the summary of the earlier outcome to a replayed call, if that outcome is in memory."""
     told = source.placed if source is not None else None
     if told is None or told.body is None or outcome.body is None or outcome.body.summary:
         return

@@ -159,7 +159,7 @@ class Walk:
             frame.hides, frame.name = frame.inherited, ""
 
     def _name(self, frame: _Frame, match: re.Match[str]) -> int | None:
-        """Take a name; return where to go on if all members up to there cannot matter."""
+        """Read a member's name; return the position to skip to if no member before it can matter."""
         begin, end = match.span()
         raw: str | None = match["string"]
         if raw is None:

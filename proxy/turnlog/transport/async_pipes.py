@@ -54,7 +54,7 @@ class ReadEnd:
             self._waiting = None
 
     def _watch(self) -> bool:
-        """Have the loop tell when there is something; false for a file, which cannot be watched."""
+        """Watch the descriptor for input; false for a file, which the loop cannot watch."""
         # It goes on between two reads: to begin and end it each time takes two calls of the system.
         if not self._is_watched:
             try:

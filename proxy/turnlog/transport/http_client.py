@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
             self.sent()
 
     def write(self, data: bytes) -> None:
-        """Hand bytes of the request to the transport. Raises `Failure`."""
+        """Write a piece of the request. Raises `Failure`."""
         if self._error is not None:
             raise self._error
         assert self._transport is not None  # the request has begun
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Give the exchange up because time has run out; false where no task waits for it now."""
+        """Fail the exchange with a timeout; false if no task is waiting for it now."""
         if self._wakeup.done() or self._error is not None:
             return False
         phase = self._progress.phase if self._body is None else Phase.BODY
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._wakeup.set_result(None)
 
     def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
-        """Give the exchange up: it cannot be completed."""
+        """Fail the exchange and close the connection."""
         if self._error is None and not self._has_come:
             phase = Phase.SENT if self._body is None else Phase.BODY
             self._error = Failure(kind, phase, detail)
@@ -330,10 +330,8 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _read_what_is_left(self) -> None:
-        """Take in an answer that came before the server closed on a request still being sent.
-
-        The transport gives up when it cannot write; what it has not read is in the socket yet.
-        """
+        """Read an answer that the server sent before it closed on an unfinished request."""
+        # The transport gives up when it cannot write; what it has not read is still in the socket.
         transport = self._transport
         if transport is not None and transport.get_extra_info("ssl_object") is None:
             with suppress(OSError):
@@ -397,7 +395,7 @@ class Origin:
         return connection
 
     def reuse(self, now: float) -> Connection | None:
-        """Take an idle connection on which nothing happened since."""
+        """Return an idle connection that is still usable, or `None`."""
         while self.idle:
             connection, since = self.idle.pop()
             if now - since < IDLE_LIMIT and connection.is_quiet():
@@ -510,10 +508,8 @@ class HttpAnswer(Struct, eq=False):
         return False
 
     async def close(self) -> None:
-        """Give the connection back if the exchange came to its end, else break it.
-
-        A request that is still being sent is cut: nobody reads the agent's side after this.
-        """
+        """Return the connection to the pool if the exchange is complete, else close it."""
+        # A request that is still being sent is cut: nobody reads the agent's side after this.
         if self._patience is not None:
             self._patience.close()
         try:

@@ -48,7 +48,7 @@ Way = tuple[Raw, bytes]
 
 
 class RequestHead(Struct, frozen=True, eq=False):
-    """What a request's fields say, but for Content-Length; the same object as often as they come."""
+    """The meaning of a request's fields, without Content-Length; one object for all requests with equal fields."""
 
     raw: Raw
     """The fields."""
@@ -89,7 +89,7 @@ class RequestStart(Struct, frozen=True, kw_only=True):
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
-    """What an answer's fields say, and the lines that go to the agent, each with CRLF before it,
+    """The meaning of an answer's fields, and the header lines for the agent, each with CRLF before it,
     without Content-Length."""
 
     media: str
@@ -108,7 +108,7 @@ class AnswerHead(Struct, frozen=True, kw_only=True):
 
 
 class Memo(dict[_K, _V]):
-    """What a function makes of keys, remembered as far as a key is of moderate size."""
+    """A cache of a function's results by key; keys above a moderate size are not kept."""
 
     def __init__(self, make: Callable[[_K], _V], is_small: Callable[[_K], bool]) -> None:
         super().__init__()

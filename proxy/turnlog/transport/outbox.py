@@ -19,7 +19,7 @@ _Parcel = tuple[bytes, Sequence[Ticket], OnWritten]
 
 
 class Outbox:
-    """What leaves through one end. A line that comes in pieces is not cut by others."""
+    """The queue of lines to one write end; a line sent in pieces is not interrupted by others."""
 
     def __init__(self, end: WriteEnd, recorder: Recorder) -> None:
         self._end = end

@@ -139,7 +139,7 @@ class MessageReader(Struct, eq=False):
 
     @property
     def rest(self) -> bytes:
-        """What follows what is kept, of a text that was read at once. Call after `finish`."""
+        """The part of a text read at once that exceeds the limit of what is kept. Call after `finish`."""
         return self._whole[self.limit :] if self.truncated else b""
 
     @property

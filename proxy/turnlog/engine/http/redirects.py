@@ -53,7 +53,7 @@ def lead(route: Route, headers: Headers, host: str) -> RedirectTarget:
 
 
 class NextAttempt(Struct, frozen=True, kw_only=True):
-    """What the next attempt of a call has from the one before; the input is not held for it."""
+    """The identity and history that the next attempt of a call inherits; the input is not held for it."""
 
     session: SessionRef
     call: bytes

@@ -110,7 +110,7 @@ class ResponseBuffer(Struct, eq=False):
     """Whether any of the answer has left, or is bound to."""
 
     def judged(self) -> None:
-        """Ask whether the answer may leave, now that it is known; else sending it raises `Withheld`."""
+        """Open the gate once the answer is judged; if it stays shut, sending raises `Withheld`."""
         gate, self.gate = self.gate, None
         if gate is not None and not gate():
             self.withhold()
@@ -131,7 +131,7 @@ class ResponseBuffer(Struct, eq=False):
         *,
         at_once: bool = True,
     ) -> None:
-        """Take the head of an answer whose body follows: `at_once`, or with its first piece, which is here."""
+        """Send the head of an answer, `at_once` or together with the first piece of its body."""
         self._head = (status, reason, lines, length if self.respelling is None else None)
         if at_once:
             await self._flush()
@@ -154,7 +154,7 @@ class ResponseBuffer(Struct, eq=False):
         await self._flush()
 
     async def end(self, last: bytes = b"") -> None:
-        """Take the last piece; the message is complete."""
+        """Send the last piece of the body, and what is still held."""
         self.gate = None
         if self._head is not None:
             await self.write(last)
@@ -263,7 +263,7 @@ class Relay(Struct, eq=False):
             await self._flow()
 
     async def _prepare(self) -> None:
-        """Find out how to read a body that is coded, or has a charset, and how it changes on its way."""
+        """Set up how a body with a coding or charset is decoded for reading, and whether it is sent decoded."""
         head, respells = self._head, self._out.respelling is not None
         if head.codings:
             self._decoder = decoder_for(head.codings, _DECODED)
@@ -780,7 +780,7 @@ class Relay(Struct, eq=False):
     # -- reading along ------------------------------------------------------------------------
 
     async def _settle(self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
-        """Have the exchange read, and wait until what it recorded is on disk; then the answer may leave."""
+        """Observe a piece, wait until what that recorded is on disk, then open the gate."""
         if tickets := self._observe(read, *said):
             await self._recorder.settle(tickets)
         if self._out.gate is not None:
@@ -789,7 +789,7 @@ class Relay(Struct, eq=False):
     def _observe(
         self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
     ) -> Sequence[Ticket]:
-        """Have the exchange read. An error in that is logged, and the answer goes on."""
+        """Pass a piece to the observer; an error there is logged and the relay goes on."""
         try:
             return read(*said)
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown

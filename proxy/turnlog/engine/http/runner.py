@@ -59,7 +59,7 @@ UpstreamSender = Upstreams | Commands
 
 
 class Guard(Struct, frozen=True):
-    """What a call has that may outlive its caller."""
+    """The task and channels of a call that may outlive its caller."""
 
     task: asyncio.Task[None]
     """Carries it out."""
@@ -233,7 +233,7 @@ class HttpCarrier(Struct, eq=False):
                 return
 
     async def _check(self, driver: CallDriver) -> None:
-        """Find out whether the caller is gone; where it has, this is cancelled, or the call ends."""
+        """Check whether the caller is still there; if not, this task is cancelled or the call ends."""
         await driver.made_certain()
         if driver.machine.stage is Stage.CHECKING:
             driver.feed(CallerChecked())

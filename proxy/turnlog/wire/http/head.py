@@ -1,4 +1,4 @@
-"""What a proxy does to HTTP heads (RFC 9110, RFC 9112): which fields go on, how long a body is.
+"""HTTP heads on their way through a proxy (RFC 9110, RFC 9112): fields to forward, length of a body.
 
 Fields stay raw pairs of bytes, in order, duplicates kept: a mapping would join or drop them.
 """
@@ -215,7 +215,7 @@ def response_headers(
 
 
 def is_sealed(raw: Headers) -> bool:
-    """Tell whether a digest or signature of the body would be broken by a change (RFC 9530, 9421)."""
+    """Return whether a change of the body would break its digest or signature (RFC 9530, 9421)."""
     return any(name.lower() in SEALS for name, _ in raw)
 
 
@@ -289,7 +289,7 @@ def _new_path(path: bytes, cookie_path: bytes, upstream_path: bytes) -> bytes:
 
 
 def _covers(path: bytes, wanted: bytes) -> bool:
-    """Tell whether a cookie's path matches a request's (RFC 6265, 5.1.4)."""
+    """Return whether a cookie's path matches a request's (RFC 6265, 5.1.4)."""
     folder = path if path.endswith(b"/") else path + b"/"
     return wanted == path or wanted.startswith(folder)
 
@@ -314,11 +314,9 @@ def framing(
 
 
 def can_dechunk(raw: Headers) -> bool:
-    """Tell whether what the parser takes off a request's body is all of its Transfer-Encoding.
-
-    A server answers any other coding with 501 (RFC 9112, 6.1): it cannot be handed on, for the
-    field is gone upstream, and the body would be taken for what it is not.
-    """
+    """Return whether a request has no transfer coding but `chunked`."""
+    # A server answers any other coding with 501 (RFC 9112, 6.1). It cannot be forwarded: the field is
+    # dropped upstream, and the body would be misread.
     return _list(fields(raw, b"transfer-encoding")) in ([], [b"chunked"])
 
 

@@ -15,7 +15,7 @@ _WEB = (b"http", b"https")
 
 @lru_cache(maxsize=256)
 def allowed_host(host: bytes, allowed: frozenset[str]) -> bool:
-    """Tell whether the value of the one Host field names this proxy.
+    """Return whether the value of the one Host field names this proxy.
 
     Loopback names and addresses always do, on any port. `allowed` holds lower-case names or
     addresses, for any port, or with the one they go with (`proxy.internal:7411`).
@@ -39,7 +39,7 @@ _NOTHING: frozenset[str] = frozenset()
 def allowed_origin(
     origin: bytes, allowed: frozenset[str], origins: frozenset[str] = _NOTHING
 ) -> bool:
-    """Tell whether a page of this origin may call; empty means the field is absent.
+    """Return whether a page of this origin may call; empty means the field is absent.
 
     Clients that are no browsers send none. `null` (a sandbox, a file) is refused: it is anybody.
     `origins` are configured ones, as `normal_origin` returns them. Of other schemes than http and
