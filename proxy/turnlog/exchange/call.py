@@ -1,8 +1,8 @@
 """The life of one call, from its first record to its last, whatever carries it. Pure.
 
-Two machines that know of each other: the attempt (`Stage`) and the caller (`CallerState`). A driver turns
-what happens into events, and carries out the commands that `CallMachine.handle` returns. What may happen
-when is one table, `TRANSITIONS`; anything else is a bug of the driver.
+Two coupled state machines: the attempt (`Stage`) and the caller (`CallerState`). A driver turns what
+happens into events, and carries out the commands that `CallMachine.handle` returns. `TRANSITIONS` is the
+table of all legal events by stage; any other event is a bug of the driver.
 """
 
 from collections.abc import Callable
@@ -37,52 +37,52 @@ from .duplicates import (
 Commands = tuple[ev.Command, ...]
 _NOTHING: Final[Commands] = ()
 _LATE_OUTCOME: Final[Commands] = (ev.AppendOutcome(is_late=True),)
-"""What follows an answer to an attempt before the latest: it is recorded, and nothing else."""
+"""Reaction to an answer to an earlier attempt than the latest: it is only recorded."""
 
 
 _LEFT_ANSWER: Final = ev.Note(NoteKind.ABANDONED, on_outcome=True)
 
 
 class Stage(StrEnum):
-    """How far the latest attempt is."""
+    """The stage of the latest attempt."""
 
     NEW = "new"
-    """Earlier calls are looked for; nothing is recorded."""
+    """Duplicates are being looked up; nothing is recorded."""
     DOUBTING = "doubting"
-    """It is found out whether the caller has given the earlier call up, which runs."""
+    """A running duplicate was found; it is being checked whether its caller has abandoned it."""
     JOINING = "joining"
-    """It waits for the end of the earlier call."""
+    """Waits for the end of the earlier call."""
     REPLAYED = "replayed"
-    """It was not sent, and got the answer of the earlier call."""
+    """Was not sent; answered from the earlier call."""
     RECORDING = "recording"
-    """Its intent is being written; nothing was sent."""
+    """The intent is being written; nothing was sent."""
     QUEUED = "queued"
-    """It waits for a slot."""
+    """Waits for a slot of its concurrency limit."""
     CHECKING = "checking"
-    """It is found out whether the caller is still there."""
+    """About to be sent; it is being checked whether the caller is still connected."""
     SENT = "sent"
-    """It is on its way, or at the server."""
+    """Being sent, or at the server."""
     SETTLING = "settling"
-    """It was the last one. Its outcome is being written, and the answer held."""
+    """Was the last attempt; its outcome is being written and the answer held."""
     WAITING = "waiting"
-    """It failed, and another one follows."""
+    """Failed; waits for the delay before the next attempt."""
     WITHDRAWN = "withdrawn"
-    """It was given up, because nobody waits for it."""
+    """Was given up because no caller waits for it."""
     ENDED = "ended"
-    """It was the last one. The transfer of its answer may go on."""
+    """Was the last attempt; its answer may still be in transfer."""
     OPEN = "open"
-    """Nobody carries it out any more; its answer may come on another stream."""
+    """Has no carrier any more; its answer may still come on another stream."""
     DONE = "done"
 
 
 class CallerState(StrEnum):
-    """Where the caller is."""
+    """Whether the caller is connected, has cancelled, has left or has been answered."""
 
     HERE = "here"
     CANCELLED = "cancelled"
-    """It took the call back, and is still connected."""
+    """Has cancelled the call, and is still connected."""
     GONE = "gone"
-    """It has left, or was told that its time is over."""
+    """Has disconnected, or was answered with a timeout."""
     ANSWERED = "answered"
 
 
@@ -111,32 +111,32 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
 
     effect: Effect = Effect.UNKNOWN
     is_guarded: bool = False
-    """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+    """Whether a later duplicate may join it, or be answered from it (semantics, section 5)."""
     is_named: bool = False
-    """Whether it is not sent for a caller that is gone: its effect is named, or it has a key."""
+    """Whether its effect is named or it has a key: it is not sent if its caller is gone."""
     is_limited: bool = False
-    """Whether a rule says how many such calls run at once."""
+    """Whether a rule limits how many such calls run at once."""
     is_keyed: bool = False
     """Whether it carries an idempotency key that its server honours."""
     waits: bool = True
     """Whether an answer is held until its outcome is on disk."""
     is_remembered: bool = False
-    """Whether a later call can be found to be the same."""
+    """Whether later calls can be found to be duplicates of it."""
     retry: Retry | None = None
     total: float = inf
-    """For all attempts together."""
+    """Time limit for all attempts together."""
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
-    """What becomes of it when its caller is gone."""
+    """What happens to it when its caller disconnects."""
     outlives_limits: bool = False
-    """Whether it runs on when its caller's time is over."""
+    """Whether it runs on after its caller was answered with a timeout."""
     limits: NeverTwice = NeverTwice()
     on_duplicate: OnDuplicate = OnDuplicate.JOIN
     slower_than: float = inf
-    """A slower answer is given again even if it was delivered."""
+    """An answer that took longer is replayed even if it was delivered."""
     waits_for_earlier: float = inf
-    """For how long it may wait for an earlier call."""
+    """Time limit for waiting for an earlier call."""
     may_doubt: bool = False
-    """Whether a caller may give a call up on another connection than it makes the next one."""
+    """Whether a caller may abandon a call on one connection and repeat it on another."""
 
 
 class InvalidEvent(Exception):
@@ -149,54 +149,54 @@ class CallMachine(Struct, eq=False):
     terms: Terms
     began: float
     number: int = 0
-    """Of the latest attempt: one that follows a redirect had others before, made by another machine."""
+    """Number of the latest attempt; after a redirect it continues that of the redirected call's machine."""
     stage: Stage = NEW
-    """A call that no earlier one can stand for begins with its first intent being written."""
+    """A call that can have no duplicate begins at `RECORDING`."""
     caller: CallerState = HERE
     past: EarlierAttempts | None = None
-    """What the attempts before the latest came to."""
+    """The combined result of the attempts before the latest."""
     last: Ending | None = None
-    """How the latest attempt that has ended did."""
+    """The ending of the latest attempt; `None` while it runs."""
     joiners: int = 0
     """How many other calls wait for this one's answer."""
     cancelled_at: float | None = None
-    """When the caller took it back."""
+    """When the caller cancelled."""
     ended_at: float = 0.0
     given: int = 0
-    """The number of the attempt whose answer is the caller's, unless another one follows."""
+    """Number of the attempt whose answer goes to the caller, unless another attempt follows."""
     _is_certain: bool = False
-    """Whether it was found out whether the caller has given an earlier call up."""
+    """Whether the check for an abandoned earlier call is done (`DOUBTING`)."""
     _is_alone: bool = False
-    """Whether no earlier call is waited for any more."""
+    """Whether it no longer waits for earlier calls, because the server is gone."""
     _earlier: int = 0
-    """The place of the earlier call that was waited for last, among those found."""
+    """Index, among the duplicates found, of the one it waited for last."""
     _waits_since: float | None = None
-    """When it began to wait for an earlier call."""
+    """When it first began to wait for an earlier call."""
     _has_joined: bool = False
-    """Whether it has waited for an earlier call's answer, and not only for its end."""
+    """Whether it has joined an earlier call for its answer, and not only waited for its end."""
     _is_repeat: bool = False
-    """Whether it was sent although nobody knew what an earlier one had done."""
+    """Whether it was sent although the outcome of an earlier duplicate is unknown."""
     _is_again: bool = False
-    """Whether the latest attempt is not the first one."""
+    """Whether the latest attempt is a retry."""
     _left_at: float = 0.0
     _may_repeat: bool = False
     _is_told: bool = False
-    """Whether the caller was told that its time is over, and no answer has come since."""
+    """Whether the caller was answered with a timeout, and no answer has come since."""
     _answered: tuple[int, Ending] | None = None
-    """The latest attempt that the server answered, and how that ended."""
+    """Number and ending of the latest attempt that the server itself answered."""
 
     def handle(self, event: ev.Event, now: float) -> Commands:
-        """Return what to do now. Raises `InvalidEvent`."""
+        """Return the commands that follow from an event. Raises `InvalidEvent`."""
         step = TRANSITIONS.get((self.stage, type(event)))
         if step is None:
             raise InvalidEvent(f"{type(event).__name__} at stage {self.stage.value!r}")
         return step(self, event, now)
 
     def give_up(self, now: float) -> None:
-        """End the call, as it came to what cannot happen."""
+        """End the call after a bug of its driver."""
         self.stage, self.ended_at = DONE, now
 
-    # -- what others ask --------------------------------------------------------------------
+    # -- state, for others ------------------------------------------------------------------
 
     @property
     def has_left(self) -> bool:
@@ -210,40 +210,40 @@ class CallMachine(Struct, eq=False):
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the caller has left or cancelled: it reads no answer any more (MCP, cancellation)."""
+        """Whether the caller has left or cancelled, and so ignores any answer (MCP, cancellation)."""
         return self.caller is GONE or self.cancelled_at is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody carries it out any more; an answer may yet come on another stream."""
+        """Whether it has no carrier any more; an answer may still come on another stream."""
         return self.stage is DONE or self.stage is OPEN or self.stage is REPLAYED
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it waits until it is decided whether it is sent."""
+        """Whether it is not yet decided if it is sent."""
         return self.stage is JOINING or self.stage is DOUBTING
 
     @property
     def overall(self) -> Ending | None:
-        """How the call ended, with all its attempts; `None` while none has."""
+        """The ending of the call over all its attempts so far; `None` if the latest has not ended."""
         return ending_of_call(self.last, self.past) if self.last is not None else None
 
     @property
     def ending(self) -> Ending | None:
-        """How the call ended; `None` while somebody carries it out, or its answer may yet come."""
+        """The final ending of the call; `None` while it is carried out or may still be answered."""
         return self.overall if self.is_over else None
 
     def may_be_guessed(self, now: float) -> bool:
-        """Return whether a caller that is only guessed may join it: it was left a moment ago."""
+        """Return whether a caller identified by a guess may join it: its own caller left a moment ago."""
         lately = now - self._left_at <= self.terms.limits.cancel_grace
         return self.caller is GONE and lately and not self.is_over and self.cancelled_at is None
 
     def on_guess_left(self, now: float) -> None:
-        """Count a guessed caller that is gone as well as the caller."""
+        """Restart the time in which guessed callers may join: one of them has left too."""
         self._left_at = now
 
     def seen(self, now: float) -> EarlierCall:
-        """Return what a later call that asks the same has to know of this one."""
+        """Return the state of this call that decides about a later duplicate."""
         answered = self.stage is ENDED and not self.has_given_up and self._is_whole
         cancelled = self.cancelled_at
         return EarlierCall(
@@ -259,10 +259,10 @@ class CallMachine(Struct, eq=False):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the server's whole answer is here: what a stream holds behind it is no part of it."""
+        """Whether the whole answer is here; anything after it on the stream does not belong to it."""
         return self.last is not None and self.last.phase is Phase.DONE and self.terms.retry is None
 
-    # -- beside an earlier call that is the same ---------------------------------------------
+    # -- duplicates: before it is decided whether the call is sent ----------------------------
 
     def on_begin(self, _: ev.Begin, __: float) -> Commands:
         return (ev.LookUp(),)
@@ -288,8 +288,8 @@ class CallMachine(Struct, eq=False):
     def _treatment(self, earlier: EarlierCall, now: float) -> DuplicateAction:
         terms, since = self.terms, self._waits_since
         if self._has_joined and earlier.likeness is not Likeness.GUESSED:
-            # Who waited for an answer has not had it, whoever else has; and of several that waited
-            # for a call which failed, one makes it anew.
+            # A call that joined has not had the answer, even if another caller has. And if several
+            # joined a call that failed, one of them is to be sent.
             earlier = structs.replace(earlier, delivered=False, abandoned=True, settling=False)
         asked = NewCall(
             effect=terms.effect,
@@ -301,7 +301,7 @@ class CallMachine(Struct, eq=False):
         return decide_duplicate(earlier, asked, terms.limits)
 
     def _is_doubtful(self, earlier: EarlierCall) -> bool:
-        """Return whether the caller may have given up an earlier call beside which this one would be sent."""
+        """Return whether it must be checked first if the caller has abandoned the running duplicate."""
         if self._is_certain or not (self.terms.may_doubt and earlier.is_carried):
             return False
         passes = self.terms.on_duplicate is OnDuplicate.PASS
@@ -348,7 +348,7 @@ class CallMachine(Struct, eq=False):
         return (ev.StopWaiting(), self._withhold(action, self._earlier, now))
 
     def on_given_up_unrecorded(self, _: ev.Event, now: float) -> Commands:
-        """End a call of which nothing is recorded."""
+        """End a call that has no record yet."""
         self.caller, self.stage, self.ended_at = GONE, DONE, now
         return _NOTHING
 
@@ -378,9 +378,9 @@ class CallMachine(Struct, eq=False):
         return self._leave(in_doubt=event.in_doubt) if self.terms.is_named else self._send()
 
     def _leave(self, *, in_doubt: bool) -> Commands:
-        # A proxy that was stopped for a while must not send what its caller has given up, and may
-        # have asked for elsewhere (semantics, section 5, Before the first byte).
-        # What no rule names is forwarded as it would be without turnlog.
+        # A proxy that was suspended for a while must not send a call that its caller has abandoned
+        # and may have repeated elsewhere (semantics, section 5, Before the first byte).
+        # A call that no rule names is forwarded as it would be without turnlog.
         if self.has_given_up:
             return (ev.Fail(_CANCELLED),)
         if in_doubt:
@@ -389,7 +389,7 @@ class CallMachine(Struct, eq=False):
         return self._send()
 
     def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
-        # Undecided counts as there.
+        # If the check found nothing, the caller counts as connected.
         return (ev.Fail(_CANCELLED),) if self.has_given_up else self._send()
 
     def _send(self) -> Commands:
@@ -410,7 +410,7 @@ class CallMachine(Struct, eq=False):
         return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
 
     def on_cancelled_unsent(self, event: ev.Cancelled, now: float) -> Commands:
-        # Of a call that no rule names the server learns as it does without turnlog.
+        # A call that no rule names is sent and then cancelled, as it would be without turnlog.
         if self.stage is QUEUED:
             self._take_back(now)
             return (ev.Dequeue(),)
@@ -424,7 +424,7 @@ class CallMachine(Struct, eq=False):
         return (ev.Fail(event.kind), ev.Release(self.given, event.reason))
 
     def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
-        """End an attempt that was not sent: none follows, and no disk is waited for."""
+        """End an attempt that was not sent: no retry follows, and its answer does not wait for the disk."""
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.stage, self.ended_at = event.ending, ENDED, now
@@ -433,7 +433,7 @@ class CallMachine(Struct, eq=False):
             return (outcome,)
         if not self._is_again:
             return (outcome, ev.Release(self.number))
-        # The answer to the attempt before is at hand.
+        # The answer to the attempt before is still held.
         is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
         reason = StopReason.UNRECORDED if is_lost else None
         return (outcome, ev.Release(self.given, reason))
@@ -459,7 +459,7 @@ class CallMachine(Struct, eq=False):
         if self.caller is GONE:
             return _NOTHING
         if self.caller is ANSWERED:
-            return (ev.Drop(_CANCELLED),)  # nobody waits for the end of the transfer
+            return (ev.Drop(_CANCELLED),)  # the rest of the transfer has no reader
         self.caller, self._left_at = GONE, now
         if self.terms.is_guarded:
             return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
@@ -478,7 +478,7 @@ class CallMachine(Struct, eq=False):
         return (ev.Note(NoteKind.CANCEL_FORWARDED), *runs_on)
 
     def on_cancelled_between(self, event: ev.Cancelled, now: float) -> Commands:
-        """End the call between two attempts; the answer is at hand."""
+        """End the call between two attempts, with the answer that is held."""
         commands = self.on_cancelled(event, now)
         self.stage = ENDED
         return (*commands, ev.Release(self.given, StopReason.CANCELLED))
@@ -490,7 +490,7 @@ class CallMachine(Struct, eq=False):
 
     def on_joined(self, _: ev.JoinerCame, now: float) -> Commands:
         self.joiners += 1
-        # A server may never answer what it was told to drop.
+        # A server may never answer a call that it was told to cancel.
         return (ev.Disarm(),) if self.cancelled_at is None else self._run_on(now)
 
     def on_joiner_left(self, _: ev.JoinerLeft, now: float) -> Commands:
@@ -508,7 +508,7 @@ class CallMachine(Struct, eq=False):
         return _NOTHING
 
     def _run_on(self, now: float) -> Commands:
-        """Return what lets the call run for as long as one may that nobody waits for."""
+        """Return the timer for how long a call may run without a caller."""
         limits = self.terms.limits
         if self.cancelled_at is not None:
             left = self.cancelled_at + CANCELLED_LIFE - now
@@ -526,11 +526,11 @@ class CallMachine(Struct, eq=False):
         return self._give_up(now)
 
     def on_server_asks(self, _: ev.ServerAsked, now: float) -> Commands:
-        # Who is gone cannot answer.
+        # A caller that is gone cannot answer the server's request.
         return self._give_up(now) if self.is_abandoned else _NOTHING
 
     def _give_up(self, now: float) -> Commands:
-        """Return what ends a call that nobody waits for; where its caller took it back, the server knows."""
+        """Return the commands that end a call without a caller; it is cancelled at the server, once."""
         told = self.on_cancelled(ev.Cancelled(), now)[:1]
         if self.stage is ENDED or self.stage is SETTLING:
             return (*told, ev.Disarm(), ev.Drop(_CANCELLED))
@@ -556,7 +556,7 @@ class CallMachine(Struct, eq=False):
     # -- the end of an attempt --------------------------------------------------------------
 
     def on_judged(self, event: ev.Judged, now: float) -> Commands:
-        """Decide what follows an attempt that was sent."""
+        """Decide what follows the end of an attempt that was sent: retry, hold the answer, or release it."""
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.ended_at, self._is_told = event.ending, now, False
@@ -581,7 +581,7 @@ class CallMachine(Struct, eq=False):
         return (outcome, *back, ev.Release(self.given))
 
     def _choose_answer(self, event: ev.Judged) -> None:
-        """Choose whose answer is the caller's: an earlier one of the server's may be better than ours."""
+        """Choose the answer for the caller: an earlier one of the server's may be better than turnlog's."""
         before = self._answered
         if not event.ours:
             self._answered = self.number, event.ending
@@ -589,14 +589,14 @@ class CallMachine(Struct, eq=False):
             self.given = before[0]
 
     def _taken_back(self, ending: Ending, verdict: RetryIn | StopReason) -> Commands:
-        """Return what tells the server that nobody waits for an attempt it may still be at."""
+        """Return the command that cancels an ended attempt at the server, if it may still run there."""
         again = isinstance(verdict, RetryIn)
         if self.cancelled_at is not None or not may_still_run(ending, again=again):
             return _NOTHING
         return (ev.TakeBack(),)
 
     def _verdict(self, event: ev.Judged, now: float) -> RetryIn | StopReason:
-        """Return the wait before the next attempt, or why there is none."""
+        """Return the delay before the next attempt, or the reason why none follows."""
         terms = self.terms
         tried = EndedAttempt(
             ending=event.ending,
@@ -623,10 +623,8 @@ class CallMachine(Struct, eq=False):
         return None if event.may_retry() else StopReason.QUOTA
 
     def _says_enough(self, said: Ending) -> bool:
-        """Return whether the server's answer to an earlier attempt may stand for the call.
-
-        It must not say less of what may have happened than the call came to (429 says: nothing).
-        """
+        """Return whether the server's answer to an earlier attempt may be the answer to the call."""
+        # It must not claim less effect than the call may have had (a 429 claims none).
         whole = self.overall
         assert whole is not None  # it has just ended
         return self.terms.effect is Effect.READ or (
@@ -634,7 +632,7 @@ class CallMachine(Struct, eq=False):
         )
 
     def on_judged_again(self, event: ev.Judged, now: float) -> Commands:
-        """Record what comes after the end; it is the call's end from now on."""
+        """Record an outcome that comes after the end; it replaces the earlier one."""
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.ended_at, self._is_told = event.ending, now, False
@@ -646,7 +644,7 @@ class CallMachine(Struct, eq=False):
         return (ev.AppendOutcome(is_late=is_late),)
 
     def on_outcome_recorded(self, _: ev.Recorded | ev.NotRecorded, __: float) -> Commands:
-        # An outcome that cannot be written holds no answer back (flag `unrecorded`).
+        # If the outcome cannot be written the answer leaves all the same (flag `unrecorded`).
         self.stage = ENDED
         return (ev.Release(self.given),)
 
@@ -659,13 +657,13 @@ class CallMachine(Struct, eq=False):
     def on_delivered(self, _: ev.Delivered, __: float) -> Commands:
         if self.last is None or self.caller is ANSWERED:
             return _NOTHING
-        # Of a call that nobody can ask for again it matters only where its caller had left.
+        # If no later call can find it, the note is of use only where the caller had left.
         is_of_use = self.terms.is_guarded and (self.caller is GONE or self.terms.is_remembered)
         self.caller = ANSWERED
         return (ev.Note(NoteKind.DELIVERED, on_outcome=True),) if is_of_use else _NOTHING
 
     def on_left_late(self, _: ev.Left, now: float) -> Commands:
-        """Mark the caller as gone with the answer on its way, or still to come."""
+        """Mark the caller as gone after the end of the last attempt."""
         if self.caller is GONE or self.caller is ANSWERED or self.stage is OPEN:
             return _NOTHING
         self.caller, self._left_at = GONE, now
@@ -681,7 +679,7 @@ class CallMachine(Struct, eq=False):
     def on_over(self, _: ev.Over, now: float) -> Commands:
         unanswered = self._is_told and self.cancelled_at is None
         self.stage, self.ended_at = OPEN if self.last is None else DONE, now
-        # The log holds no more than that the caller's time was over.
+        # The log holds only that the caller was answered with a timeout.
         silence = (ev.Note(NoteKind.UNANSWERED, on_outcome=True),) if unanswered else _NOTHING
         return (ev.Disarm(), *silence, ev.Close())
 
@@ -693,7 +691,7 @@ Step = Callable[[CallMachine, Any, float], Commands]
 
 
 def _table() -> dict[tuple[Stage, type], Step]:
-    """Return what each event does at each stage; what is missing cannot happen."""
+    """Return the step for each event at each stage; a missing pair is a bug of the driver."""
     always: dict[type, Step] = {
         ev.JoinerCame: CallMachine.on_joined,
         ev.JoinerLeft: CallMachine.on_joiner_left,

@@ -12,46 +12,46 @@ from .duplicates import DuplicateAction, EarlierCall
 
 
 class Event(Struct, frozen=True):
-    """Something that happens to a call."""
+    """An event: something that happened to a call."""
 
 
 class Command(Struct, frozen=True):
-    """Something that a driver does for a call."""
+    """A command: something that the driver must do for a call."""
 
 
-# -- events: what the driver tells the call ---------------------------------------------------
+# -- events: from the driver to the machine ----------------------------------------------------
 
 
 class Begin(Event, frozen=True):
-    """A call that must not happen twice is made."""
+    """A call that must not happen twice has arrived."""
 
 
 class LookedUp(Event, frozen=True):
-    """Earlier calls were looked for that are the same."""
+    """Duplicates of the call were looked up."""
 
     found: tuple[EarlierCall, ...]
-    """The guessed one, the latest one by key or input, the latest one of another principal: those that are there."""
+    """At most three: of a guessed session, the latest by key or input, the latest of another principal."""
 
 
 class CertaintyCame(Event, frozen=True):
-    """It is known, as far as it shows in time, whether the caller of the earlier call has given that up."""
+    """The time in which the earlier call's caller would show that it has abandoned it is over."""
 
 
 class EarlierEnded(Event, frozen=True):
-    """The earlier call has ended, or may have, where another process carries it out."""
+    """The earlier call has ended; if another process carries it out, it may have ended."""
 
 
 class ServerGone(Event, frozen=True):
-    """The server is gone, so that no earlier call is waited for any more."""
+    """The server is gone; the call must not wait for another earlier call."""
 
 
 class Recorded(Event, frozen=True):
-    """The latest record is on disk, or need not be waited for."""
+    """The latest record is on disk, or does not have to be."""
 
     in_doubt: bool = False
-    """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+    """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
     is_repeatable: bool = False
-    """Whether the same message can be sent again: its whole body is here, and has an id of its own."""
+    """Whether the message can be sent again: its whole body is held, and its id can be replaced."""
 
 
 class NotRecorded(Event, frozen=True):
@@ -59,57 +59,57 @@ class NotRecorded(Event, frozen=True):
 
 
 class SlotGranted(Event, frozen=True):
-    """The call may run beside the others that its rule counts."""
+    """The call has got a slot of its concurrency limit."""
 
     in_doubt: bool = False
 
 
 class CallerChecked(Event, frozen=True):
-    """The time in which a caller that is gone would have shown it is over."""
+    """The check is over: a caller that is gone would have shown it by now."""
 
 
 class Judged(Event, frozen=True, kw_only=True):
-    """It is known how an attempt ended: by the server's answer, or by a failure."""
+    """An attempt has ended, by the server's answer or by a failure."""
 
     number: int
-    """Of the attempt."""
+    """Number of the attempt."""
     ending: Ending
     ours: bool = False
-    """Whether turnlog has to answer in the server's place."""
+    """Whether turnlog answers in place of the server."""
     retry_after: float | None = None
-    """s that the server asked to wait."""
+    """Seconds from `Retry-After`, if the server sent it."""
     has_left: bool = False
-    """Whether some of the answer has left."""
+    """Whether part of the answer was already sent to the caller."""
     is_held: bool = True
-    """Whether the answer can still be kept from the caller."""
+    """Whether the answer can still be withheld from the caller."""
     is_stopping: bool = False
-    """Whether the proxy stops: nothing new begins."""
+    """Whether the proxy is stopping: no new attempt may begin."""
     dice: float = 0.0
-    """In [0, 1): spreads retries."""
+    """Random number in [0, 1) for the jitter of retries."""
     may_retry: Callable[[], bool] = bool
-    """Takes one retry out of the server's quota; false where none is left."""
+    """Spends one retry of the server's quota; false if none is left."""
 
 
 class Told(Event, frozen=True):
-    """The caller got turnlog's own answer while the call runs on."""
+    """The caller was answered with a timeout while the call runs on."""
 
     ending: Ending
 
 
 class Left(Event, frozen=True):
-    """The caller has closed its connection, or has ended."""
+    """The caller has disconnected, or its process has ended."""
 
 
 class Cancelled(Event, frozen=True):
-    """The caller took the call back, and the server is told."""
+    """The caller cancelled the call; the cancel was forwarded to the server."""
 
 
 class CancelledLate(Event, frozen=True):
-    """The caller took the call back when the answer was on its way or had just arrived."""
+    """The caller cancelled the call while the answer was being sent, or just after."""
 
 
 class Delivered(Event, frozen=True):
-    """The whole answer was handed to a caller."""
+    """The whole answer was sent to a caller."""
 
 
 class Expired(Event, frozen=True):
@@ -117,99 +117,99 @@ class Expired(Event, frozen=True):
 
     kind: ErrorKind
     can_tell: bool = False
-    """Whether the caller can be told now, and the call run on."""
+    """Whether the caller can be answered now while the call runs on."""
 
 
 class Drained(Event, frozen=True):
-    """The time for which a call runs on without its caller is over."""
+    """The time for which a call may run without a caller is over."""
 
 
 class Woken(Event, frozen=True):
-    """The wait between two attempts is over."""
+    """The delay before the next attempt is over."""
 
 
 class Overdue(Event, frozen=True):
-    """The attempt that was to follow may not begin any more."""
+    """The next attempt must not begin any more."""
 
     reason: StopReason
     kind: ErrorKind = ErrorKind.QUEUE_TIMEOUT
-    """How it ends, where its intent is written already."""
+    """The error that ends it, if its intent is already written."""
 
 
 class JoinerCame(Event, frozen=True):
-    """Another call waits for this one's answer."""
+    """Another call has joined: it waits for this one's answer."""
 
 
 class JoinerLeft(Event, frozen=True):
-    """Another call waits no more."""
+    """A joined call no longer waits."""
 
 
 class ServerAsked(Event, frozen=True):
-    """The server asks the caller something."""
+    """The server has sent a request to the caller."""
 
 
 class Resumed(Event, frozen=True):
-    """Another stream of the caller's goes on with the call's own."""
+    """The caller has resumed the call's stream on another one."""
 
 
 class Stopped(Event, frozen=True):
-    """The proxy stops."""
+    """The proxy is stopping."""
 
 
 class Over(Event, frozen=True):
-    """Nobody carries the call out any more; an answer may yet come on another stream."""
+    """The call has no carrier any more; an answer may still come on another stream."""
 
 
-# -- commands: what the call tells the driver -------------------------------------------------
+# -- commands: from the machine to the driver --------------------------------------------------
 
 
 class LookUp(Command, frozen=True):
-    """Look for earlier calls that are the same; answer with `LookedUp`."""
+    """Look up duplicates; reply with `LookedUp`."""
 
 
 class MakeCertain(Command, frozen=True):
-    """Wait until it is known whether the caller has given the earlier call up; answer with `CertaintyCame`."""
+    """Check whether the caller has abandoned the earlier call; reply with `CertaintyCame`."""
 
     place: int
-    """Of the earlier call, among those found."""
+    """Index of the earlier call among those found."""
 
 
 class Join(Command, frozen=True):
-    """Wait for the end of the earlier call; answer with `EarlierEnded`, or with `Expired` in `delay` seconds."""
+    """Wait for the end of the earlier call; reply with `EarlierEnded`, or `Expired` after `delay` seconds."""
 
     place: int
     delay: float
 
 
 class StopWaiting(Command, frozen=True):
-    """Wait no more for the end of the earlier call."""
+    """Stop waiting for the earlier call."""
 
 
 class Withhold(Command, frozen=True):
-    """Do not send the call: record that, and give its caller what `action` says."""
+    """Do not send the call: record that, and answer its caller as `action` says."""
 
     action: DuplicateAction
     place: int
     waited: float | None
-    """s for which it has waited for an earlier call, if it has."""
+    """Seconds for which it waited for an earlier call; `None` if it did not."""
 
 
 class CreditEarlier(Command, frozen=True):
-    """Note of the earlier call's answer whether this call's caller has taken it."""
+    """Record on the earlier call whether its answer was delivered to this call's caller."""
 
     delivered: bool
 
 
 class AppendIntent(Command, frozen=True):
-    """Record that attempt `number` begins; answer with `Recorded` or `NotRecorded`."""
+    """Record that attempt `number` begins; reply with `Recorded` or `NotRecorded`."""
 
     number: int
     is_repeat: bool = False
-    """Whether nobody knows if an earlier call has had the effect already (flag `repeat_of_unknown`)."""
+    """Whether an earlier duplicate has an unknown outcome (flag `repeat_of_unknown`)."""
 
 
 class Acquire(Command, frozen=True):
-    """Wait for a slot among the calls that a rule counts; answer with `SlotGranted`."""
+    """Wait for a slot of the concurrency limit; reply with `SlotGranted`."""
 
 
 class Dequeue(Command, frozen=True):
@@ -217,39 +217,39 @@ class Dequeue(Command, frozen=True):
 
 
 class Check(Command, frozen=True):
-    """Check whether the caller is still there; answer with `Left` or `CallerChecked`."""
+    """Check whether the caller is still there; reply with `Left` or `CallerChecked`."""
 
 
 class Send(Command, frozen=True):
-    """Send attempt `number`; keep its answer from the caller until it is judged, if `hold`."""
+    """Send attempt `number`; with `hold`, hold its answer until it is judged."""
 
     number: int
     hold: bool
 
 
 class AppendOutcome(Command, frozen=True):
-    """Record how the latest attempt ended."""
+    """Record the outcome of the latest attempt."""
 
     reason: str = ""
-    """Why no other attempt follows one that failed."""
+    """Why no retry follows, if the attempt failed."""
     is_told: bool = True
-    """Whether what turnlog says of it goes to the caller."""
+    """Whether turnlog's own answer about it goes to the caller."""
     is_late: bool = False
-    """Whether the caller had left before."""
+    """Whether the caller had already left."""
 
 
 class Rest(Command, frozen=True):
-    """Keep the answer from the caller, and wait `delay` seconds; answer with `Woken` or `Overdue`."""
+    """Hold the answer and wait `delay` seconds before a retry; reply with `Woken` or `Overdue`."""
 
     delay: float
 
 
 class Release(Command, frozen=True):
-    """Pass the answer to attempt `number` on to the caller, if it is still there."""
+    """Send the answer to attempt `number` to the caller, if it is still there."""
 
     number: int
     reason: StopReason | None = None
-    """Why the attempt that was to follow is not made."""
+    """Why an expected retry is not made."""
 
 
 class Fail(Command, frozen=True):
@@ -259,7 +259,7 @@ class Fail(Command, frozen=True):
 
 
 class Tell(Command, frozen=True):
-    """Answer the caller with a timeout while the call runs on; answer with `Told`."""
+    """Answer the caller with a timeout while the call runs on; reply with `Told`."""
 
 
 class TakeBack(Command, frozen=True):
@@ -267,7 +267,7 @@ class TakeBack(Command, frozen=True):
 
 
 class Drop(Command, frozen=True):
-    """Stop carrying the call out; an attempt that is open then is judged as failed so."""
+    """Stop carrying the call; an open attempt is judged as a failure of this kind."""
 
     kind: ErrorKind
 
@@ -277,17 +277,17 @@ class Note(Command, frozen=True):
 
     kind: NoteKind
     on_outcome: bool = False
-    """Whether it speaks of the answer; else of the attempt that runs."""
+    """Whether it follows the outcome; otherwise it follows the intent."""
 
 
 class Arm(Command, frozen=True):
-    """Answer with `Drained` in `delay` seconds, unless another `Arm` or `Disarm` comes before."""
+    """Start the drain timer: reply with `Drained` after `delay` seconds, unless rearmed or disarmed."""
 
     delay: float
 
 
 class Disarm(Command, frozen=True):
-    """Answer with `Drained` no more."""
+    """Stop the drain timer."""
 
 
 class Close(Command, frozen=True):
