@@ -1,4 +1,4 @@
-"""Drives one call: turns what happens to it into events, and carries out what `exchange.call` decides."""
+"""The driver of one call: feeds events to its machine (`exchange.call`) and carries out the commands."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,36 +29,36 @@ class Carrier(Protocol):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+        """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
         ...
 
     @property
     def hears(self) -> bool:
-        """Whether what is written goes to the caller."""
+        """Whether the caller can still be written to."""
         ...
 
     @property
     def has_left(self) -> bool:
-        """Whether some of the latest answer has left."""
+        """Whether part of the latest answer was already sent."""
         ...
 
     @property
     def is_held(self) -> bool:
-        """Whether the latest answer can still be kept from the caller."""
+        """Whether the latest answer can still be withheld from the caller."""
         ...
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the proxy stops."""
+        """Whether the proxy is stopping."""
         ...
 
     @property
     def can_tell(self) -> bool:
-        """Whether the caller can be told now that its time is over."""
+        """Whether the caller can be answered with a timeout now."""
         ...
 
     def claim_slot(self) -> Slot:
-        """Return the call's slot among those that its rule counts."""
+        """Return a slot, held or queued, of the rule's concurrency limit."""
         ...
 
     def may_retry(self) -> bool:
@@ -66,11 +66,11 @@ class Carrier(Protocol):
         ...
 
     def tell(self, failure: Failure) -> None:
-        """Record that the caller's time is over, and tell it; the call runs on."""
+        """Record the timeout and answer the caller with it; the call runs on."""
         ...
 
     def fail(self, kind: ErrorKind) -> None:
-        """Record that the latest attempt failed so, unless its answer may come on another stream."""
+        """Record the latest attempt as failed, unless its answer may still come on another stream."""
         ...
 
     def take_back(self) -> None:
@@ -78,7 +78,7 @@ class Carrier(Protocol):
         ...
 
     def drop(self, kind: ErrorKind) -> None:
-        """Stop carrying the call; record what is open as failed so, unless its answer is at hand."""
+        """Stop carrying the call; record an open attempt as failed, unless its answer is here."""
         ...
 
 
@@ -86,46 +86,46 @@ class Unsent(Struct, frozen=True):
     """The result of a call that is not sent because an earlier one stands for it."""
 
     attempt: Attempt
-    """The call's only one, with its ending."""
+    """Its only attempt, with the ending."""
     answer: OwnAnswer | None
-    """The earlier call's; `None` where turnlog says something itself."""
+    """The answer of the earlier call; `None` where turnlog answers with `sentence`."""
     sentence: str
 
 
 class CallDriver:
-    """One call under way, or lately ended. Points in time are in seconds, on the monotonic clock."""
+    """A running or recently ended call. Points in time are seconds on the monotonic clock."""
 
-    # Most calls keep these, and are made faster when they need not set them.
+    # Defaults on the class: most calls never set these, and construction is faster without them.
     is_guarded: bool
-    """Whether a later call may join it, or be answered from it (semantics, section 5)."""
+    """Whether a later duplicate may join it, or be answered from it (semantics, section 5)."""
     unsent: Unsent | None = None
-    """What its caller gets where it is not sent, because of an earlier one."""
+    """The result for its caller if it is not sent because of an earlier call."""
     found_by: tuple[bytes, ...] = ()
-    """Links by which it is found."""
+    """Its keys in the duplicate index."""
     attempt: Attempt | None = None
-    """The latest one."""
+    """The latest attempt."""
     kept: OwnAnswer | None = None
-    """The whole answer, for a later call that is the same."""
+    """The whole answer, for later duplicates."""
     left_by: frozenset[int | str] = frozenset()
-    """Connections of guessed callers that joined it, and have left as well."""
+    """Connections of guessed callers that joined it and have left too."""
     to_send: ev.Send | None = None
-    """The attempt that is to be sent now, until somebody takes it."""
+    """The attempt to send now, until the carrier takes it."""
     delay = 0.0
-    """s to wait before the next attempt."""
+    """Seconds to wait before the next attempt."""
     released: ev.Release | None = None
-    """Which answer is the caller's, once that is decided."""
+    """The decision which answer goes to the caller; `None` until it is made."""
     slot: Slot | None = None
-    """Among the calls that its rule counts, where one does."""
+    """Its slot, if a rule limits how many such calls run at once."""
     carrier: Carrier | None = None
-    """Carries it out, while somebody does."""
+    """Carries the call; `None` when it is over or detached."""
     _failure: Failure | None = None
-    """Why the caller's time is over, while it is told."""
+    """The timeout, while the caller is being answered with it."""
     _joiners: tuple[asyncio.Event, ...] = ()
-    """Set at its end, for other calls that wait for its answer."""
+    """Set at its end, one for each joined call."""
     _ended: asyncio.Event | None = None
-    """Set at its end, where somebody waits for it."""
+    """Set at its end, if a task waits for it."""
     _left: asyncio.Event | None = None
-    """Set when its caller leaves, where somebody waits to know."""
+    """Set when its caller leaves, if a task waits for that."""
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(
@@ -137,12 +137,12 @@ class CallDriver:
         *,
         attempt: Attempt | None = None,
     ) -> None:
-        """`attempt` is the first one, where its intent is queued already."""
+        """`attempt` is the first attempt, if its intent is already queued."""
         self.ask = ask
         self.is_guarded = terms.is_guarded
         self._recorder = recorder
         self._clock = clock
-        # Not by the loop, as that asks for the id of the process: a system call.
+        # Not `loop.time()`: its check of the process id is a system call.
         now, number, past = clock.monotonic() / 1e9, ask.number, ask.past
         if attempt is not None:
             self.attempt, attempt.driver = attempt, self
@@ -151,7 +151,7 @@ class CallDriver:
         else:
             self.machine = CallMachine(terms, now, number - 1, past=past)
 
-    # -- what is known of it ----------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -160,22 +160,22 @@ class CallDriver:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody carries it any more; its answer may yet come on another stream."""
+        """Whether it has no carrier any more; its answer may still come on another stream."""
         return self.machine.is_over
 
     @property
     def may_be_guessed(self) -> bool:
-        """Whether a caller that is only guessed may join it."""
+        """Whether a caller identified by a guess may join it."""
         return self.machine.may_be_guessed(self._clock.monotonic() / 1e9)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether its caller may be gone without a word."""
+        """Whether its caller may be gone: it has closed its sending side and has not disconnected."""
         return self.carrier is not None and not self.machine.has_left and self.carrier.is_in_doubt
 
     @property
     def is_heard(self) -> bool:
-        """Whether its caller is surely there and has not had the answer."""
+        """Whether its caller is certainly connected and not yet answered."""
         is_waiting = self.machine.caller in (CallerState.HERE, CallerState.CANCELLED)
         hears = self.carrier is not None and self.carrier.hears
         return is_waiting and hears and not self.is_in_doubt
@@ -187,24 +187,24 @@ class CallDriver:
         return intent is not None and intent.placed is not None
 
     def seen(self) -> EarlierCall:
-        """Return what a later call that asks the same has to know of it."""
+        """Return the state that decides about a later duplicate."""
         return self.machine.seen(self._clock.monotonic() / 1e9)
 
-    # -- events of whoever carries it -------------------------------------------------------
+    # -- events from its carrier --------------------------------------------------------------
 
     def begins(self, attempt: Attempt) -> None:
-        """Set the attempt whose intent was queued."""
+        """Set the attempt whose intent was just queued."""
         self.attempt = attempt
         attempt.driver = self
 
     def on_recorded(self, *, is_repeatable: bool) -> None:
-        """Mark the intent of its latest attempt as written, or as not to be waited for."""
-        # Whether its caller is in doubt costs a system call, and of most calls it does not matter.
+        """Go on once the intent of its latest attempt is on disk, or does not have to be."""
+        # `is_in_doubt` costs a system call, and only named calls need it.
         in_doubt = self.machine.terms.is_named and self.is_in_doubt
         self.feed(ev.Recorded(in_doubt=in_doubt, is_repeatable=is_repeatable))
 
     def feed(self, event: ev.Event) -> Commands:
-        """Carry out what follows an event; return it."""
+        """Feed an event to the machine, carry out its commands, and return them."""
         try:
             commands = self.machine.handle(event, self._clock.monotonic() / 1e9)
         except InvalidEvent:
@@ -216,9 +216,9 @@ class CallDriver:
         return commands
 
     def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
-        """Decide what follows the end of an attempt; return what to record of it.
+        """Decide what follows the end of an attempt; return the outcome to record.
 
-        `ours` tells whether turnlog answers in the server's place.
+        `ours` is whether turnlog answers in place of the server.
         """
         ending = attempt.ending
         assert ending is not None
@@ -232,7 +232,7 @@ class CallDriver:
             judged = self._judged(carrier, attempt, ending, ours=ours)
         commands = self.feed(judged)
         outcome = commands[0] if commands else ev.AppendOutcome()
-        assert isinstance(outcome, ev.AppendOutcome)  # it always is the first
+        assert isinstance(outcome, ev.AppendOutcome)  # always the first command
         attempt.yields = not outcome.is_told and self.machine.stage is not Stage.WAITING
         return outcome
 
@@ -261,12 +261,12 @@ class CallDriver:
         )
 
     def on_outcome_written(self, *, written: bool) -> None:
-        """Release the answer: its outcome is on disk, or will never be."""
+        """Release the answer: its outcome is on disk, or could not be written."""
         if self.machine.stage is Stage.SETTLING:
             self.feed(ev.Recorded() if written else ev.NotRecorded())
 
     def on_expired(self, failure: Failure) -> bool:
-        """Return whether the call runs on, now that its caller's time is over."""
+        """Handle a timeout; return whether the call runs on while its caller is answered."""
         can_tell = self.carrier is not None and self.carrier.can_tell
         self._failure = failure
         try:
@@ -275,38 +275,38 @@ class CallDriver:
             self._failure = None
         return any(isinstance(command, ev.Tell) for command in commands)
 
-    # -- events of its caller, and of others ------------------------------------------------
+    # -- events from its caller, and from other calls -----------------------------------------
 
     def on_left(self) -> None:
-        """Mark the caller as gone; starts the drain timer."""
+        """Mark the caller as gone, which may start the drain timer."""
         if self.attempt is not None:
             self.feed(ev.Left())
         if self._left is not None:
             self._left.set()
 
     def on_late_cancel(self) -> bool:
-        """Return whether a cancel that crossed the answer makes it undelivered."""
+        """Handle a cancel that crossed the answer; return whether the answer counts as undelivered."""
         return self.attempt is not None and bool(self.feed(ev.CancelledLate()))
 
     def on_delivered(self) -> None:
-        """Note that the whole answer was handed to a caller."""
+        """Mark the whole answer as delivered to a caller."""
         if self.attempt is not None and self.attempt.ending is not None:
             self.on_outcome_written(written=True)  # no answer leaves before
             self.feed(ev.Delivered())
 
     def on_guess_left(self, connection: int | str) -> None:
-        """Count a guessed caller that is gone as its caller: what that one asks next may join it."""
+        """Count a guessed caller that left as its caller, so that the next call of that one may join it."""
         self.left_by |= {connection}
         self.machine.on_guess_left(self._clock.monotonic() / 1e9)
 
     async def resumed(self) -> None:
-        """End it for the stream that resumes its own, if its caller has left."""
+        """End it in favour of the stream that resumes its own, if its caller has left."""
         if self.machine.is_abandoned and self.carrier is not None:
             self.feed(ev.Resumed())
             await self.ended()
 
     async def made_certain(self) -> None:
-        """Wait until it is known whether its caller is gone, as far as that shows in time."""
+        """Wait until its caller has shown that it is gone, or the time for that is over."""
         for wait in DOUBT:
             if not self.is_in_doubt:
                 return
@@ -317,15 +317,13 @@ class CallDriver:
                     await self._left.wait()
 
     async def asked_beside(self) -> None:
-        """Wait until it is known whether its caller has given it up: the same call was made again.
-
-        A close or a cancel comes on another connection, and may be read after the call behind it.
-        """
+        """Wait until its caller has shown that it abandoned it, after a duplicate has arrived."""
+        # Its close or cancel comes on another connection, and may be read after the duplicate.
         await all_read()
         await self.made_certain()
 
     async def slot_granted(self) -> None:
-        """Wait for its slot. Raises `Failure` where its caller gives it up before."""
+        """Wait for its slot. Raises `Failure` if it is given up while queued."""
         assert self.slot is not None  # a rule counts it
         if not await self.slot.wait():
             detail = "taken back while it waited to be sent"
@@ -341,56 +339,56 @@ class CallDriver:
         await self._ended.wait()
 
     def join(self, ended: asyncio.Event) -> None:
-        """Wait for its answer, beside its caller or in its place: set `ended` at its end."""
+        """Register another call that waits for this one's answer: `ended` is set at its end."""
         self._joiners = (*self._joiners, ended)
         self.feed(ev.JoinerCame())
 
     def leave(self, ended: asyncio.Event) -> None:
-        """Wait for its answer no more."""
+        """Unregister a call that waited for this one's answer."""
         self._joiners = tuple(each for each in self._joiners if each is not ended)
         self.feed(ev.JoinerLeft())
 
     def close(self) -> None:
-        """Mark a call as over that no later one can ask for."""
+        """Release a call that no later one can find."""
         self.carrier = None
         if self.attempt is not None:
             self.attempt.driver = None  # else both would wait for the collector
 
-    # -- when it is remembered --------------------------------------------------------------
+    # -- in the duplicate index ---------------------------------------------------------------
 
     def shrink(self) -> None:
-        """Release what is not needed after the end: many calls are remembered."""
+        """Release what is not needed after the end: many ended calls stay in the index."""
         self.carrier = None
         if self.attempt is not None:
             self.attempt.retire()
             self.ask = self.attempt.ask
 
     def forgotten(self) -> None:
-        """Break the cycle with the attempt: the collector hardly looks at what has lived for long."""
+        """Break the reference cycle with the attempt: the collector rarely visits old objects."""
         if self.is_over and self.attempt is not None and self.attempt.ended:
             self.attempt.driver = None
 
-    # -- commands; those that are missing here are for whoever carries the call --------------
+    # -- commands; those without an action here are for the carrier ---------------------------
 
     def do_note(self, note: ev.Note) -> None:
-        """Append a note."""
+        """Append a note to the log."""
         if (attempt := self.attempt) is not None:
             follows = (attempt.outcome or attempt.intent) if note.on_outcome else attempt.intent
             self._recorder.note(note.kind, self.ask.session, attempt.facts, follows)
 
     def do_arm(self, command: ev.Arm) -> None:
-        """Begin to count the time for which it runs on alone."""
+        """Start the drain timer."""
         self.do_disarm(ev.Disarm())
         self._timer = asyncio.get_running_loop().call_later(command.delay, self.feed, ev.Drained())
 
     def do_disarm(self, _: ev.Disarm) -> None:
-        """Count that time no more."""
+        """Stop the timer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 
     def do_send(self, command: ev.Send) -> None:
-        """Set the attempt that is to be sent."""
+        """Set the attempt for the carrier to send."""
         self.to_send = command
 
     def do_rest(self, command: ev.Rest) -> None:
@@ -398,29 +396,29 @@ class CallDriver:
         self.delay = command.delay
 
     def do_release(self, command: ev.Release) -> None:
-        """Set which answer is the caller's."""
+        """Set which answer goes to the caller."""
         self.released = command
 
     def do_acquire(self, _: ev.Acquire) -> None:
-        """Claim its slot."""
-        assert self.carrier is not None  # its intent is recorded by whoever carries it
+        """Claim a slot, and go on at once if it is free."""
+        assert self.carrier is not None  # the carrier has recorded the intent
         self.slot = self.carrier.claim_slot()
         if self.slot.is_held:
             self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
 
     def do_dequeue(self, _: ev.Dequeue) -> None:
-        """End its wait for a slot."""
-        assert self.slot is not None  # it waits for it
+        """Leave the queue for a slot."""
+        assert self.slot is not None  # it is queued
         self.slot.give_back()
 
     def do_tell(self, _: ev.Tell) -> None:
-        """Answer the caller, whose time is over."""
+        """Answer the caller with a timeout."""
         assert self._failure is not None  # a limit was reached
-        assert self.carrier is not None  # who said that it can
+        assert self.carrier is not None  # its `can_tell` was true
         self.carrier.tell(self._failure)
 
     def do_fail(self, command: ev.Fail) -> None:
-        """End the attempt as failed; where a limit was reached its connection does that."""
+        """End the attempt as failed; after a timeout its connection does that."""
         if self._failure is None and self.carrier is not None:
             self.carrier.fail(command.kind)
 
@@ -430,12 +428,12 @@ class CallDriver:
             self.carrier.take_back()
 
     def do_drop(self, command: ev.Drop) -> None:
-        """Stop carrying it."""
+        """Detach the carrier."""
         if self.carrier is not None:
             self.carrier.drop(command.kind)
 
     def do_close(self, _: ev.Close) -> None:
-        """Wake those that wait for its end."""
+        """Wake everything that waits for its end."""
         for each in (self._ended, *self._joiners):
             if each is not None:
                 each.set()
@@ -460,13 +458,13 @@ class CallDriver:
 _PLAIN: Final = {
     effect: tuple(Terms(effect=effect, waits=waits) for waits in (False, True)) for effect in Effect
 }
-"""Terms of calls of which no rule says anything: most."""
+"""Terms of calls without a rule: most calls."""
 
 
 def unguarded(attempt: Attempt, recorder: Recorder, clock: Clock) -> CallDriver:
-    """Return what drives a call that has begun, and that no later one can find."""
+    """Return the driver of a call that has begun and that no later call can find."""
     ask, policy, waits = attempt.ask, attempt.ask.policy, attempt.waits
-    # One of a batch, or whose body is too large to hold, may be named all the same.
+    # A call in a batch, or with a body too large to hold, is unguarded but may still be named.
     is_named = ask.is_named or bool(ask.key)
     if policy.retry is None and policy.concurrency is None and not is_named:
         terms = _PLAIN[ask.effect][waits]
@@ -492,12 +490,12 @@ def guarded_terms(
     is_findable: bool,
     may_doubt: bool = False,
 ) -> Terms:
-    """Return what rules and protocol say of a call that must not happen twice.
+    """Return the terms of a call that must not happen twice.
 
-    `is_findable` is whether there is a link by which a later call finds it.
+    `is_findable` is whether the call has a key in the duplicate index.
     """
     policy = ask.policy
-    # Another attempt could follow: its caller is better told how that ends.
+    # It may be retried, so its caller is kept waiting for the result of that.
     repeats = policy.retry is not None and (
         ask.effect is Effect.IDEMPOTENT_WRITE or bool(ask.key_sent)
     )

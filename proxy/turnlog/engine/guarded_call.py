@@ -1,6 +1,6 @@
-"""A call that must not happen twice: an earlier one that is the same may stand for it (semantics, section 5).
+"""The driver of a call that must not happen twice: a duplicate joins it or gets its answer (semantics, section 5).
 
-What follows from an earlier call `exchange.call` decides; `engine.duplicate_index` finds that.
+`engine.duplicate_index` finds the duplicates; `exchange.call` decides what follows from one.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from .call_driver import CallDriver, Unsent, guarded_terms
 from .duplicate_index import DuplicateIndex, DuplicateMatch
 
 _POLL: Final = 0.05
-"""s between two looks at a call whose end this process is not told of: its end is noted as soon."""
+"""Seconds between two lookups of an earlier call whose end is not signalled in this process."""
 
 
 _WITHOUT_CALLER: Final = frozenset({DuplicateAction.LEFT, DuplicateAction.STOPPED})
-"""Nobody is there to be told."""
+"""Actions after which no caller is left to answer."""
 _WITHOUT_KEY: Final = frozenset({DuplicateAction.CONFLICT, DuplicateAction.BLOCK})
-"""These are not answered by an earlier call."""
+"""Actions that do not tie the call's key to the earlier call."""
 
 
 def guarded(
     index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool = False
 ) -> "GuardedCall | None":
-    """Return a call beside which earlier ones count; `None` where no other can be the same."""
+    """Return the driver of a call that can have duplicates; `None` if it cannot."""
     ask = index.linked(ask)
     if ask.links is NO_LINKS and not ask.is_named:
         return None
@@ -56,21 +56,21 @@ def guarded(
 
 
 class GuardedCall(CallDriver):
-    """One call that must not happen twice, from before it is decided whether it is sent."""
+    """The driver of one guarded call, from before it is decided whether it is sent."""
 
     _earlier: DuplicateMatch | None = None
-    """The earlier call that it waits for, has waited for, or is answered from."""
+    """The earlier call that it waits or waited for, or is answered from."""
     _found: Sequence[DuplicateMatch] = ()
     _admitted: Ask | None = None
-    """What it is recorded as, where it is sent."""
+    """The call as it is recorded if it is sent."""
     _woken: asyncio.Event | None = None
     """Set when the wait for an earlier call may be over."""
     _joined: CallDriver | None = None
-    """The call under way here that it waits for."""
+    """The running call in this process that it has joined."""
     _poll: asyncio.TimerHandle | None = None
 
     def __init__(self, index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool) -> None:
-        """`ask` has its links."""
+        """`ask` must have its links set."""
         self._index = index
         self._guess_link = index.guess_link(ask)
         links = ask.links
@@ -87,12 +87,12 @@ class GuardedCall(CallDriver):
         super().__init__(ask, terms, index.recorder, index.clock)
 
     def begin(self) -> None:
-        """Look for an earlier call."""
+        """Look up duplicates."""
         if self.machine.stage is Stage.NEW:
             self.feed(ev.Begin())
 
     async def decided(self) -> None:
-        """Wait until it is decided whether the call is sent; `unsent` says what is recorded of it if not."""
+        """Wait until it is decided whether the call is sent; if it is not, `unsent` is set."""
         self.begin()
         try:
             while self.machine.is_undecided:
@@ -102,7 +102,7 @@ class GuardedCall(CallDriver):
                 assert self._woken is not None  # it joins
                 await self._woken.wait()
                 if self.machine.stage is Stage.JOINING:
-                    # Another session may have been replaced by this one, or is no more.
+                    # Meanwhile this session may have replaced another one.
                     self.ask = self._index.linked(self.ask)
                     self.feed(ev.EarlierEnded())
         except asyncio.CancelledError:
@@ -117,20 +117,19 @@ class GuardedCall(CallDriver):
             self.feed(ev.CertaintyCame())
 
     def give_up(self) -> None:
-        """Wait for no earlier call any more: its caller is gone, or turnlog stops."""
+        """Stop waiting for an earlier call, because its caller is gone or turnlog stops."""
         if self.machine.is_undecided:
             self.feed(ev.Stopped() if self._index.stop.is_set() else ev.Left())
 
     def on_server_gone(self) -> None:
-        """Wait for one earlier call at most: the server is gone."""
+        """Wait for no further earlier call, because the server is gone."""
         if self.machine.is_undecided:
             self.feed(ev.ServerGone())
 
     async def claimed(self) -> bool:
-        """Wait until it is the only one of its kind among all processes; false, and it is forgotten,
-        where another process has begun the same since earlier calls were looked for.
+        """Wait until its intent is on disk; false if another process has begun a duplicate since the lookup.
 
-        Raises `StoreError` where its intent cannot be written, and `Failure` where that takes too long.
+        Raises `StoreError` if the intent cannot be written, and `Failure` if that takes too long.
         """
         attempt = self.attempt
         assert attempt is not None  # it has begun
@@ -144,13 +143,13 @@ class GuardedCall(CallDriver):
             self._index.over(self)
             return False
         except BaseException:
-            # Nobody knows whether it was written: the log alone may say so.
+            # It is unknown whether it was written: later calls must ask the log, not this index.
             self._index.forget(self)
             raise
         return True
 
     def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
-        """Decide what follows the end of an attempt; return what to record of it."""
+        """Decide what follows the end of an attempt; return the outcome to record."""
         is_told = self._failure is not None
         outcome = super().on_judged(attempt, ours=ours)
         if not is_told:
@@ -164,18 +163,18 @@ class GuardedCall(CallDriver):
     # -- commands ----------------------------------------------------------------------------
 
     def do_look_up(self, _: ev.LookUp) -> None:
-        """Look for the earlier calls that are the same."""
+        """Look up the duplicates and feed them to the machine."""
         waited_for = self._earlier.running if self._earlier is not None else None
         found = self._index.find(self.ask, self._guess_link, waited_for)
         self._admitted, self._found = found
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
     def do_make_certain(self, command: ev.MakeCertain) -> None:
-        """Set whose caller is in doubt."""
+        """Set the earlier call whose caller may have left."""
         self._earlier = self._found[command.place]
 
     def do_join(self, command: ev.Join) -> None:
-        """Wait for the end of an earlier call, here, in another process, or left to a stream to come."""
+        """Wait for the end of an earlier call: by an event if it runs here, else by polling."""
         self._earlier = self._found[command.place]
         woken = self._woken = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -190,7 +189,7 @@ class GuardedCall(CallDriver):
             self._poll = loop.call_later(_POLL, woken.set)
 
     def do_stop_waiting(self, _: ev.StopWaiting) -> None:
-        """Wait no more."""
+        """Stop waiting for the earlier call."""
         self.do_disarm(ev.Disarm())
         if self._poll is not None:
             self._poll.cancel()
@@ -203,7 +202,7 @@ class GuardedCall(CallDriver):
     def do_append_intent(self, command: ev.AppendIntent) -> None:
         """Add the call to the index of duplicates; its carrier appends the intent."""
         if self._admitted is None:
-            return  # another attempt
+            return  # a retry: it is in the index already
         ask = self._admitted
         if command.is_repeat:
             ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
@@ -211,7 +210,7 @@ class GuardedCall(CallDriver):
         self._index.remember(self)
 
     def do_withhold(self, command: ev.Withhold) -> None:
-        """Record a call that is not sent, and set what its caller gets, if it is there."""
+        """Record a call that is not sent, and set the result for its caller."""
         assert self._admitted is not None  # it was looked up
         action, found = command.action, self._found[command.place]
         self._earlier = found
@@ -230,7 +229,7 @@ class GuardedCall(CallDriver):
             flags = (*flags, Flag.INFERRED)
             if not is_told and found.running is not None and self.ask.guess is not None:
                 found.running.on_guess_left(self.ask.guess.connection)
-        # It is not found by what it asks: nothing is answered from an answer.
+        # Its own links are dropped: a replayed answer must not be replayed in turn.
         asked = structs.replace(self._admitted, links=self._unsent_links(action, found), seen=None)
         reply = AnswerFacts(flags=flags, detail=detail, said=detail if is_told else "")
         waited = command.waited or 0.0
@@ -241,17 +240,17 @@ class GuardedCall(CallDriver):
             self._index.on_replayed(self)
 
     def _unsent_links(self, action: DuplicateAction, found: DuplicateMatch) -> DuplicateLinks:
-        """Return by what a call is found that was not sent."""
+        """Return the links of a call that was not sent."""
         links = self.ask.links
         if action is DuplicateAction.UNKNOWN:
             return DuplicateLinks(told=self._index.told(found.call))
         if not links.key or action in _WITHOUT_KEY:
             return NO_LINKS
-        # Its key stands from now on for the call that answers it.
+        # From now on its key leads to the call that answered it.
         return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=found.call)
 
     def do_credit_earlier(self, command: ev.CreditEarlier) -> None:
-        """Note whether the earlier call's answer has arrived, where there was one."""
+        """Record on the earlier call whether its answer was delivered, if there was an answer."""
         found = self._earlier
         if self.unsent is None or self.unsent.answer is None or found is None:
             return
@@ -264,7 +263,7 @@ class GuardedCall(CallDriver):
             session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
             session.id = outcome.link.session
             kind = NoteKind.DELIVERED if command.delivered else NoteKind.ABANDONED
-            # Another process may have written it.
+            # The outcome is in the store only: another process may have written it.
             self._recorder.note(kind, session, outcome.facts, StoredTicket(outcome))
             self._index.on_credited(found.call, delivered=command.delivered)
 
