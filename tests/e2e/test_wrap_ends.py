@@ -157,6 +157,25 @@ def test_the_end_of_input_passes_at_once_and_open_answers_are_delivered(tmp_path
     assert wrap.row().status == "ok"
 
 
+@pytest.mark.promise("PIPE-6")
+def test_a_client_that_has_closed_its_input_may_read_its_answers_slowly(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.send(*(message("resources/list", request_id=number) for number in range(20)))
+        wrap.stdin.close()
+        asked = [wrap.server.request() for _ in range(20)]
+        assert wrap.server.stdin.rest() == b""
+        for request in asked:
+            wrap.server.answer(request, "x" * 100_000)
+        wrap.server.exit()
+        # It takes twice as long as a command has to end once its client has left.
+        for request in asked:
+            assert wrap.stdout.json()["id"] == request["id"]
+            with suppress(subprocess.TimeoutExpired):
+                wrap.exited(0.15)
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == 0
+
+
 def test_a_batch_that_is_answered_is_not_waited_for(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.send(b"[" + call("a", request_id=1) + b"," + call("b", request_id=2) + b"]")

@@ -101,7 +101,8 @@ class WriteEnd:
         self._own = own
         self._most = _OWN_SIZE if own else select.PIPE_BUF
         self._closed = False
-        self._written = 0
+        self.written = 0
+        """Bytes that were written."""
         self._ended = (True, 0)
         """What `is_read` and `_there` told when it was closed."""
         if own:
@@ -125,7 +126,7 @@ class WriteEnd:
                 continue
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
-            self._written += written
+            self.written += written
             rest = rest[written:]
 
     @property
@@ -139,7 +140,7 @@ class WriteEnd:
         if self.is_read:
             return False
         left = self._ended[1] if self._closed else _there(self._descriptor)
-        return left == self._written
+        return left == self.written
 
     async def unread(self) -> None:
         """Wait until the pipe has no reader; a file or a terminal always has one."""

@@ -30,6 +30,8 @@ _QUEUED: Final = 64
 """Lines of the client that wait for the disk before no more are read."""
 _LAST_LOOKS: Final = 3
 """Times `GRACE` that a client which asks on is answered when its command has ended."""
+_STALLED: Final = 5.0
+"""s: a client that has closed its input and reads nothing for so long is not waited for."""
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
@@ -59,6 +61,8 @@ class Wrapped:
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
         """Whether the client has sent anything since that was looked at."""
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once a signal asks to end."""
         self._name = request.server
         self._has_failed = False
 
@@ -79,6 +83,8 @@ class Wrapped:
 
     def on_signal(self, number: signal.Signals) -> None:
         """Pass a signal on, and begin no attempt any more."""
+        if not self._told.done():
+            self._told.set_result(None)
         self._process.send(number)
         self._handler.stop()
         self._process.leave()
@@ -185,6 +191,17 @@ class Wrapped:
         self._to_agent.close()
         wanted = {self._delivery, self._process.leaving}
         await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
+        await self._deliver_rest()
+
+    async def _deliver_rest(self) -> None:
+        """Wait until the client has read everything, has stopped reading, or has sent a signal."""
+        # One that closes its input first may still read, slowly, the answers that it waits for.
+        over = {self._delivery, self._told}
+        while not (self._delivery.done() or self._told.done()):
+            written = self._agent_end.written
+            await asyncio.wait(over, timeout=_STALLED, return_when=asyncio.FIRST_COMPLETED)
+            if written == self._agent_end.written:
+                break
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
     async def _answer_last_calls(self) -> None:
