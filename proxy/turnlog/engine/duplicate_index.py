@@ -48,26 +48,26 @@ from turnlog.store.read.view import View
 from .call_driver import CallDriver
 
 KEPT: Final = 16 << 20
-"""bytes: a larger answer is not given again."""
+"""bytes: a larger answer is not replayed."""
 _HELD: Final = 16 << 20
-"""bytes of answers that are held in memory; those of others are read from the store."""
+"""bytes of answers held in memory; others are read from the store."""
 MOST: Final = 2_048
-"""Calls that are remembered in memory; also of those of others whose answers arrived through this process."""
+"""Bound of the calls in memory, and of the replayed calls of other processes (`_arrived`)."""
 _SAME: Final = Likeness.SAME
 
 
 class DuplicateMatch(Struct, frozen=True, kw_only=True):
-    """An earlier call that is the same: what is known of it here, or what stands of it in the store."""
+    """An earlier call that equals a new one: its state in this process, or its commits in the store."""
 
     earlier: EarlierCall
     call: bytes
-    """Its id; where that cannot be read, what it was found by."""
+    """Its id; the link it was found by, if its record is damaged."""
     across: bool = False
-    """Whether it was made in a session that another one has replaced."""
+    """Whether it was made in a session that the new call's session has replaced."""
     by_source: bool = False
-    """Whether its key is that of another call, which it has answered."""
+    """Whether it was found by the key of another call that was answered from it."""
     is_guessed: bool = False
-    """Whether its session is only guessed."""
+    """Whether the match is by a guessed session."""
     running: CallDriver | None = None
     commits: Sequence[Commit] = ()
 
@@ -78,7 +78,7 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> Ticket | None:
-        """The commit from which another call is answered."""
+        """The commit that a replayed call names as its source."""
         if self.running is not None and self.running.attempt is not None:
             return self.running.attempt.outcome or self.running.attempt.intent
         commit = self.outcome or last_of(self.commits, CommitKind.INTENT)
@@ -86,10 +86,9 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
 
 
 class DuplicateIndex:
-    """The guarded calls of one proxy, under way and lately ended, and those in the store.
+    """The guarded calls of one proxy, running or recently ended, and those in the store."""
 
-    A store that cannot be read stops no call.
-    """
+    # A store that cannot be read must not stop calls: its errors are logged, and the lookup goes on in memory.
 
     def __init__(
         self,
@@ -102,8 +101,8 @@ class DuplicateIndex:
         uncovered: Callable[[str], None] | None = None,
         replacements: Replacements | None = None,
     ) -> None:
-        """`stop` is set as soon as turnlog stops; `uncovered` is told of a server that never-twice does
-        not hold for a session."""
+        """`stop` is set when turnlog begins to stop; `uncovered` is called with the server of a session
+        in which duplicates cannot be found."""
         self.recorder = recorder
         self.limits = limits
         self.clock = clock
@@ -114,21 +113,21 @@ class DuplicateIndex:
         self._coverage = Coverage()
         self._replacements = replacements or Replacements()
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
-        """By what they are found by, the newest call for each, those that began first in front."""
+        """The newest call for each link, oldest first."""
         self._guessed: OrderedDict[str, OrderedDict[int | str, float]] = OrderedDict()
-        """By what callers of guessed sessions look like, when each connection made its latest call."""
+        """By the pair of credential and client, when each connection made its latest call."""
         self._replayed: list[CallDriver] = []
-        """Those that got an earlier answer a moment ago."""
+        """Calls that were answered from an earlier one a moment ago."""
         self._under_way: set[CallDriver] = set()
         self._held = 0
         self._arrived: OrderedDict[bytes, None] = OrderedDict()
-        """Calls of earlier processes, or others, whose answers arrived by way of this one."""
+        """Calls of other processes whose answers were delivered by this one."""
 
-    # -- what a call is found by -------------------------------------------------------------
+    # -- links: the keys of the index ---------------------------------------------------------
 
     def linked(self, ask: Ask) -> Ask:
-        """Return a call with what finds one that asks the same: where its session is known, or it has
-        a key."""
+        """Return a call with the links that its duplicates share, if its session is known or it has a
+        key."""
         ref = ask.session
         named = ref.aliases[0] if ref.aliases and ask.is_named else ""
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
@@ -136,14 +135,14 @@ class DuplicateIndex:
         before = self._replacements.predecessors(named) if ref.rung is Rung.TRANSPORT else ()
         scheme, form = canon = ask.canonical or canonical(ask.arguments)
         links = self._links(ask, named, before, b"%b\0%b" % (scheme.encode(), form))
-        # A large form would lie beside the input for as long as the call runs.
+        # A large canonical form would stay in memory beside the input while the call runs.
         kept = canon if len(form) <= OFF_LOOP else None
         return structs.replace(ask, canonical=kept, links=links)
 
     def _links(self, ask: Ask, named: str, before: Sequence[str], asks: bytes) -> DuplicateLinks:
-        """Return the links of a call with the input `asks`, in the session that is `named`, if any.
+        """Return the links of a call with the canonical input `asks`, in the session `named`, if any.
 
-        `before` are the names of the sessions that its own replaces.
+        `before` are the names of the sessions that its own has replaced.
         """
         tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
         digest, wanted = self._digest, sha256(asks).digest()
@@ -160,7 +159,7 @@ class DuplicateIndex:
         return DuplicateLinks(**links)
 
     def guess_link(self, ask: Ask) -> bytes:
-        """Return the link by which a call in a guessed session finds an equal one; empty for none."""
+        """Return the link shared by duplicates in a guessed session; empty for none."""
         guess = ask.guess
         if guess is None or not guess.pair or ask.leg or not (ask.complete and ask.says_all):
             return b""
@@ -170,22 +169,23 @@ class DuplicateIndex:
         return self._digest("guessed call", whose, asks)
 
     def told(self, call: bytes) -> bytes:
-        """Return what finds that somebody was told that nobody knows what a call did."""
+        """Return the link of the record that a caller was told of a call's unknown outcome."""
         return self._digest("told of unknown", "", call)
 
     def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
         name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
         return self._store.keyed(name + value)
 
-    # -- what came before --------------------------------------------------------------------
+    # -- lookup -------------------------------------------------------------------------------
 
     def find(
         self, ask: Ask, guess_link: bytes, waited_for: CallDriver | None
     ) -> tuple[Ask, list[DuplicateMatch]]:
-        """Return what a call is recorded as where it is sent, and the earlier calls that count for it.
+        """Return the call as it is recorded if it is sent, and its duplicates, at most three.
 
-        These are the one that is guessed; the latest one with the same key, else the latest that asked
-        the same; the latest that asked it for another principal. `waited_for` is what it has waited for.
+        In this order: a call of a guessed session; the latest with the same key, else the latest with the
+        same input; the latest with the same input of another principal. `waited_for` is the call that
+        this one has waited for.
         """
         guessed, seen = self._guess(ask, guess_link, waited_for), None
         found: list[DuplicateMatch | None] = []
@@ -204,14 +204,14 @@ class DuplicateIndex:
             ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
         for match in matches if seen is not None else ():
             if match.running is not None and not match.running.is_written:
-                # What that one may yet meet in the log has to be seen here too.
+                # Its intent is not written yet, and may still fail on a commit that came after `seen`.
                 seen = match.running.ask.seen
         if seen is not None:
             ask = structs.replace(ask, seen=seen)
         return ask, [guessed, *matches] if guessed is not None else matches
 
     def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
-        """Return the abandoned call of a guessed session whose caller it may be."""
+        """Return the call of a guessed session that may be from the same caller."""
         running = self._known.get(link) if link else None
         if running is None:
             return None
@@ -228,7 +228,7 @@ class DuplicateIndex:
         )
 
     def _is_alone(self, ask: Ask, running: CallDriver) -> bool:
-        """Return whether no third connection of the same credential and client has called lately."""
+        """Return whether no third connection of the same credential and client has made a call recently."""
         earlier = running.ask.guess
         assert ask.guess is not None  # it was found by that
         assert earlier is not None
@@ -242,14 +242,14 @@ class DuplicateIndex:
         if found is None and links.same:
             found = self._latest(view, links.same, links)
             if found and found.running and _differ(found.running.ask.links.key, links.key):
-                return None  # by another key its caller says that it is another call
+                return None  # another idempotency key: its caller means another call
         for link in links.before if found is None else ():
             if (found := self._latest(view, link, links)) is not None:
                 return structs.replace(found, across=True)
         return found
 
     def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
-        """Return the latest call that asked the same for another principal."""
+        """Return the latest call with the same input of another principal."""
         return self._latest(view, links.anyone, links, Likeness.OTHERS) if links.anyone else None
 
     def _latest(
@@ -261,7 +261,7 @@ class DuplicateIndex:
         *,
         keyed: bool = False,
     ) -> DuplicateMatch | None:
-        """Return the latest call with a link, be it of this process or of another."""
+        """Return the latest call with a link, of this process or another."""
         stored = self._in_store(view, link, links, likeness, keyed=keyed)
         here = self._known.get(link)
         if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
@@ -272,7 +272,7 @@ class DuplicateIndex:
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.outcome and Flag.RESOLVED in mine.outcome.facts.flags:
-            return mine  # what is remembered here is that nobody knows
+            return mine  # an operator has resolved it; in memory its outcome is still unknown
         same_input = not keyed or here.ask.links.keyed_input == links.keyed_input
         if stored and stored.by_source:
             same_input = stored.earlier.same_input
@@ -287,7 +287,7 @@ class DuplicateIndex:
         return DuplicateMatch(earlier=earlier, call=here.ask.call, running=here, commits=commits)
 
     def _called(self, call: bytes) -> CallDriver | None:
-        """Return a call that is under way here, or that is remembered."""
+        """Return the running or remembered call with this id."""
         here = (*self._under_way, *self._known.values())
         return next((running for running in here if running.ask.call == call), None)
 
@@ -315,14 +315,14 @@ class DuplicateIndex:
                 intent = _source_in(view, source)
             commits = _commits_of(view, intent)
         except Corrupt as error:
-            # Its effect may have happened: of one damaged record less is known, not nothing.
+            # The damaged record is still evidence of a call: its effect may have happened.
             self._log.emit(StoreFailed(reason=str(error)))
             unknown = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, Effect.UNKNOWN)
             warned = self._is_warned(view, link)
             earlier = EarlierCall(ending=unknown, began=0.0, warned=warned, keyed=keyed)
             return DuplicateMatch(earlier=earlier, call=link)
         if not keyed and _has_other_key(links, stored):
-            return None  # by another key its caller says that it is another call
+            return None  # another idempotency key: its caller means another call
         earlier = earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain)
         arrived = intent.facts.call in self._arrived
         earlier = structs.replace(
@@ -339,15 +339,15 @@ class DuplicateIndex:
         )
 
     def _is_warned(self, view: View, call: bytes) -> bool:
-        """Return whether somebody was told that nobody knows what a call did."""
+        """Return whether a caller was told of the call's unknown outcome."""
         try:
             return view.linked(self.told(call)) is not None
         except Corrupt:
-            return True  # that much can be read of it
+            return True  # the record is damaged, but there is one
 
     def answer(self, found: DuplicateMatch) -> OwnAnswer | None:
-        """Return the whole answer to an earlier call, from memory, else from the store; `None` where it is
-        not kept so."""
+        """Return the whole answer to an earlier call, from memory or else from the store; `None` if it is
+        not kept whole."""
         if found.running is not None and found.running.kept is not None:
             return found.running.kept
         outcome = found.outcome
@@ -364,7 +364,7 @@ class DuplicateIndex:
         return retold_answer(outcome.facts, blob.data)
 
     def on_credited(self, call: bytes, *, delivered: bool) -> None:
-        """Remember whether the answer to a call of another process arrived, until a note says so."""
+        """Remember whether the answer to a call of another process was delivered, until its note is written."""
         if not delivered:
             self._arrived.pop(call, None)
             return
@@ -375,7 +375,7 @@ class DuplicateIndex:
     # -- sessions ----------------------------------------------------------------------------
 
     def on_guessed_call(self, guess: GuessedCaller) -> None:
-        """Remember a call in a session that is only guessed."""
+        """Remember when a connection of a guessed session made a call."""
         if not guess.pair:
             return
         calls = self._guessed.setdefault(guess.pair, OrderedDict())
@@ -387,7 +387,7 @@ class DuplicateIndex:
                 found.popitem(last=False)
 
     def on_attempt_ended(self, running: CallDriver) -> None:
-        """Notice that a session may be lost: its server broke off, or does not know it."""
+        """Note that a session may be lost: its server broke the connection, or does not know it."""
         attempt, ask = running.attempt, running.ask
         ending = attempt.ending if attempt is not None else None
         is_broken = ending is not None and ending.kind in SESSION_BREAKS
@@ -396,7 +396,7 @@ class DuplicateIndex:
             self._replacements.on_broken(_caller(ask), ask.session.aliases[0], now)
 
     def on_call(self, ask: Ask) -> None:
-        """Report once where a repeat of a call would not be found."""
+        """Report, once per caller and reason, that duplicates of a call would not be found."""
         if not ask.is_named or ask.links.key:
             return
         ref = ask.session
@@ -415,7 +415,7 @@ class DuplicateIndex:
             )
         )
 
-    # -- what is remembered ------------------------------------------------------------------
+    # -- calls in memory ----------------------------------------------------------------------
 
     def remember(self, running: CallDriver) -> None:
         """Index a call that is about to be recorded, so that later calls find it."""
@@ -428,17 +428,14 @@ class DuplicateIndex:
                 self._let_go(before)
 
     def on_replayed(self, call: CallDriver) -> None:
-        """Remember for a while a call that got an earlier answer: its caller may cancel right after it."""
+        """Remember a replayed call for a moment: its caller may still cancel it."""
         self._replayed.append(call)
         asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._replayed.remove, call)
 
     def on_late_cancel(self, scope: tuple[str, str], kin: str, id_key: str) -> bool:
-        """Count a call's answer as not delivered, because its caller cancels right after it.
-
-        A caller ignores what comes after its cancel (MCP, cancellation), and may make the call again.
-        Returns whether there is such a call.
-        """
-        # One that has been asked beside is not the newest any more.
+        """Mark the answer to a call as undelivered after a late cancel; return whether there is such a call."""
+        # A caller ignores an answer that comes after its cancel (MCP, cancellation), and may repeat the call.
+        # A call that was repeated since is no longer the newest for its link.
         newest = (*reversed(self._replayed), *reversed(self._known.values()), *self._under_way)
         for call in newest:
             if call.attempt is not None and call.attempt.is_of(scope, kin, id_key):
@@ -446,14 +443,14 @@ class DuplicateIndex:
         return False
 
     def over(self, running: CallDriver, kept: OwnAnswer | None = None) -> None:
-        """Mark a call as over, or over anew; hold its answer while there is room."""
+        """Mark a call as over, also a second time; hold its answer while there is room."""
         self._held -= running.size
         running.kept = kept if self._remembers(running) else None
         running.feed(Over())
         running.shrink()
         self._under_way.discard(running)
         if running.attempt is None:
-            self.forget(running)  # it was refused before it was recorded
+            self.forget(running)  # refused before it was recorded
         self._held += running.size
         while self._held > _HELD or len(self._known) > MOST:
             oldest = next((r for r in self._known.values() if r.machine.ending is not None), None)
@@ -469,21 +466,21 @@ class DuplicateIndex:
                 del self._known[link]
 
     def runs(self, call: bytes) -> bool:
-        """Return whether a call runs that must not happen twice, whatever its caller was told."""
+        """Return whether a guarded call with this id still runs, even if its caller was answered."""
         return any(running.ask.call == call for running in self._under_way)
 
     @property
     def under_way(self) -> int:
-        """How many guarded calls have not ended."""
+        """Number of guarded calls that have not ended."""
         return len(self._under_way)
 
     async def idle(self) -> None:
-        """Wait until none is under way."""
+        """Wait until no guarded call runs."""
         while self._under_way:
             await next(iter(self._under_way)).ended()
 
     async def end_all(self) -> None:
-        """End those under way, and wait for that."""
+        """End all running guarded calls, and wait for that."""
         for running in list(self._under_way):
             if running.carrier is not None:
                 running.feed(Stopped())
@@ -498,7 +495,7 @@ class DuplicateIndex:
         return False
 
     def _let_go(self, running: CallDriver) -> None:
-        """Hold the answer of a call no longer."""
+        """Release the held answer of a call."""
         self._held -= running.size
         running.kept = None
         running.forgotten()
@@ -509,10 +506,11 @@ def _caller(ask: Ask) -> tuple[str, str, str]:
 
 
 def _is_later(stored: DuplicateMatch, here: CallDriver) -> bool:
-    """Return whether the newest call in the log came after one that is remembered here."""
+    """Return whether the newest call in the log came after the one in memory."""
     if stored.call == here.ask.call:
         return False
-    # Ids say when calls came; one that was made after another had failed may have the older id.
+    # Ids are in the order of arrival, but a call that waited for another one and was then sent may have
+    # the older id.
     return here.is_written or stored.call > here.ask.call
 
 
@@ -521,16 +519,16 @@ def _differ(key: bytes, other: bytes) -> bool:
 
 
 def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
-    """Return whether a call that was found by what it asks had a key, and not the one of `links`."""
+    """Return whether a call found by its input had an idempotency key other than that of `links`."""
     if not links.key or links.key in stored:
         return False
-    # Beside those that tell what it asks, only one with a key has links.
+    # Links beyond those of the input exist only for a call with a key.
     return not {links.same, links.anyone}.issuperset(stored)
 
 
 def _commits_of(view: View, intent: Commit) -> list[Commit]:
-    """Return the commits of a call, by its newest intent. Raises `Corrupt` where they do not tell how
-    it stands."""
+    """Return the commits of a call, by its newest intent. Raises `Corrupt` if its state cannot be read
+    from them."""
     call = intent.facts.call
     try:
         commits = view.call(call)
@@ -538,7 +536,7 @@ def _commits_of(view: View, intent: Commit) -> list[Commit]:
         commits = view.readable(call)
         outcome = last_of(commits, CommitKind.OUTCOME)
         if outcome is None or place_of(outcome)[:2] != place_of(intent)[:2]:
-            raise  # maybe it is the outcome that cannot be read
+            raise  # the damaged record may be the outcome
     if last_of(commits, CommitKind.INTENT) is None:
         at = intent.position
         said = f"the record at position {at} is not what is known of it; run `turnlog verify`"
@@ -547,7 +545,7 @@ def _commits_of(view: View, intent: Commit) -> list[Commit]:
 
 
 def _source_in(view: View, call: bytes) -> Commit:
-    """Return the newest intent of the call that has answered another one. Raises `Corrupt`."""
+    """Return the newest intent of the call from which another was answered. Raises `Corrupt`."""
     intent = last_of(view.call(call), CommitKind.INTENT)
     if intent is None:
         raise Corrupt("the call that answered another one is not there; run `turnlog verify`", 0)

@@ -29,56 +29,56 @@ class Driver(Protocol):
     machine: CallMachine
 
     def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
-        """Decide what follows the end of an attempt; return what to record of it."""
+        """Decide what follows the end of an attempt; return the outcome to record."""
         ...
 
     def on_outcome_written(self, *, written: bool) -> None:
-        """Release the answer: its outcome is on disk, or will never be."""
+        """Release the answer: its outcome is on disk, or could not be written."""
         ...
 
     def feed(self, event: Event) -> Commands:
-        """Carry out what follows an event; return it."""
+        """Feed an event to the machine, carry out its commands, and return them."""
         ...
 
     def on_delivered(self) -> None:
-        """Note that the whole answer was handed to a caller."""
+        """Mark the whole answer as delivered to a caller."""
         ...
 
     async def resumed(self) -> None:
-        """End it for the stream that resumes its own, if its caller has left."""
+        """End it in favour of the stream that resumes its own, if its caller has left."""
         ...
 
 
 TOOL_CHARS: Final = 256
-"""Longest tool name that is recorded; a caller may send anything."""
+"""Longest tool name that is recorded: callers can send names of any length."""
 
 
 class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
-    """Keyed digests by which a call that asks the same finds an earlier one; empty for none."""
+    """The keyed digests that duplicates share, by which the duplicate index finds them; empty for none."""
 
     same: bytes = b""
-    """Of session, principal, target, tool and input."""
+    """Digest of session, principal, target, tool and input."""
     anyone: bytes = b""
-    """Of the same without the principal."""
+    """Digest of the same without the principal."""
     key: bytes = b""
-    """Of principal, target, tool and idempotency key."""
+    """Digest of principal, target, tool and idempotency key."""
     keyed_input: bytes = b""
-    """Of these and the input."""
+    """Digest of these and the input."""
     told: bytes = b""
-    """Of an earlier call: the caller of this one was told that nobody knows what that did."""
+    """Link of an earlier call with an unknown outcome, which this call's caller was told of."""
     source: bytes = b""
-    """Id of an earlier call, whose answer is that of this one: its key stands for that call."""
+    """Id of the earlier call that this one was answered from; this call's key leads to it."""
     before: tuple[bytes, ...] = ()
-    """`same` in the sessions that this one replaces, the latest first."""
+    """`same` for each session that this one has replaced, the latest first."""
 
     @property
     def claims(self) -> tuple[bytes, ...]:
-        """Those for which only one process at a time may have a call under way."""
+        """The links for which only one process at a time may have a running call."""
         return tuple(filter(None, (self.key, self.same)))
 
     @property
     def stored(self) -> tuple[bytes, ...]:
-        """All that an intent carries."""
+        """All links that are written with the intent."""
         source = _SOURCE + self.source if self.source else b""
         links = (self.same, self.anyone, self.key, self.keyed_input, self.told, source)
         return tuple(filter(None, links))
@@ -88,7 +88,7 @@ _SOURCE: Final = b"answered by\0"
 
 
 def source_of(stored: Sequence[bytes]) -> bytes:
-    """Return the id of the call whose answer is that of the call with these links; empty for none."""
+    """Return the id of the call that the call with these links was answered from; empty for none."""
     return next((link.removeprefix(_SOURCE) for link in stored if link.startswith(_SOURCE)), b"")
 
 
@@ -96,7 +96,7 @@ NO_LINKS: Final = DuplicateLinks()
 
 
 class GuessedCaller(Struct, frozen=True, gc=False):
-    """The caller of a call in an implicit session, as far as it is known."""
+    """What identifies the caller of a call in an implicit session, as far as it is known."""
 
     pair: str
     """Credential and client name; empty where it has neither."""
@@ -111,7 +111,7 @@ _PINNED: Final = Provenance.PINNED
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """A call as it was asked for. `arguments` is JSON as it came, cut if `complete` is false."""
+    """A call as requested. `arguments` is the JSON as received, truncated if not `complete`."""
 
     session: SessionRef
     turn_label: str
@@ -126,9 +126,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     arguments: bytes
     complete: bool
     shown: bytes = b""
-    """`arguments` as they are recorded, where values of the upstream's URL are left out; else empty."""
+    """`arguments` as recorded, if values from the upstream's URL are left out of them; else empty."""
     says_all: bool = True
-    """Whether `arguments`, where complete, stands for the whole input: else it has no hash."""
+    """Whether `arguments`, if complete, is the whole input; if not, the input has no hash."""
     size: int
     flags: tuple[Flag, ...]
     trace: str
@@ -136,55 +136,56 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     policy: Policy = Policy()
     """The decisions of the rules for this call."""
     number: int = 1
-    """Of the attempt; the first one is 1."""
+    """Number of the attempt, from 1."""
     past: EarlierAttempts | None = None
-    """The sum of the attempts before this one, where they were made in another exchange."""
+    """The combined result of earlier attempts, if they were made in another exchange."""
     standing: PinStatus = UNVERIFIED
-    """How the tool's definition stands against turnlog.lock."""
+    """The tool's definition compared with turnlog.lock."""
     is_named: bool = False
-    """Whether a rule or a trusted annotation says that it changes something."""
+    """Whether a rule or a trusted annotation names it as a write."""
     key: str = ""
-    """The idempotency key that its caller gave."""
+    """The idempotency key from its caller."""
     key_sent: str = ""
-    """The idempotency key that goes to its server, which honours it; empty for none."""
+    """The idempotency key sent to its server, if the server honours keys; empty for none."""
     principal: str = ""
-    """Keyed digest of what authenticates its caller."""
+    """Keyed digest of its caller's credentials."""
     target: str = ""
-    """Keyed digest of what it is for: calls of other targets are never the same."""
+    """Keyed digest of its target; calls of different targets are never duplicates."""
     guess: GuessedCaller | None = None
-    """Its caller, where the session is implicit and comes over HTTP."""
+    """Its caller, if the session is implicit and over HTTP."""
     canonical: tuple[str, bytes] | None = None
-    """The result of `canonical` for `arguments`, where it is known already."""
+    """The result of `canonical(arguments)`, if already computed."""
     links: DuplicateLinks = NO_LINKS
     seen: int | None = None
-    """Position of the log's newest commit when earlier calls were looked for: its intent is not written
-    where another process has begun one with a link that it claims since. `None` where it claims none."""
+    """Position of the log's newest commit at the lookup of duplicates; `None` if it claims no link.
+
+    The store refuses its intent if another process has since begun a call with a link that it claims."""
     why: str = ""
-    """Why the caller makes the call, as it says itself."""
+    """The reason that the caller gives for the call."""
     client: str = ""
-    """The caller's name for itself, without secrets."""
+    """The client's own name, with secrets removed."""
     effect_link: bytes = b""
-    """Keyed digest of the effect that it has, as a rule names it; empty where none does."""
+    """Keyed digest of the effect that a rule names for it; empty for none."""
 
     @property
     def is_mcp(self) -> bool:
-        """Whether this is a request of MCP, and not of a plain HTTP tool."""
+        """Whether this is an MCP request, and not one of a plain HTTP tool."""
         return self.method in MCP_METHODS
 
     @property
     def is_call(self) -> bool:
-        """Whether this is the call of a tool, and not a read that is only recorded."""
+        """Whether this is a tool call, and not a lookup, which is only recorded."""
         return self.method not in LOOKUPS
 
     @property
     def may_be_guarded(self) -> bool:
-        """Whether an earlier call may stand for this one (semantics, section 5)."""
+        """Whether an earlier call may be joined or replayed for this one (semantics, section 5)."""
         return self.is_named or bool(self.key)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a rule keeps it from being sent: access is denied, or a pinned definition is
-        demanded and this tool has none, or another one."""
+        """Whether a rule forbids it: access is denied, or a pinned definition is required and this tool's
+        definition is not pinned or differs."""
         policy = self.policy
         if policy.access is _DENY:
             return True
@@ -192,7 +193,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _EVENT_IDS: Final = 256
-"""Most ids of events that are remembered: an agent has read all but the latest."""
+"""Bound of the event ids that are kept: a client resumes from one of the latest."""
 BLANK: Final = Ask(
     session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
     turn_label="",
@@ -211,48 +212,48 @@ BLANK: Final = Ask(
     trace="",
     protocol="",
 )
-"""A call of which nothing is known: others are made of it by what they say."""
+"""The template of all calls, with nothing known."""
 
 
 class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
-    """An answer as far as it is known. `content` is the result as it came, cut if not `complete`."""
+    """The facts of an answer. `content` is the result as received, truncated if not `complete`."""
 
     http_status: int = 0
     code: int | None = None
     content: bytes = b""
     complete: bool = True
     digest: bytes = b""
-    """sha256 of the whole content; empty where `content` and `rest` are all of it."""
+    """sha256 of the whole content; empty if `content` and `rest` are all of it."""
     rest: bytes = b""
-    """The part that was cut off from `content`, as far as it is still here."""
+    """The part truncated from `content`, as far as it is still in memory."""
     media_type: str = ""
     is_mcp: bool = False
     is_result: bool = False
-    """Whether `content` is what the tool gave, and not an error or some other answer."""
+    """Whether `content` is the tool's result, and not an error or another answer."""
     size: int = 0
     flags: tuple[Flag, ...] = ()
     links: tuple[bytes, ...] = ()
     ttl: int | None = None
-    """ns that a task lives; `None` where nothing was said, -1 for ever."""
+    """Lifetime of the task in ns; `None` if not stated, -1 for unlimited."""
     detail: str = ""
     retry_after: float | None = None
-    """s that the server asked to wait."""
+    """Seconds from the server's `Retry-After`."""
     said: str = ""
-    """The text that the caller gets from turnlog in place of an answer."""
+    """The text of turnlog's own answer to the caller, in place of the server's."""
 
 
 def following(before: "Attempt") -> Ask:
-    """Return what another attempt of the same call asks."""
+    """Return the call for its next attempt."""
     ask = before.ask
     flags = ask.flags if Flag.RETRIED in ask.flags else (*ask.flags, Flag.RETRIED)
-    # Another process may have begun the same call in between, as this one had not been executed.
+    # Between two attempts another process may begin a duplicate, if the failed one was not executed.
     placed = before.intent.placed if before.intent is not None else None
     seen = placed.position if placed is not None and ask.seen is not None else None
     return structs.replace(ask, number=ask.number + 1, flags=flags, seen=seen)
 
 
 class Attempt(Struct, eq=False):
-    """One attempt under way. `intent` is `None` where the store could not take it."""
+    """One attempt of a call. `intent` is `None` if the store could not take it."""
 
     ask: Ask
     facts: Facts
@@ -260,52 +261,52 @@ class Attempt(Struct, eq=False):
     started: int
     """Monotonic clock, ns."""
     waits: bool
-    """Whether the disk is waited for: the intent before the first byte leaves, the outcome
-    before the answer's last piece is released."""
+    """Whether the intent must be on disk before the first byte leaves, and the outcome before the
+    answer's last piece is released."""
     is_due: bool = False
-    """Whether the intent has to be on disk before it leaves: also where it claims links."""
+    """Whether the intent must be on disk before it is sent: if `waits`, or if it claims links."""
     intent: Ticket | None = None
     n: int = 0
-    """Number of the outcome to come."""
+    """Number of the next outcome, from 0."""
     ended: bool = False
     marks: set[Flag] = set()
-    """Flags of what happened on the way."""
+    """Flags set while it ran."""
     cancelled: bool = False
-    """Whether the caller took the call back."""
+    """Whether the caller cancelled the call."""
     caller_id: bytes = b""
     """JSON-RPC id as the caller wrote it."""
     scope: tuple[str, str] = ("", "")
-    """Within what its caller's ids are unique: `Request.scope`."""
+    """The scope in which its caller's ids are unique: `Request.scope`."""
     kin: str = ""
     """Common to all requests of its client: `Request.kin`."""
     wire_id: bytes = b""
-    """Under which the server knows it; empty for the caller's own."""
+    """JSON-RPC id sent to the server; empty if that is the caller's own."""
     patience: Deadlines | None = None
     """Its time limits."""
     past: EarlierAttempts | None = None
-    """The sum of the attempts before it; `None` where there was none."""
+    """The combined result of the attempts before it; `None` if there were none."""
     driver: Driver | None = None
     """The driver of its call; `None` for requests that are only recorded, and for several in one request."""
     message: bytes = b""
-    """The response to it as it came, where it may be given to who asks the same again."""
+    """The response as received, if it may be replayed to a duplicate."""
     amends: bool = False
-    """Whether its answer looks like success and is an error: turnlog says so in it."""
+    """Whether its answer looks like success but counts as an error, so that turnlog amends it."""
     ending: Ending | None = None
     flags: tuple[Flag, ...] = ()
-    """Of the outcome."""
+    """Flags of the outcome."""
     retry_after: float | None = None
-    """s that the server asked to wait."""
+    """Seconds from the server's `Retry-After`."""
     outcome: Ticket | None = None
     watch: Callable[[Ending], None] | None = None
-    """Called once with how it ended, where its server has a circuit breaker."""
+    """Called once with its ending, if its server has a circuit breaker."""
     yields: bool = False
-    """Whether the server's answer to an attempt before takes the place of one of turnlog's."""
+    """Whether the server's answer to an earlier attempt replaces turnlog's own answer to this one."""
     reason: str = ""
-    """Why no other attempt follows one that failed, where a rule could have wanted it."""
+    """Why no retry follows, if it failed and a rule retries such failures."""
     event_ids: deque[str] | None = None
-    """Of the latest events of its stream, behind which another one may go on."""
+    """Ids of the latest events of its stream, from which a client may resume it."""
     preview: str = ""
-    """A short form of its input, where the log tells that."""
+    """A short form of its input, if the log shows content."""
 
     @property
     def is_guarded(self) -> bool:
@@ -314,34 +315,34 @@ class Attempt(Struct, eq=False):
 
     @property
     def is_answered(self) -> bool:
-        """Whether its caller has got an answer already, and another outcome is to come."""
+        """Whether its caller already has an answer, and another outcome may follow."""
         return self.n > 0
 
     @property
     def overall(self) -> Ending | None:
-        """How its call ended, if this attempt's answer is the caller's; `None` before it has ended."""
+        """The ending of its call if this attempt's answer goes to the caller; `None` before it has ended."""
         ending, past = self.ending, self.past
         return ending if ending is None or past is None else ending_of_call(ending, past)
 
     @property
     def so_far(self) -> EarlierAttempts:
-        """The sum of the attempts of its call up to this one, which has ended."""
+        """The combined result of the call's attempts up to this one, which must have ended."""
         assert self.ending is not None
         return with_attempt(self.past, self.ending)
 
     @property
     def caller_key(self) -> str:
-        """The caller's id, as ids are compared."""
+        """The caller's id in the form in which ids are compared."""
         return id_key(self.caller_id)
 
     def is_of(self, scope: tuple[str, str], kin: str, id_key: str) -> bool:
-        """Return whether it is for the request that this client has given the id with this key."""
+        """Return whether it belongs to this client's request with this id."""
         is_client = self.scope == scope or (kin != "" and self.kin == kin)
         return is_client and self.caller_key == id_key
 
     @property
     def cancellation(self) -> bytes:
-        """The message that takes it back (handshake revisions)."""
+        """The notification that cancels it (handshake revisions)."""
         return mcp.cancellation(self.wire_id or self.caller_id)
 
     def numbered(self, event_id: str) -> None:
@@ -351,23 +352,23 @@ class Attempt(Struct, eq=False):
         self.event_ids.append(event_id)
 
     def tell(self, ending: Ending) -> None:
-        """Stop its timers, and report how it ended to the circuit breaker."""
+        """Stop its timers, and report its ending to the circuit breaker."""
         if self.patience is not None and self.patience.runs:
             self.patience.close()
         if self.watch is not None:
             self.watch(ending)
 
     def shrink(self) -> None:
-        """Drop the input, which is in the store, unless a rule will look at it."""
+        """Release the input, which is in the store, unless a rule still needs it."""
         ask = self.ask
         arguments, shown = (ask.arguments, ask.shown) if ask.policy.uses_arguments else (b"", b"")
         self.ask = structs.replace(ask, arguments=arguments, shown=shown, canonical=None)
         self.intent = _settled(self.intent)
 
     def retire(self) -> None:
-        """Drop all that mattered only while it was in flight: what guards its call may be kept for long.
+        """Release what is needed only in flight: a guarded call may stay in memory for long.
 
-        Another answer may still come."""
+        It can still take another answer."""
         self.shrink()
         self.message, self.event_ids = b"", None
         if self.ended:
@@ -394,7 +395,7 @@ class StoredTicket:
 
     @property
     def more(self) -> None:
-        """Nothing was appended with it."""
+        """None: no draft was appended with it."""
         return
 
     async def done(self) -> Commit:

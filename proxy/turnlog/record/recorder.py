@@ -1,7 +1,7 @@
 """Writes calls to the store and to the log: one intent and one outcome for each attempt.
 
-`end` waits for nothing, so that a handler that is being cancelled can still record. To wait for the
-disk, await the ticket that `begin` and `end` leave behind.
+`end` never awaits, so that a handler that is being cancelled can still record. To wait for the
+disk, await the tickets that `begin` and `end` leave in the attempt.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 
 
 class PreparingTicket:
-    """The ticket of an outcome whose content is still being read, in another thread."""
+    """The ticket of an outcome that is still being prepared in another thread."""
 
     def __init__(self, task: "asyncio.Task[Ticket | None]") -> None:
         self._task = task
@@ -72,7 +72,7 @@ class PreparingTicket:
 
     @property
     def more(self) -> None:
-        """Nothing is appended with it."""
+        """None: no draft is appended with it."""
         return
 
     async def done(self) -> Commit:
@@ -108,7 +108,7 @@ class Recorder:
         self._tells_content = log.tells_content
         self._when_full = when_full
         self._full = False
-        """Whether `store.full` was said and is still true."""
+        """Whether `store.full` was logged and the store is still full."""
         self._loops = LoopDetector()
         self._unread = Unread()
 
@@ -117,7 +117,7 @@ class Recorder:
         return self._ids.new(self._clock.wall())
 
     def new_request_id(self) -> bytes:
-        """Return the JSON-RPC id of another attempt, as JSON: nobody else can know it."""
+        """Return a new JSON-RPC id for a retry, as JSON; it cannot be guessed."""
         return b'"turnlog-%b"' % ids.to_text(self.new_call()).encode()
 
     async def begin(self, ask: Ask) -> Attempt:
@@ -132,7 +132,7 @@ class Recorder:
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
         try:
-            # A session's id is the store's to give, and the answer names it.
+            # The store assigns a session's id, and the answer's head names it.
             is_new = ask.session.id is None
             on_written = partial(self._opened, ask.session) if is_new else None
             wait = attempt.is_due or is_new
@@ -147,7 +147,7 @@ class Recorder:
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
-        """Wait until the intent is durable, where it has to be. Raises `StoreError`, also `Conflict`."""
+        """Wait until the intent is durable, if it has to be. Raises `StoreError`, also `Conflict`."""
         if attempt.is_due and attempt.intent is not None:
             try:
                 await attempt.intent.done()
@@ -164,10 +164,10 @@ class Recorder:
         *,
         waited: float = 0.0,
     ) -> Attempt:
-        """Queue intent and outcome of a call that is not sent; `source` is what it is answered from,
-        and `waited` how long, in s, its caller has waited for that.
+        """Queue intent and outcome of a call that is not sent.
 
-        Raises nothing: a store that cannot take it is logged, and the caller gets its answer.
+        `source` is the commit that it is answered from, `waited` the seconds that it waited for that.
+        Never raises: an error of the store is logged, and the caller gets its answer.
         """
         asked = structs.replace(ask, effect_link=b"")
         draft = self._drafter.intent(asked, waited=round(waited * 1e9))
@@ -202,10 +202,10 @@ class Recorder:
         follows: Ticket | None,
         links: tuple[bytes, ...] = (),
     ) -> None:
-        """Queue a note on a commit of a call, `follows`, found by `links`; nobody waits for it."""
-        # That a caller has left is written at once: its duplicate may come to another process next. That
-        # it had the answer is written when all that it sent before has been read: its cancel may be
-        # among it, and if this process is stopped in between, others would take the answer as delivered.
+        """Queue a note on a commit of a call, `follows`, found by `links`; it is not awaited."""
+        # `abandoned` is written at once, because a duplicate may reach another process next. `delivered`
+        # is written only when all input received before has been read: it may hold the cancel, and if
+        # this process ended in between, others would count the answer as delivered.
         if kind is _DELIVERED:
             note = partial(self._note, kind, session, on, follows, links)
             self._unread.after(on.call, note)
@@ -215,7 +215,7 @@ class Recorder:
         self._note(kind, session, on, follows, links)
 
     def flush(self) -> None:
-        """Write the notes that wait for unread data: nothing more is read."""
+        """Write the notes that wait for unread input: no more will be read."""
         self._unread.flush()
 
     def _note(
@@ -242,7 +242,7 @@ class Recorder:
             self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
 
     def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Ticket | None:
-        """Queue the outcome of an attempt, once; return what must be waited for, if anything."""
+        """Queue the outcome of an attempt, once; return the ticket to wait for, if any."""
         if attempt.ended:
             return None
         attempt.ended = True
@@ -258,7 +258,7 @@ class Recorder:
             if recorded.is_late:
                 attempt.marks.add(Flag.LATE)
             if reply.said and not recorded.is_told:
-                reply = structs.replace(reply, said="")  # another answer is told
+                reply = structs.replace(reply, said="")  # the caller gets another answer
         is_marked = attempt.marks or reply.flags
         attempt.flags = _flags(attempt, reply) if is_marked else attempt.ask.flags
         if len(reply.content) > OFF_LOOP:
@@ -271,12 +271,12 @@ class Recorder:
         return ticket if attempt.waits else None
 
     def _notice_loop(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
-        """Mark a failure by which the same call has failed the same way once too often."""
+        """Mark a failure with `loop` if the same call has failed the same way too often."""
         ask = attempt.ask
         if Flag.REDIRECTED in reply.flags:
-            return  # whoever follows it goes on with the same call
+            return  # following the redirect continues the same call
         if not (ask.arguments and ask.complete and ask.says_all):
-            return  # what is not known whole may not be the same
+            return  # without the whole input two calls cannot be compared
         large = len(ask.arguments) > OFF_LOOP
         asked = ask.arguments if large else (ask.canonical or canonical(ask.arguments))[1]
         which = (ask.session, ask.turn_label, ask.server, ask.tool, ask.method)
@@ -290,7 +290,7 @@ class Recorder:
     async def _end_off_loop(
         self, attempt: Attempt, ending: Ending, reply: AnswerFacts
     ) -> Ticket | None:
-        """Read large content in a thread, so that other calls go on meanwhile."""
+        """Prepare an outcome with large content in a thread, so that other calls go on meanwhile."""
         draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
         return self._submit_outcome(attempt, draft)
 
@@ -307,7 +307,7 @@ class Recorder:
         return ticket
 
     def _on_written(self, attempt: Attempt, outcome: Draft, written: bool) -> None:
-        """Log the end of an attempt, and release its answer where that has waited for the disk."""
+        """Log the end of an attempt, and release its answer if that waited for the disk."""
         if attempt.waits and attempt.driver is not None:
             attempt.driver.on_outcome_written(written=written)
         event = _ended(attempt, outcome.facts, outcome.body if self._tells_content else None)
@@ -316,7 +316,7 @@ class Recorder:
         self._log.emit(event)
 
     def _opened(self, ref: SessionRef, written: bool) -> None:
-        """Log that a session has got its id from the store, once, however many calls it began with."""
+        """Log a new session once, even if it began with several calls at once."""
         if not written or ref.is_logged:
             return
         ref.is_logged = True
@@ -347,7 +347,7 @@ class Recorder:
         )
 
     def abandoned(self, attempt: Attempt, reason: StopReason) -> None:
-        """Log that the attempt which was to follow is not made."""
+        """Log that an expected retry is not made."""
         ask = attempt.ask
         self._log.emit(
             RetryAbandoned(
@@ -361,7 +361,7 @@ class Recorder:
         )
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Wait until outcomes are durable. A store that fails is logged, the answer goes on."""
+        """Wait until outcomes are durable; errors of the store are logged only."""
         for ticket in tickets:
             try:
                 await ticket.done()
@@ -369,7 +369,7 @@ class Recorder:
                 self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 
     def on_bug(self, ask: Ask, stage: str, happened: str) -> None:
-        """Log that something happened to a call that cannot happen at its stage."""
+        """Log an event that is not legal at the stage of the call."""
         self._log.emit(
             CallBug(
                 session=ids.to_text(ask.session.id or b""),
@@ -382,7 +382,7 @@ class Recorder:
         )
 
     def faulted(self, error: Exception) -> None:
-        """Log an unexpected exception: its type and place, never its text."""
+        """Log an unexpected exception: its type and place, never its text, which may hold content."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         self._log.emit(
             ProxyFaulted(
@@ -391,11 +391,11 @@ class Recorder:
         )
 
     def reopen(self, attempt: Attempt) -> None:
-        """Allow another outcome: that of a task that has ended."""
+        """Allow another outcome for an attempt that has one, such as that of a task."""
         attempt.n, attempt.ended = attempt.n + 1, False
 
     def taken_up(self, ask: Ask, intent: Ticket, *, n: int) -> Attempt:
-        """Return an attempt of an earlier process, whose last outcome so far has number `n`."""
+        """Return an attempt that an earlier process made, whose last outcome has number `n`."""
         facts = self._drafter.facts(ask, ask.flags)
         waits = self.waits(ask)
         attempt = Attempt(ask, facts, facts.clock, waits, past=ask.past)
@@ -403,11 +403,11 @@ class Recorder:
         return attempt
 
     def waits(self, ask: Ask) -> bool:
-        """Return whether the disk is waited for: before a call leaves, and before its answer does."""
+        """Return whether intent and outcome of a call must be on disk before the call, and its answer, leave."""
         return ask.effect not in self._unwaited
 
     def _unrecorded(self, ask: Ask, error: StoreError) -> None:
-        """Log that a request cannot be recorded; raise `error` where it has to be refused: calls only."""
+        """Log that a request cannot be recorded; raise `error` if that refuses it (tool calls only)."""
         if isinstance(error, Conflict):
             raise error
         if not isinstance(error, StoreFull):
@@ -431,7 +431,7 @@ class Recorder:
 
 
 def _started(ask: Ask) -> CallStarted:
-    """Return what is logged once an attempt has its intent."""
+    """Return the log event for an attempt that begins."""
     return CallStarted(
         session=ids.to_text(ask.session.id or b""),
         call=ids.to_text(ask.call),
@@ -450,11 +450,11 @@ def _started(ask: Ask) -> CallStarted:
 
 
 def _ended(attempt: Attempt, facts: Facts, content: CommitBody | None) -> CallEnded:
-    """Return what is logged once an attempt has its outcome: `facts`, and `content` where it is told."""
+    """Return the log event for an attempt that ended, with `content` if the log shows content."""
     ask, is_mcp = attempt.ask, attempt.ask.method in MCP_METHODS
     flags = facts.flags
     if attempt.facts.flags:
-        # As the call's row has them: what was said of its input counts as well.
+        # As in the call's row: flags of the intent count too.
         flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
     event = CallEnded(
         session=ids.to_text(ask.session.id or b""),
@@ -473,7 +473,7 @@ def _ended(attempt: Attempt, facts: Facts, content: CommitBody | None) -> CallEn
         bytes_out=facts.bytes_out,
         flags=flags,
     )
-    # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.
+    # Rare fields are set below: with more than 15 keywords Python builds a dict for each call.
     if content is not None:
         said = content.summary
         event = structs.replace(event, input_summary=attempt.preview, output_summary=said)
@@ -509,7 +509,7 @@ def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
 
 
 def _unwaited(durability: Durability) -> frozenset[Effect]:
-    """Return the effects whose calls do not wait for the disk."""
+    """Return the effects whose calls need not wait for the disk."""
     match durability:
         case Durability.STRICT:
             return frozenset()
