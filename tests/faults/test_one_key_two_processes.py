@@ -6,6 +6,7 @@ the lock that writers of the log take.
 
 import json
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +17,22 @@ from kit.beside import proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.holding import nobody_writes
 from kit.proxy import Proxy, data_of, findings
+from kit.stalls import stopped
 from kit.upstreams import Peer, RawUpstream, ok, text_result
 from kit.wraps import Wrap, initialize, outcome, text_answer, wrapping
+from turnlog.transport.routes import HEALTH
 
 RULES = """
 rules:
   - {match: {tool: "write*"}, effect: write}
   - {match: {tool: "pay*"}, effect: irreversible}
   - {match: {tool: "*_briefly"}, timeout: {queue: 200ms}}
+"""
+WAITED = 1.0
+"""s that a call waits for an earlier one, by the rules of a proxy that is impatient."""
+IMPATIENT = f"""
+rules:
+  - {{match: {{tool: pay}}, effect: irreversible, timeout: {{response: {WAITED}}}}}
 """
 PATH = "/s/one/mcp"
 KEY = ("Idempotency-Key", '"k"')
@@ -71,8 +80,79 @@ def begun(count: int, *proxies: Proxy) -> None:
         wait_until(lambda p=one: len(p.events("call.started")) == count, "calls have begun")
 
 
+def has_read(one: Proxy) -> None:
+    """Wait until a proxy has read what it was asked before."""
+    with Client(one.url) as client:
+        for _ in range(2):
+            assert client.request("GET", HEALTH).status == 200
+
+
 def text(answer: Response) -> str:
     return str(answer.json()["result"]["content"][0]["text"])
+
+
+@pytest.mark.promise("TWICE-18")
+def test_a_call_that_waited_too_long_does_not_take_the_key_from_a_later_one(
+    tmp_path: Path,
+) -> None:
+    counting = Counting(refuses=1)
+    (tmp_path / "impatient.yaml").write_text(IMPATIENT)
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream, rules=["impatient.yaml"]) as other,
+        Client(one.url) as client,
+        Client(other.url) as waiting,
+    ):
+        ask(client, 1)
+        wait_until(lambda: counting.asked == 1, "the call is at the server")
+        ask(waiting, 2)
+        has_read(other)
+        with stopped(other.process.pid):
+            since = time.monotonic()
+            counting.go.set()
+            assert client.response("POST").status == 429
+            ask(client, 3)
+            assert text(client.response("POST")) == "done 2"
+            wait_until(lambda: time.monotonic() - since > 2 * WAITED, "the limit has passed")
+        said = outcome(waiting.response("POST").json())
+        ask(client, 4)
+        ask(waiting, 5)
+        answers = [text(each.response("POST")) for each in (client, waiting)]
+    assert said["kind"] == "response_timeout"
+    assert (answers, counting.asked) == (["done 2"] * 2, 2)
+
+
+@pytest.mark.promise("TWICE-18")
+def test_a_call_that_is_being_recorded_is_joined_though_its_key_stood_for_one_that_failed(
+    tmp_path: Path,
+) -> None:
+    counting = Counting(refuses=1)
+    soon = {"join_after": "1ms"}
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream, never_twice=soon) as one,
+        Client(one.url) as first,
+        Client(one.url) as second,
+    ):
+        first.ask("POST", PATH, call("pay", {"a": 1}, request_id=1), headers=MCP_HEADERS)
+        wait_until(lambda: counting.asked == 1, "the call is at the server")
+        joins = Client(one.url)
+        ask(joins, 2)
+        has_read(one)
+        joins.reset()
+        wait_until(lambda: len(session_rows(one.data, "one")) == 2, "it has left the call")
+        counting.go.set()
+        assert first.response("POST").status == 429
+        counting.go.clear()
+        with nobody_writes(one.data):
+            ask(first, 3)
+            begun(2, one)
+            ask(second, 4)
+            has_read(one)
+        counting.go.set()
+        answers = [text(each.response("POST")) for each in (first, second)]
+    assert (answers, counting.asked) == (["done 2"] * 2, 2)
 
 
 @pytest.mark.promise("TWICE-21")

@@ -266,7 +266,8 @@ class DuplicateIndex:
         here = self._known.get(link)
         if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
             return None  # it is the same principal's
-        if stored and stored.by_source:
+        by_source = stored is not None and stored.by_source and here is None
+        if stored and by_source:
             here = self._called(stored.call)
         if here is None or (stored and stored.commits and _is_later(stored, here)):
             return stored
@@ -274,7 +275,7 @@ class DuplicateIndex:
         if mine is not None and mine.outcome and Flag.RESOLVED in mine.outcome.facts.flags:
             return mine  # an operator has resolved it; in memory its outcome is still unknown
         same_input = not keyed or here.ask.links.keyed_input == links.keyed_input
-        if stored and stored.by_source:
+        if stored and by_source:
             same_input = stored.earlier.same_input
         earlier = structs.replace(
             here.seen(),
@@ -285,6 +286,17 @@ class DuplicateIndex:
         )
         commits = mine.commits if mine is not None else ()
         return DuplicateMatch(earlier=earlier, call=here.ask.call, running=here, commits=commits)
+
+    def is_taken(self, key: bytes) -> bool:
+        """Return whether a call can be found by the link of a key."""
+        if key in self._known:
+            return True
+        try:
+            with self._store.view() as view:
+                return view.linked(key) is not None
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return False
 
     def _called(self, call: bytes) -> CallDriver | None:
         """Return the running or remembered call with this id."""

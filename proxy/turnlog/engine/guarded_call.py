@@ -244,10 +244,15 @@ class GuardedCall(CallDriver):
         links = self.ask.links
         if action is DuplicateAction.UNKNOWN:
             return DuplicateLinks(told=self._index.told(found.call))
-        if not links.key or action in _WITHOUT_KEY:
+        if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, found):
             return NO_LINKS
         # From now on its key leads to the call that answered it.
         return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=found.call)
+
+    def _is_taken(self, key: bytes, found: DuplicateMatch) -> bool:
+        """Return whether a call is found by a key already, that it must not be taken from."""
+        # While this one waited for a call that failed, another may have been made under the key.
+        return found.earlier.keyed or (not found.is_guessed and self._index.is_taken(key))
 
     def do_credit_earlier(self, command: ev.CreditEarlier) -> None:
         """Record on the earlier call whether its answer was delivered, if there was an answer."""
