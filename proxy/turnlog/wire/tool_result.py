@@ -372,10 +372,11 @@ def is_spoken(result: _Value) -> bool:
         return False
     content: _Value = result.get("content")
     texts: list[str] = []
-    for block in content if isinstance(content, list) else ():
-        text = (
-            block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
-        )
+    blocks: list[_Value] = content if isinstance(content, list) else []
+    for block in blocks:
+        if not isinstance(block, dict) or block.get("type") != "text":
+            return False
+        text: _Value = block.get("text")
         if not isinstance(text, str):
             return False
         texts.append(text)
