@@ -1,4 +1,4 @@
-"""One request of an agent, from its head to the end of its answer."""
+"""The handler of agents' requests, from the head to the end of the answer."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -63,12 +63,12 @@ class Handler:
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
         self._quiet: asyncio.Event | None = None
-        """Set when no request is under way, where somebody waits for that."""
+        """Set when no request is in flight, if a task waits for that."""
 
     async def __call__(self, down: Downstream) -> bool:
-        """Answer one request; tell whether its connection may carry another.
+        """Answer one request; return whether its connection may carry another.
 
-        Cancelled when that is lost.
+        Cancelled when the connection is lost.
         """
         self.in_flight += 1
         try:
@@ -86,18 +86,17 @@ class Handler:
         return down.done()
 
     def stop_listening(self) -> None:
-        """End the streams on which nobody waits for an answer to anything."""
+        """End all listening streams: they answer no request."""
         for task in self._listening:
             task.cancel()
 
     @property
     def awaited(self) -> int:
-        """How many requests are under way for whose answer somebody waits."""
+        """Number of requests in flight, without listening streams."""
         return self.in_flight - len(self._listening)
 
     async def idle(self, grace: float) -> None:
-        """Wait until no request is under way, nor a call that outlives its own, for at most `grace`
-        seconds."""
+        """Wait until no request is in flight and no detached call runs, for at most `grace` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 if self.in_flight:
@@ -106,10 +105,10 @@ class Handler:
                 await self._context.duplicate_index.idle()
 
     async def _handle(self, down: Downstream, request: Request) -> None:
-        """Record, forward, relay; whatever ends this early is recorded too."""
+        """Record, forward and relay a request; an early end is recorded too."""
         context, route = self._context, request.route
         content: Content
-        if isinstance(down.content, bytes):  # mostly all of it came with the head
+        if isinstance(down.content, bytes):  # the usual case: the whole body came with the head
             content = down.content
             exchange = exchange_of(context, request, content)
         else:
@@ -130,16 +129,14 @@ class Handler:
             else:
                 await self._guard(driver, down, route, exchange, content)
         finally:
-            # What never got under way is over.
+            # A guarded call that was never carried is over.
             driver = exchange.driver
             if driver is not None and driver.is_guarded and not (driver.carrier or driver.is_over):
                 context.duplicate_index.over(driver)
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
-        """Return what a request says before its body; `None` where turnlog answers it itself.
-
-        It is mostly the same as the one before it on its connection.
-        """
+        """Return a request as its head describes it; `None` if turnlog answers it itself."""
+        # Most requests have the same head as the one before on their connection.
         before: Request | None = agent.memory
         channels = self._context.legacy_streams
         if before is not None and before.asked == asked and not channels.by_endpoint:
@@ -157,7 +154,7 @@ class Handler:
         return request
 
     def _request(self, asked: RequestStart, agent: AgentConnection, route: Route) -> Request:
-        """Return what a request says before its body."""
+        """Return a request as its head describes it."""
         context = self._context
         return Request(
             asked,
@@ -170,14 +167,14 @@ class Handler:
         )
 
     def _route_of(self, start: RequestStart) -> Route | None:
-        """Return where a request goes; `None` where turnlog answers it itself."""
+        """Return the route of a request; `None` if turnlog answers it itself."""
         if not self._admission.admits(start):
             return None
         target = origin_form(start.target)
         return None if is_own(target.partition("?")[0]) else self._routes.find(target)
 
     async def _answer_here(self, down: Downstream, agent: AgentConnection) -> None:
-        """Answer a request for turnlog itself, or refuse it."""
+        """Answer a request to turnlog's own pages, or refuse it."""
         if refusal := self._admission.refusal(down.asked):
             await self._refuse(down, refusal)
             return
@@ -196,7 +193,7 @@ class Handler:
             await self._refuse(down, Refused(RefusalReason.PATH, made, self._admission.shown(path)))
 
     def unread(self, status: int, detail: str) -> bytes:
-        """Return a whole answer to a request that could not be read, or not be handled."""
+        """Return the bytes of an error answer to a request that could not be read or handled."""
         if status >= 500:
             made = problem(500, "Internal Server Error", _FAULT, {})
         else:
@@ -235,7 +232,7 @@ class Handler:
             self._log_refusal(down, Refused(RefusalReason.STORE, made))
         else:
             made, tickets = exchange.failed(error)
-            # A disk that was waited for in vain is not waited for once more: nothing was sent.
+            # A timeout on the disk is not followed by another wait for it: nothing was sent.
             if error.kind is ErrorKind.UNVERIFIED_PROVENANCE:
                 await self._context.recorder.settle(tickets)
         await carrier.send(made)
@@ -248,19 +245,19 @@ class Handler:
         exchange: Exchange,
         content: Content,
     ) -> None:
-        """Carry a call out in a task of its own, which may outlive its caller; wait for it or for the caller's time."""
+        """Carry a call in a task of its own, which may outlive its caller; wait for its end or its caller's timeout."""
         agent = GuardedAgent(down, keeps=exchange.kept_as_sent)
         carrier = self._carrier(agent, route, exchange)
         guarded = self._guarded(driver, down, agent, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
-        # Cheaper than to wait for the first of two.
+        # A future is cheaper than `asyncio.wait` for the first of two.
         answered: asyncio.Future[Outlived | None] = self._loop.create_future()
         task.add_done_callback(partial(_free, answered))
         carrier.guard = Guard(task, agent, answered)
         driver.carrier = carrier
         try:
             outlived = await answered
-            if outlived is not None:  # its time is over, while the call runs on
+            if outlived is not None:  # a timeout, while the call runs on
                 made, tickets = outlived
                 await self._context.recorder.settle(tickets)
                 await agent.replace(made, told(exchange.attempt, whole=True))
@@ -276,7 +273,7 @@ class Handler:
         exchange: Exchange,
         content: Content,
     ) -> None:
-        """Carry a call out that may outlive its caller."""
+        """Carry a call that may outlive its caller; the body of its task."""
         try:
             await self._carried(down, carrier, exchange, content)
             await driver.made_certain()
@@ -291,7 +288,7 @@ class Handler:
     async def _carried(
         self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content
     ) -> None:
-        """Forward and relay, once the request may leave; whatever ends this early is recorded too."""
+        """Forward and relay, once the request may be sent; an early end is recorded too."""
         driver = exchange.driver
         if driver is not None and not driver.is_guarded:
             driver.carrier = carrier
@@ -310,7 +307,7 @@ class Handler:
         finally:
             if driver is not None and driver.slot is not None:
                 driver.slot.give_back()
-        # Nothing stays open; what has ended is left alone.
+        # Ends what is still open; attempts that have ended are not changed.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
         if driver is not None and not driver.is_guarded:
             driver.close()
@@ -333,10 +330,10 @@ class Handler:
         )
 
     async def _repeat(self, down: Downstream, exchange: Exchange, driver: CallDriver) -> None:
-        """Answer a call that is not sent, because of an earlier one."""
+        """Answer a call that is not sent because of an earlier one."""
         unsent = driver.unsent
         if unsent is None:
-            # Nobody answers what was cancelled (MCP, cancellation): the request ends.
+            # A cancelled request gets no answer (MCP, cancellation).
             raise Gone("the call was taken back")
         attempt, made = unsent.attempt, exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
@@ -344,12 +341,12 @@ class Handler:
         may_be_gone = down.has_ended
         await self._send(down, made, told(attempt, whole=True))
         if exchange.is_answered_here:
-            for wait in DOUBT if may_be_gone else ():  # where it is, this is cancelled
+            for wait in DOUBT if may_be_gone else ():  # cancelled if the caller is gone
                 await asyncio.sleep(wait)
             driver.on_delivered()
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
-        """Relay what comes on a stream on which nobody waits for anything."""
+        """Relay a listening stream, which `stop_listening` can end."""
         task = asyncio.current_task()
         assert task is not None
         self._listening.add(task)
@@ -372,6 +369,6 @@ class Handler:
 
 
 def _free(answered: "asyncio.Future[Outlived | None]", _: object) -> None:
-    """Free a caller whose call is over."""
+    """Resolve the caller's wait at the end of its call."""
     if not answered.done():
         answered.set_result(None)

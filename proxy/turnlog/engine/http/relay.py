@@ -65,17 +65,17 @@ _FORGED_DETAIL: Final = (
 
 
 class HeldAnswer(Struct, frozen=True):
-    """A whole answer that was held back. `lines` are those of its head, each with CRLF before it."""
+    """A whole withheld answer. `lines` are the lines of its head, each with CRLF before it."""
 
     way: AgentSide
     status: int
     reason: bytes
     lines: bytes
     body: bytes | None
-    """`None` where it never has one."""
+    """`None` for an answer that never has a body."""
 
     async def send(self) -> None:
-        """Send it after all."""
+        """Send the answer."""
         if self.body is None:
             await self.way.bodiless(self.status, self.reason, self.lines)
         else:
@@ -83,8 +83,7 @@ class HeldAnswer(Struct, frozen=True):
 
 
 class Withheld(Exception):
-    """The answer does not go to the agent now: another attempt is to be made, or there is a better
-    one."""
+    """Raised instead of sending an answer that is withheld: a retry follows, or another answer is better."""
 
     def __init__(self, held: HeldAnswer) -> None:
         super().__init__()
@@ -93,10 +92,10 @@ class Withheld(Exception):
 
 # One is made for each call, and a struct takes a third of the time of another class.
 class ResponseBuffer(Struct, eq=False):
-    """The way to the agent of one attempt's answer. Raises `Gone` where the agent left.
+    """The buffer between one attempt's answer and the agent. Raises `Gone` if the agent has left.
 
-    With a `gate` nothing leaves before it was asked, unless more than `HOLD` bytes lie here. With a
-    `respelling` the request's id in the answer becomes the caller's, which changes its length.
+    With a `gate` nothing is sent before the gate was asked, unless more than `HOLD` bytes are held. A
+    `respelling` replaces the attempt's id in the answer by the caller's, which changes the length.
     """
 
     _down: AgentSide
@@ -107,7 +106,7 @@ class ResponseBuffer(Struct, eq=False):
     _size: int = 0
     _is_withheld: bool = False
     left: bool = False
-    """Whether any of the answer has left, or is bound to."""
+    """Whether part of the answer was sent, or can no longer be withheld."""
 
     def judged(self) -> None:
         """Open the gate once the answer is judged; if it stays shut, sending raises `Withheld`."""
@@ -182,7 +181,7 @@ class ResponseBuffer(Struct, eq=False):
         await self._down.bodiless(status, reason, lines)
 
     async def cut(self) -> None:
-        """Send what is held, then end the connection so that nobody takes the answer for whole."""
+        """Send what is held, then abort the connection, so that the answer counts as truncated."""
         self.gate = None
         await self._flush()
         self._down.abort()
@@ -192,7 +191,7 @@ class ResponseBuffer(Struct, eq=False):
             return
         head, held = self._head, b"".join(self._held)
         if self._is_withheld:
-            # The response is in here: whatever the server would send behind it is not waited for.
+            # The response is complete here; anything the server may send behind it is not awaited.
             raise Withheld(HeldAnswer(self._down, *head[:3], held + self._tail()))
         self._head = None
         self._held.clear()
@@ -202,45 +201,45 @@ class ResponseBuffer(Struct, eq=False):
 
 # One is made for each call, and a struct takes a third of the time of another class.
 class Relay(Struct, eq=False):
-    """One answer on its way."""
+    """The relay of one answer to the agent."""
 
     _out: ResponseBuffer
     _answer: Answer
     _head: AnswerHead
-    """What the answer's fields say, and become on their way to the agent."""
+    """The meaning of the answer's fields, and the fields for the agent."""
     _head_of: Callable[[Raw], AnswerHead]
-    """The same of other fields."""
+    """Returns the same for other fields."""
     _exchange: Exchange
     _recorder: Recorder
     _keep: int
-    """Bounds what is read along of one message, in bytes."""
+    """How much of one message is kept for the observer, in bytes."""
     _trusted: bool
-    """Whether the server may say how a call ended in turnlog's name."""
+    """Whether the server may send outcomes in turnlog's name (`turnlog/outcome`)."""
     _lines: bytes
-    """Those of the head that leaves, unless the body is changed."""
+    """The lines of the head for the agent, unless the body is changed."""
     _length: int | None = None
-    """The body's, where that is known."""
+    """Length of the body, if known."""
     _decoder: ContentDecoder | None = None
-    """`None` where the body is not coded, or nobody knows how."""
+    """`None` if the body has no coding, or an unknown one."""
     _decodes: bool = False
-    """Whether what leaves is the decoded text, because something in it may be changed."""
+    """Whether the body is sent decoded, because it may have to be changed."""
     _keeps_coded: bool = False
-    """Whether the body leaves in the coding in which it came, and only a copy is decoded."""
+    """Whether the body is sent in its coding, and only a copy is decoded."""
     _partial: bytes = b""
-    """The start of an event, held until the whole of it is here."""
+    """The start of an event, held until it is complete."""
     _torn: bool = False
-    """Whether the start of an event has left without its end."""
+    """Whether the start of an event was sent without its end."""
     _begun: bool = False
-    """Whether an event has come: a byte order mark may stand before the first."""
+    """Whether an event has come: only the first may follow a byte order mark."""
     _mask: OutcomeMask | EitherMask | None = None
-    """What overwrites `turnlog/outcome` in a body that leaves in pieces."""
+    """Overwrites `turnlog/outcome` in a body that is sent in pieces."""
     _readings: OtherReadings | None = None
-    """What looks for it where a client may read the body in another way."""
+    """Searches for it in other ways in which a client may decode the body."""
     _is_forged: bool = False
-    """Whether a stream has come to an outcome that cannot be taken out."""
+    """Whether the stream holds a forged outcome that cannot be removed."""
 
     async def run(self) -> None:
-        """Relay head and body; a body that is awaited whole, and not too large, before any of it leaves.
+        """Relay head and body; some bodies of moderate size are sent only once they are whole.
 
         Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
@@ -285,27 +284,27 @@ class Relay(Struct, eq=False):
                 self._keep_coding()
 
     def _keep_coding(self) -> None:
-        """Relay the body as it came: it is not coded as its head says."""
+        """Relay the body unchanged: its coding is not the one in its head."""
         self._decodes, self._keeps_coded = False, True
         respells = self._out.respelling is not None
         self._lines = self._changed_lines() if respells else self._head.lines
 
     @property
     def _is_awaited_whole(self) -> bool:
-        """Whether none of a body of moderate length leaves before all of it is here."""
-        # What would break a digest in the head must be known before that leaves.
+        """Whether a body of moderate size is sent only once it is whole."""
+        # A change that would break a digest in the head must be known before the head is sent.
         seals = self._head.is_sealed and not self._trusted
         is_whole = self._head.is_json and (self._exchange.judges or seals)
         return is_whole or self._out.gate is not None or self._may_amend
 
     @property
     def _says_json(self) -> bool:
-        """Whether its media type says that the body holds JSON."""
+        """Whether the media type is JSON, or a stream of events with JSON."""
         return self._head.is_json or self._head.media == _EVENTS
 
     @property
     def _may_amend(self) -> bool:
-        """Whether a rule may turn the answer into an error that it does not look like."""
+        """Whether a rule may make the answer an error, so that it would have to be amended."""
         exchange = self._exchange
         return exchange.judges and exchange.amends and not self._head.is_sealed
 
@@ -318,7 +317,7 @@ class Relay(Struct, eq=False):
     async def _head_alone(self) -> None:
         body = MessageReader(0)
         await self._settle(self._exchange.whole, body, self._head.media, 0)
-        # To HEAD, and in a 304, Content-Length tells of the body that is not there.
+        # In answers to HEAD and in a 304, Content-Length is that of the body not sent (RFC 9110, 8.6).
         given = lines(
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
@@ -356,7 +355,7 @@ class Relay(Struct, eq=False):
         await self._chunks(raw, keep_one=self._head.is_json and self._exchange.waits)
 
     async def _read_whole(self, raw: bytes, *, goes_on: bool) -> None:
-        """Relay a body that is all here, and whatever its transfer still brings where that `goes_on`."""
+        """Relay a body that is complete, and the rest of its transfer if that `goes_on`."""
         codings = self._head.codings
         text = self._decoded(raw) if codings else raw
         clean, notes = self._clean(text)
@@ -379,8 +378,7 @@ class Relay(Struct, eq=False):
             await self._pass_on(raw)
 
     def _clean(self, text: bytes) -> tuple[bytes | None, tuple[Flag, ...]]:
-        """Return a whole text without outcomes in turnlog's name, `None` where it has none, and what to
-        note of it."""
+        """Return a whole text without forged outcomes, `None` if it has none, and the flags to record."""
         is_clear = not self._head.codings and text.startswith(_USUAL) and not has_hint(text)
         if is_clear or self._trusted or not (self._head.is_json or holds_json(text)):
             return None, ()
@@ -390,11 +388,11 @@ class Relay(Struct, eq=False):
         return None, _UNSEARCHED if self._is_unsearched(text) else ()
 
     def _is_beyond_cleaning(self, raw: bytes, text: bytes, clean: bytes | None) -> bool:
-        """Return whether an outcome stays in a whole body that is coded, or has a charset."""
+        """Return whether a forged outcome may remain in a whole body with a coding or charset."""
         return self._is_misread(raw, text) if clean is None else self._is_unread
 
     async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
-        """Send a whole answer, `raw`, that says `text`."""
+        """Send a whole answer: `raw`, or its decoded `text` if something is changed in it."""
         status, reason = self._answer.status, self._answer.reason
         attempt, amended = self._exchange.attempt, None
         said = told(attempt, whole=True)
@@ -410,14 +408,14 @@ class Relay(Struct, eq=False):
     # -- answers whose transfer does not end where they do --------------------------------------
 
     def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
-        """Return whether all that is waited for has come, though the transfer was cut or goes on."""
+        """Return whether the response is complete although its transfer was cut or goes on."""
         if self._out.gate is not None:
-            return False  # a rule holds it: nothing was handed to the agent, so its transfer counts
+            return False  # it is held for a retry: nothing was sent, so a cut counts as a failure
         goes_on = cut or not self._answer.at_end
         return not self._head.codings and goes_on and self._exchange.is_answered_by(body, cut=cut)
 
     async def _pass_on(self, held: bytes) -> None:
-        """Write what is held of an answer that is recorded, and the rest of its transfer as it comes."""
+        """Send what is held of a recorded answer, then the rest of its transfer as it comes."""
         try:
             is_heard = self._exchange.is_heard
             await self._out.write(held)
@@ -432,7 +430,7 @@ class Relay(Struct, eq=False):
             await self._out.end(self._left_over())
 
     async def _cut_off(self, failure: Failure, body: MessageReader, held: bytes) -> None:
-        """End a body of which some has left and whose transfer was cut; `held` is its last piece."""
+        """End a partly sent body whose transfer was cut; `held` is its last piece."""
         if self._is_answered(body, cut=True):
             await self._settle(self._exchange.whole, body, self._head.media, body.size)
             await self._out.write(held)
@@ -441,7 +439,7 @@ class Relay(Struct, eq=False):
             await self._broken(failure, held + self._left_over())
 
     def _record_left(self, body: MessageReader) -> None:
-        """Record a response that is all here, of which the agent does not wait for its transfer's end."""
+        """Record a complete response whose agent left before the end of the transfer."""
         if self._is_answered(body, cut=True):
             _, body.notes = self._clean(body.finish())
             self._observe(self._exchange.whole, body, self._head.media, body.size)
@@ -451,17 +449,15 @@ class Relay(Struct, eq=False):
     async def _start(
         self, length: int | None, *, whole: bool = False, at_once: bool = True
     ) -> None:
-        """Write the head of an answer; `whole` where its outcome is recorded."""
+        """Send the head of an answer; `whole` if its outcome is recorded."""
         head = self._lines + told(self._exchange.attempt, whole=whole)
         status, reason = self._answer.status, self._answer.reason
         await self._out.start(status, reason, head, length, at_once=at_once)
 
     async def _flow(self) -> None:
-        """Relay what is neither events nor small: chunk by chunk.
-
-        Of JSON one chunk is always kept where the last one has to wait; of anything else only the
-        end is, because it may be read line by line.
-        """
+        """Relay a body chunk by chunk."""
+        # If the end must wait for the disk, one chunk of JSON is always held. Anything else may be read line
+        # by line, so only its end is held.
         self._out.gate = None
         await self._start(self._length)
         await self._chunks(b"", keep_one=self._head.is_json and self._exchange.waits)
@@ -518,34 +514,33 @@ class Relay(Struct, eq=False):
             await self._out.end(self._amended(held) if seen == len(held) else held)
 
     async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
-        """Pass on a response whose last piece is `held`, and the rest of its transfer."""
+        """Relay a complete response whose last piece is `held`, and the rest of its transfer."""
         self._note(body)
         await self._settle(self._exchange.whole, body, self._head.media, seen)
         await self._pass_on(self._amended(held) if seen == len(held) else held)
 
-    # -- what a server says in turnlog's name --------------------------------------------------
+    # -- forged outcomes: `turnlog/outcome` from an untrusted server -----------------------------
 
     def _begin_mask(self) -> None:
-        """Begin to search a body that leaves in pieces, where it holds JSON."""
+        """Set up the mask of a body that is sent in pieces."""
         if not self._trusted:
             is_stream = self._head.media == _EVENTS
             self._mask = mask_for(in_events=is_stream, looks=not self._says_json)
 
     def _is_misread(self, raw: bytes, text: bytes) -> bool:
-        """Return whether some client may read an outcome in what has come so far."""
+        """Return whether some client may decode a forged outcome from the body so far."""
         if self._readings is None:
             return False
         self._readings.feed(raw, text)
         return self._readings.found and not self._decodes
 
     def _text_of(self, chunk: bytes) -> bytes:
-        """Return what a chunk of a body says, without outcomes in turnlog's name; `_is_forged` is set where
-        one of them cannot be taken out."""
+        """Return a chunk decoded and without forged outcomes; sets `_is_forged` if one cannot be removed."""
         text = self._decoded(chunk) if self._head.codings else chunk
         is_misread = self._readings is not None and self._is_misread(chunk, text)
         if self._mask is not None:
             text = self._mask.feed(text)
-            # The coded form of what was found is what leaves.
+            # The body is sent in its coding, so the mask does not reach the agent.
             is_misread = is_misread or (self._keeps_coded and self._mask.found)
         self._is_forged = is_misread
         return text
@@ -554,7 +549,7 @@ class Relay(Struct, eq=False):
         return self._mask.finish() if self._mask is not None else b""
 
     def _note(self, body: MessageReader) -> None:
-        """Note what was found in a body that left in pieces, and whether it could be looked for."""
+        """Set the flags of a body sent in pieces: a forged outcome was found, or it could not be searched."""
         if self._mask is None or self._mask.passes:
             return
         if self._mask.found:
@@ -563,17 +558,17 @@ class Relay(Struct, eq=False):
             body.notes = _UNSEARCHED
 
     def _is_unsearched(self, text: bytes) -> bool:
-        """Whether a body could not be searched because nobody knows how to decode it."""
+        """Return whether a body could not be searched, because it could not be decoded."""
         return is_wide(text) or self._is_unread
 
     async def _forged(self) -> None:
-        """End an answer whose outcome cannot be taken out, so that nobody can believe it."""
+        """End an answer with a forged outcome that cannot be removed, as malformed."""
         if self._exchange.attempt is not None:
             self._exchange.attempt.marks.add(Flag.FORGED_OUTCOME)
         await self._broken(Failure(ErrorKind.MALFORMED_RESULT, Phase.BODY, _FORGED_DETAIL), b"")
 
     def _amended(self, whole: bytes) -> bytes:
-        """Return a body as it leaves of which nothing but the head has left."""
+        """Return a whole body as it is sent after its head, amended where that is possible."""
         headers = self._answer.headers
         fixed = self._length is not None or self._decoder is not None or self._head.is_sealed
         if fixed or fields(headers, b"etag"):
@@ -586,8 +581,8 @@ class Relay(Struct, eq=False):
 
     async def _stream(self) -> None:
         if self._exchange.attempt is not None:
-            self._length = None  # its outcome may be added
-        # What has come with the head leaves with it.
+            self._length = None  # the outcome may be added
+        # A piece that came with the head is sent with it.
         await self._start(self._length, at_once=not self._answer.has_piece)
         events = EventReader(self._keep)
         if not self._trusted:
@@ -619,12 +614,12 @@ class Relay(Struct, eq=False):
             await self._out.write(self._partial)
             await self._out.cut()  # the rest cannot be read any more
         else:
-            # Where its response never came, this is said in its place.
+            # If the response never came, turnlog's own answer is sent instead.
             if self._torn or not await self._is_replaced():
                 await self._out.end(self._partial)
 
     async def _goes_on(self, events: EventReader, chunk: bytes) -> bool:
-        """Relay a chunk; return whether what follows can be read."""
+        """Relay a chunk; return whether the stream can be read further."""
         text = self._text_of(chunk)
         if self._is_forged:
             return False
@@ -635,7 +630,7 @@ class Relay(Struct, eq=False):
         return not (self._decodes and self._is_unread)
 
     async def _pieces(self, events: EventReader, chunk: bytes) -> None:
-        """Relay a chunk; hold what completes a response until its outcome is on disk."""
+        """Relay a chunk; hold the end of a response until its outcome is on disk."""
         ready: list[bytes] = []
         for piece in events.feed(chunk):
             raw, self._partial = self._partial + piece.raw, b""
@@ -655,7 +650,7 @@ class Relay(Struct, eq=False):
     async def _add(
         self, ready: list[bytes], event: Event, raw: bytes, *, changed: bool = False
     ) -> None:
-        """Read an event, and add it to those that may leave, once its outcome is on disk."""
+        """Observe an event, and add it to `ready` once its outcome is on disk."""
         if tickets := self._observe(self._exchange.event, event):
             await self._out.write(b"".join(ready))
             ready.clear()
@@ -687,12 +682,12 @@ class Relay(Struct, eq=False):
             await self._finish_stream()
 
     def _keeps_partial(self, events: EventReader, raw: bytes) -> bool:
-        """Return whether an event's start waits for its end, so that something can be put into it."""
+        """Return whether the start of an event is held until its end, because it may be amended."""
         wanted = self._exchange.amends and not self._torn
         return wanted and events.in_data and len(raw) <= HOLD
 
     def _unmasked(self, event: Event) -> Event:
-        """Return an event without the outcomes in it that were overwritten, if it can be changed."""
+        """Return an event without the masked outcomes, if it can be changed."""
         body = event.body
         if body is None:
             return event
@@ -704,7 +699,7 @@ class Relay(Struct, eq=False):
         return structs.replace(event, body=MessageReader.of(clean, self._keep, _FORGED))
 
     def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
-        """Return an event as it leaves, now that it is known what it says."""
+        """Return an event as it is sent, amended if needed; opens the gate."""
         self._restart_idle()
         attempt = self._exchange.attempt
         torn, self._torn = self._torn, False
@@ -724,7 +719,7 @@ class Relay(Struct, eq=False):
         return with_data(raw, amended or event.data, first=first)
 
     async def _encoded(self, events: EventReader, text: bytes, chunk: bytes) -> None:
-        """Relay a chunk of an encoded stream: whole, as encoded bytes cannot be cut at events."""
+        """Relay a chunk of an encoded stream whole: encoded bytes cannot be split at events."""
         for piece in events.feed(text):
             if piece.event is not None:
                 if tickets := self._observe(self._exchange.event, piece.event):
@@ -735,13 +730,11 @@ class Relay(Struct, eq=False):
         self._out.gate = None
         await self._out.write(chunk)
 
-    # -- what never comes to its end ----------------------------------------------------------
+    # -- incomplete answers --------------------------------------------------------------------
 
     async def _broken(self, failure: Failure, held: bytes) -> None:
-        """End an answer that was cut; `held` is what has come of it and not left.
-
-        Where none of it has left, or only whole events, turnlog answers in its place.
-        """
+        """End an answer that was cut; `held` is the part that was not sent."""
+        # If nothing was sent, or only whole events, turnlog can answer in its place.
         resumable = self._exchange.is_resumable and await self._answer.is_reachable()
         plain = not self._keeps_coded and self._length is None
         broken = BrokenAnswer(
@@ -759,7 +752,7 @@ class Relay(Struct, eq=False):
         await self._out.cut()
 
     async def _is_replaced(self) -> bool:
-        """Send turnlog's own answer in place of what never came; return whether there is one."""
+        """Send turnlog's own answer in place of a missing one; return whether there is one."""
         attempt = self._exchange.attempt
         if not self._out.left and (made := self._exchange.instead()) is not None:
             head = lines(made.headers) + told(attempt, whole=True)
@@ -777,7 +770,7 @@ class Relay(Struct, eq=False):
         attempt = self._exchange.attempt
         return attempt is not None and attempt.ending is not None
 
-    # -- reading along ------------------------------------------------------------------------
+    # -- observing -----------------------------------------------------------------------------
 
     async def _settle(self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
         """Observe a piece, wait until what that recorded is on disk, then open the gate."""
@@ -801,19 +794,19 @@ class Relay(Struct, eq=False):
 
     @property
     def _is_unread(self) -> bool:
-        """Whether not all of the body could be decoded."""
+        """Whether part of the body could not be decoded."""
         return self._gave_up or (self._decoder is not None and self._decoder.failed)
 
     @property
     def _gave_up(self) -> bool:
-        """Whether more came than was decoded."""
+        """Whether decoding stopped at its bound, or the coding is unknown."""
         if self._decoder is None:
             return bool(self._head.codings)
         return self._decoder.overflow
 
 
 class _PeekedAnswer:
-    """An answer whose first piece was looked at."""
+    """An answer whose first piece was read ahead."""
 
     def __init__(self, answer: Answer, first: bytes | Failure) -> None:
         self.status = answer.status
@@ -828,16 +821,16 @@ class _PeekedAnswer:
 
     @property
     def has_piece(self) -> bool:
-        """Whether something of the body is here that was not read."""
+        """Whether a piece of the body is here that was not read."""
         return isinstance(self._first, bytes) and self._first != b""
 
     @property
     def at_end(self) -> bool:
-        """Whether the whole answer has come and been read."""
+        """Whether the whole answer has arrived and been read."""
         return not self._first and self._answer.at_end
 
     async def read(self) -> bytes:
-        """Return that piece, then the others. Raises `Failure`, be it the one that was met."""
+        """Return the first piece, then the others. Raises `Failure`, also the one met when reading ahead."""
         first, self._first = self._first, b""
         if isinstance(first, Failure):
             raise first
@@ -845,7 +838,7 @@ class _PeekedAnswer:
 
 
 async def _peeked(answer: Answer, codings: str) -> tuple[_PeekedAnswer, bool]:
-    """Return an answer that is read from its beginning, and whether that is coded so."""
+    """Return the answer, still readable from its start, and whether its start decodes with `codings`."""
     try:
         first = await answer.read()
     except Failure as failure:

@@ -1,6 +1,6 @@
-"""Carries one request out over HTTP: its attempts, the waits between them, its answer.
+"""The carrier of one HTTP request: its attempts, the waits between them, and its answer.
 
-It knows no policy: `exchange.call` decides what follows.
+It decides no policy: `exchange.call` does.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from .relay import Exchange, HeldAnswer, Relay, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
-"""What a call has that no rule limits: most have."""
+"""The time limits of a call without a rule: most calls."""
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -53,19 +53,19 @@ _AUTH_ADVICE: Final = (
 
 
 Outlived = tuple[OwnAnswer, Sequence[Ticket]]
-"""What a caller is told whose time is over, once that is on disk."""
+"""The answer to a caller that timed out, and the tickets to wait for before it is sent."""
 UpstreamSender = Upstreams | Commands
-"""The way to a tool server: over HTTP, or to a command of ours."""
+"""The sender of requests: to servers over HTTP, or to commands that turnlog runs."""
 
 
 class Guard(Struct, frozen=True):
     """The task and channels of a call that may outlive its caller."""
 
     task: asyncio.Task[None]
-    """Carries it out."""
+    """The task that carries the call."""
     agent: GuardedAgent
     told: "asyncio.Future[Outlived | None]"
-    """What the caller is told when its time is over, or `None` at the call's end."""
+    """The caller's timeout answer, or `None` at the call's end."""
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -80,54 +80,54 @@ class HttpCarrier(Struct, eq=False):
     _route: Route
     _exchange: Exchange
     _began: float
-    """When, by the loop's clock."""
+    """Time of the request on the loop's clock."""
     _raw: Raw
     """The fields to forward, without Content-Length."""
     _policy: Policy
     guard: Guard | None = None
-    """What the call has where it may outlive its caller."""
+    """Set if the call may outlive its caller."""
     _out: ResponseBuffer | None = None
-    """The way of the latest attempt's answer, once there is one."""
+    """The buffer of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
-    """Answers that were kept from the caller, by the numbers of their attempts."""
+    """Withheld answers, by the number of the attempt."""
     _notice: asyncio.Task[None] | None = None
-    """The message that cancels the attempt before."""
+    """The task that sends the cancel of the attempt before."""
 
-    # -- what carries a call ----------------------------------------------------------------
+    # -- as `engine.call_driver.Carrier` ------------------------------------------------------
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the caller has closed its side: it may be gone, or only have no more to say."""
+        """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
         return self._down.has_ended
 
     @property
     def hears(self) -> bool:
-        """Whether what is written goes to the caller."""
+        """Whether the caller can still be written to."""
         return self.guard is None or self.guard.agent.is_there
 
     @property
     def has_left(self) -> bool:
-        """Whether some of the latest answer has left."""
+        """Whether part of the latest answer was already sent."""
         return self._out is not None and self._out.left
 
     @property
     def is_held(self) -> bool:
-        """Whether the latest answer can still be kept from the caller."""
+        """Whether the latest answer can still be withheld from the caller."""
         return self._out is None or self._out.gate is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the proxy stops."""
+        """Whether the proxy is stopping."""
         return self._context.stop.is_set()
 
     @property
     def can_tell(self) -> bool:
-        """Whether the caller can be told now that its time is over."""
+        """Whether the caller can be answered with a timeout now."""
         guard = self.guard
         return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
 
     def claim_slot(self) -> Slot:
-        """Return the call's slot among those that its rule counts."""
+        """Return a slot, held or queued, of the rule's concurrency limit."""
         return self._context.limiter.claim(self._policy)
 
     def may_retry(self) -> bool:
@@ -135,13 +135,13 @@ class HttpCarrier(Struct, eq=False):
         return self._context.health.may_retry(self._route.target.name)
 
     def tell(self, failure: Failure) -> None:
-        """Record that the caller's time is over, and tell it; the call runs on."""
-        assert self.guard is not None  # it can be told
+        """Record the timeout and answer the caller with it; the call runs on."""
+        assert self.guard is not None  # `can_tell` was true
         self.guard.agent.drop()
         self.guard.told.set_result(self._exchange.outlived(failure))
 
     def fail(self, kind: ErrorKind) -> None:
-        """Record that the latest attempt failed so, unless its answer may come on another stream."""
+        """Record the latest attempt as failed, unless its answer may still come on another stream."""
         self._exchange.left(kind)
 
     def take_back(self) -> None:
@@ -155,16 +155,16 @@ class HttpCarrier(Struct, eq=False):
             self._notice = self._way.notify(target, self._route.resource, head, message)
 
     def drop(self, kind: ErrorKind) -> None:
-        """Stop carrying the call. Its task records how it ends: the whole answer may be here already."""
+        """Stop carrying the call; its task records the end, because the whole answer may be here already."""
         if self.guard is not None:
             self.guard.task.cancel()
 
     # -- before anything is sent ------------------------------------------------------------
 
     def queued(self, content: Content) -> Coroutine[None, None, None] | None:
-        """Return what to wait for until the call may leave; most calls wait for nothing.
+        """Return the coroutine to await before the call may be sent; `None` for most calls.
 
-        Raises `StoreError`, and `Failure` where it must not, and so does what is waited for.
+        Both this and the coroutine raise `StoreError`, and `Failure` if the call must not be sent.
         """
         if ask := self._exchange.blocked:
             raise blocked(ask)
@@ -194,7 +194,7 @@ class HttpCarrier(Struct, eq=False):
     # -- attempts ---------------------------------------------------------------------------
 
     def run(self, content: Content) -> Coroutine[None, None, None]:
-        """Forward the request, as often as its policy wants, and relay the last answer."""
+        """Forward the request, retry it by its policy, and relay the last answer."""
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
             self._raw = tuple(changed_body(self._raw, decoded=True))
@@ -206,14 +206,14 @@ class HttpCarrier(Struct, eq=False):
         return self._attempt(content, hold=False)
 
     async def _doubtful(self, content: Content) -> None:
-        """Forward named calls among others, if their caller is still there."""
-        for wait in DOUBT:  # where it is gone, this is cancelled
+        """Forward a request with named calls among others, if its caller is still there."""
+        for wait in DOUBT:  # if the caller is gone, this task is cancelled
             await asyncio.sleep(wait)
         await self._attempt(content, hold=False)
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
-        """Do what the call waits for, until it has ended."""
-        if driver.machine.stage is Stage.ENDED:  # it was cancelled before it could be sent
+        """Do what the call's machine waits for, until the call has ended."""
+        if driver.machine.stage is Stage.ENDED:  # cancelled before it was sent
             await self._is_withdrawn()
         while True:
             stage = driver.machine.stage
@@ -227,7 +227,7 @@ class HttpCarrier(Struct, eq=False):
             elif stage is Stage.CHECKING:
                 await self._check(driver)
             elif stage is Stage.WAITING:
-                assert isinstance(content, bytes)  # else it could not be sent again
+                assert isinstance(content, bytes)  # a body that is not held is never retried
                 content = await self._again(driver, content)
             else:
                 return
@@ -241,14 +241,14 @@ class HttpCarrier(Struct, eq=False):
             await self._is_withdrawn()
 
     async def _again(self, driver: CallDriver, content: bytes) -> bytes:
-        """Wait, and begin another attempt; return its body."""
+        """Wait, and begin the next attempt; return its body."""
         limits = RetryLimits(self._policy, self._began, self._context.stop)
         before = self._exchange.attempt
         assert before is not None
         pause = self._pause(limits, driver.delay)
         body = await limits.another(driver, self._exchange, content, pause, self._notice)
         if body is not None:
-            # The answer's id will be changed, so it had better not be encoded.
+            # The id in the answer has to be replaced, so the answer should not be encoded.
             plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
             self._raw = (*plain, (b"Accept-Encoding", b"identity"))
             driver.on_recorded(is_repeatable=True)
@@ -260,10 +260,10 @@ class HttpCarrier(Struct, eq=False):
         return content
 
     async def _pause(self, limits: RetryLimits, delay: float) -> None:
-        """Wait until the next attempt is due, and the server has learnt that the one before is over."""
+        """Wait until the next attempt is due, and the cancel of the one before was sent."""
         await limits.pause(delay)
         if self._notice is not None and not self._context.stop.is_set():
-            # `inf` is no time to wait for.
+            # `asyncio.wait` takes no `inf`.
             left = limits.left
             await asyncio.wait({self._notice}, timeout=left if left < inf else None)
 
@@ -280,12 +280,12 @@ class HttpCarrier(Struct, eq=False):
         return True
 
     async def _give(self, driver: CallDriver) -> None:
-        """Send the answer that is the caller's, if it was kept from it."""
+        """Send the withheld answer that was chosen for the caller, if there is one."""
         released = driver.released
         if released is None or released.number not in self._held:
             return
         driver.released = None
-        # One that was to follow, and was not sent, is none.
+        # The last attempt that was answered: a retry that was not sent is not in here.
         last, _ = self._held[max(self._held)]
         answered, held = self._held[released.number]
         if last is not None and released.reason is not None:
@@ -296,7 +296,7 @@ class HttpCarrier(Struct, eq=False):
         await held.send()
 
     async def _attempt(self, content: Content, *, hold: bool) -> None:
-        """Make one attempt, and relay its answer, unless that is withheld."""
+        """Make one attempt, and relay or withhold its answer."""
         self._notice = self._out = None
         attempt, circuit = self._exchange.attempt, None
         try:
@@ -312,7 +312,7 @@ class HttpCarrier(Struct, eq=False):
                 circuit(None)
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
-        """Send an attempt, with its time limits."""
+        """Return the coroutine that sends an attempt, with its time limits set."""
         target, exchange = self._route.target, self._exchange
         progress, driver = exchange.progress, exchange.driver
         head = self._heads.forwarded[self._raw, target.authority]
@@ -338,7 +338,7 @@ class HttpCarrier(Struct, eq=False):
         )
 
     async def _answered(self, answer: Answer, attempt: Attempt | None, *, hold: bool) -> None:
-        """Relay the answer to an attempt, or keep it where another one may follow."""
+        """Relay the answer to an attempt, or withhold it if a retry follows."""
         exchange = self._exchange
         try:
             exchange.head(answer)
@@ -358,7 +358,7 @@ class HttpCarrier(Struct, eq=False):
             await answer.close()
 
     def _key(self, sent: str) -> bytes:
-        """Return the line of an idempotency key that the caller did not send in this way itself."""
+        """Return the `Idempotency-Key` line; empty if the caller sends that field itself."""
         if fields(self._down.raw, KEY):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
@@ -412,7 +412,7 @@ class HttpCarrier(Struct, eq=False):
         return relay.run()
 
     def _unauthenticated(self, answer: Answer) -> None:
-        """Log what to do where a server sends the client to another origin's login."""
+        """Log advice if the server asks for a login that the client will refuse behind a proxy."""
         asked = fields(answer.headers, b"www-authenticate")
         if any(b"resource_metadata" in value for value in asked):
             self._context.log.emit(
@@ -425,7 +425,7 @@ class HttpCarrier(Struct, eq=False):
         return self._heads.answer(raw, self._route, self._raw)
 
     def _is_last(self) -> bool:
-        """Return whether the attempt's answer is the caller's; log where another attempt follows."""
+        """Return whether no retry follows the attempt; log the retry if one does."""
         attempt, driver = self._exchange.attempt, self._exchange.driver
         if attempt is None or driver is None or driver.machine.stage is not Stage.WAITING:
             return True
@@ -437,7 +437,7 @@ class HttpCarrier(Struct, eq=False):
         await self._whole(made).send()
 
     def _whole(self, made: OwnAnswer) -> HeldAnswer:
-        """Return an answer that turnlog made, with what is known of the call now."""
+        """Return turnlog's own answer, with the fields that describe the call."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + told(attempt, whole=True)
         body = None if self._down.method == "HEAD" else made.body
@@ -445,7 +445,7 @@ class HttpCarrier(Struct, eq=False):
 
 
 async def _opened(attempt: Attempt) -> None:
-    """Wait for the id of a session that a call opened: the answer names it."""
+    """Wait for the id of a new session, because the answer's head names it."""
     if attempt.intent is not None:
         with suppress(StoreError):
             await attempt.intent.done()
