@@ -96,7 +96,7 @@ NO_LINKS: Final = DuplicateLinks()
 
 
 class GuessedCaller(Struct, frozen=True, gc=False):
-    """What identifies the caller of a call in an implicit session, as far as it is known."""
+    """The known properties of the caller of a call in an implicit session."""
 
     pair: str
     """Credential and client name; empty where it has neither."""

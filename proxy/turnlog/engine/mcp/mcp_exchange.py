@@ -1,8 +1,8 @@
-"""An MCP exchange: one POST (or listening GET), the calls in it, and what its answers tell.
+"""An MCP exchange: one POST (or listening GET), the calls in it, and their answers.
 
-Every `tools/call` is recorded, and so are lookups (`core.kinds`). Everything else goes by; some of
-it is read for what it says of calls: lists of tools, handshakes, cancellations, polls of tasks, answers
-on another stream.
+Every `tools/call` is recorded, and so are lookups (`core.kinds`). Other messages are only forwarded; some
+are read because they concern calls: lists of tools, handshakes, cancellations, polls of tasks, answers on
+another stream.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ _CALL: Final = "tools/call"
 _REQUEST: Final = Kind.REQUEST
 _NOTIFICATION: Final = Kind.NOTIFICATION
 _SLICE: Final = 32
-"""Calls of a batch that are begun before other requests get their turn."""
+"""Calls of a batch that are begun before the loop may serve other requests."""
 _UNSURE: Final = frozenset(
     {Flag.DUPLICATE_KEYS, Flag.NOT_JSON, Flag.MALFORMED, Flag.TRUNCATED_RECORD}
 )
 _UNREAD: Final = frozenset({Flag.NOT_JSON, Flag.MALFORMED})
-"""Flags of a request that is no JSON-RPC."""
+"""Flags of a request that is not JSON-RPC."""
 _KEY: Final = "turnlog/key"
 _WHY: Final = "turnlog/why"
 _TRACE: Final = "traceparent"
@@ -68,16 +68,16 @@ _NOTHING_TOLD: Final = ("", "", "")
 
 
 class McpExchange(ResponseObserver):
-    """One HTTP exchange of an MCP client. `messages` is what its body holds, if anything.
+    """One HTTP exchange of an MCP client. `messages` are those of its body, if any.
 
-    `size` is the body's, in bytes. Of one that is too large to hold, or that nobody can read,
-    `start` is what there is to record, `cut` or not.
+    `size` is the body's, in bytes. If the body is too large to hold, or cannot be parsed, `start` is the
+    part of it to record; `cut` if it is not all.
     """
 
     blocked: Ask | None = None
-    """The first call that a rule keeps from being sent, if there is one."""
+    """The first call that a rule forbids, if there is one."""
     is_due = False
-    """Whether an intent has to be on disk before it leaves."""
+    """Whether an intent must be on disk before the request is sent."""
 
     def __init__(
         self,
@@ -91,25 +91,25 @@ class McpExchange(ResponseObserver):
         cut: bool = False,
     ) -> None:
         self._start = start
-        """The body, whole or not, where that is all there is to record of the input."""
+        """The body, or its start, if that is recorded in place of parsed arguments."""
         self._size = size
         self._whole = not cut
         is_call = len(messages) == 1 and messages[0].method == _CALL
         self._said = said = mcp.read_call(messages[0].params) if is_call else None
-        """What its one message asks, where that is a call."""
+        """The parsed parameters, if its only message is a call."""
         revision = request.revision
-        # A call says it in `_meta`, and most have none.
+        # A call states the revision in `_meta`, and most have none.
         if messages and (said is None or said.meta):
             revision = mcp.requested_revision(messages[0], revision)
         revision = revision or request.client.revision
         super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
         self._cancels: dict[str, bytes] = {}
-        """Ids of the attempts that cancels in this request are for, where the caller knows others."""
+        """For cancels in this request, the id of the attempt by the key of the caller's id, if they differ."""
 
-    # -- before the request leaves ---------------------------------------------------------
+    # -- before the request is sent --------------------------------------------------------
 
     async def begin(self) -> None:
-        """Queue the intents. Raises `StoreError` when the calls have to be refused."""
+        """Queue the intents. Raises `StoreError` if the calls must be refused."""
         if b"last-event-id" in self._request.fields:
             event_id = self._request.field(b"last-event-id")
             self._resumed = await self._context.calls.resume(self._request.scope, event_id)
@@ -131,7 +131,7 @@ class McpExchange(ResponseObserver):
             raise
 
     async def on_disk(self) -> None:
-        """Wait for the intents. Raises `StoreError` when the calls have to be refused."""
+        """Wait for the intents. Raises `StoreError` if the calls must be refused."""
         try:
             for attempt in tuple(self.attempts):
                 await self._context.recorder.on_disk(attempt)
@@ -140,28 +140,28 @@ class McpExchange(ResponseObserver):
             raise
 
     def _may_be_denied(self, message: Message) -> bool:
-        """Return whether a server may read a denied call in what turnlog reads as something else."""
+        """Return whether a server may read a message as a call that a rule denies, where turnlog does not."""
         if not (message.method or not self._whole) or not self._is_unsure(message):
             return False
         rules = self._context.rules.book.servers[self._request.server]
         return rules.against_unreadable is not None
 
     def _is_unsure(self, message: Message) -> bool:
-        """Return whether a server may read something else in a message than turnlog does."""
+        """Return whether a server may read a message differently than turnlog does."""
         return not _UNSURE.isdisjoint(message.flags) or not self._whole or self._size > SCAN_LIMIT
 
     async def _on_cancel(self, key: str) -> None:
-        """Cancel the call with this key of its id."""
+        """Handle a cancel for the call whose id has this key."""
         if not self._is_for_a_call(key) and not self._request.is_piped:
-            # It may have been read before its call, which came on another connection.
+            # The cancel may have been read before its call, which came on another connection.
             await all_read()
             self._is_for_a_call(key)
 
     def _is_for_a_call(self, key: str) -> bool:
-        """Return whether a cancel is for a call that is under way, or was a moment ago; have it taken back."""
+        """Cancel the call with this key, if it runs or has just ended; return whether there is one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if calls.leave(scope, key, kin) or calls.is_answered(scope, key, kin):
-            # The server must not end what runs on, and may know another call by that id.
+            # The call runs on, so the forwarded cancel gets an id that the server does not know.
             self._cancels[key] = self._context.recorder.new_request_id()
             return True
         known = calls.cancel(scope, key, kin)
@@ -170,7 +170,7 @@ class McpExchange(ResponseObserver):
         return known is not None or self._context.duplicate_index.on_late_cancel(scope, kin, key)
 
     def _notice(self, message: Message) -> None:
-        """Note a message that is no call: it may be about one."""
+        """Note a message that is not a call but may concern one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if message.kind in {Kind.RESPONSE, Kind.ERROR}:
             calls.told(scope, id_key(message.id), kin)
@@ -178,11 +178,11 @@ class McpExchange(ResponseObserver):
             self._request.channel.expect(message)
 
     async def _open(self, message: Message, key: str) -> None:
-        """Queue the intent of a call; `key` is that of its id."""
+        """Queue the intent of a call; `key` is the key of its id."""
         ask = self._call(message, key)
         is_alone = len(self._messages) == 1 and message.kind is _REQUEST
         is_blocked = ask.is_blocked
-        # Another call may get the answer where it is all that the caller waits for.
+        # Only a call alone in its request can be answered from another call.
         if is_alone and not self._as_batch and not is_blocked and ask.may_be_guarded:
             attempt = await self._guarded(message, ask, key)
         else:
@@ -202,7 +202,7 @@ class McpExchange(ResponseObserver):
             self.judges = ask.policy.judges_answers
 
     def _call(self, message: Message, key: str) -> Ask:
-        """Return what to record of a `tools/call`."""
+        """Return a `tools/call` as it is recorded."""
         context, request = self._context, self._request
         said = self._said or mcp.read_call(message.params)
         arguments = self._start or bytes(said.arguments)
@@ -224,7 +224,7 @@ class McpExchange(ResponseObserver):
         return ask
 
     async def _look_up(self, message: Message, key: str) -> None:
-        """Queue the intent of a lookup, which is recorded only: no rule speaks of it."""
+        """Queue the intent of a lookup, which is only recorded: rules do not apply to it."""
         request = self._request
         model = structs.replace(
             BLANK,
@@ -250,7 +250,7 @@ class McpExchange(ResponseObserver):
         model: Ask,
         canonical: tuple[str, bytes] | None,
     ) -> Ask:
-        """Return what a request asks that is recorded."""
+        """Return a call or lookup as it is recorded, before rules that need its arguments."""
         context, request = self._context, self._request
         meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
         key, why, trace = _told(meta) if meta else _NOTHING_TOLD
@@ -262,7 +262,7 @@ class McpExchange(ResponseObserver):
             before = Continuations(context, request.target).continued(said, session)
         reused = context.calls.has(request.scope, rpc_key)
         flags = (*message.flags, _ID_REUSED) if reused else message.flags
-        # Of more than 15 arguments with names Python 3.11 makes a dict first, and a model has the rest.
+        # Python 3.11 builds a dict for more than 15 keyword arguments, so the model brings the rest.
         return structs.replace(
             model,
             session=session if before is None else before.session,
@@ -283,7 +283,7 @@ class McpExchange(ResponseObserver):
         )
 
     def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
-        """Return a call with who its caller may be: nothing else tells that."""
+        """Return a call with its guessed caller, as no session identifies it."""
         request, info = self._request, said.meta.get(_CLIENT_INFO)
         client = read_client(bytes(info)) if info is not None else request.client
         is_known = bool(request.credential or client.name)
@@ -296,13 +296,13 @@ class McpExchange(ResponseObserver):
         return structs.replace(ask, guess=guess) if ask.is_named else ask
 
     def _read_arguments(self, message: Message, arguments: bytes) -> object:
-        """Return the arguments for rules to look at: a body that nobody could read has none."""
+        """Return the decoded arguments for rules; `UNREADABLE` if the body could not be parsed."""
         if self._start or not _UNREAD.isdisjoint(message.flags):
             return UNREADABLE
         return read_value(arguments, UNREADABLE)
 
     async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Queue the intent of an attempt; `key` is that of the id by which the server knows it.
+        """Queue the intent of an attempt; `key` is the key of the id that is sent to the server.
 
         Raises `StoreError`.
         """
@@ -316,7 +316,7 @@ class McpExchange(ResponseObserver):
         return attempt
 
     async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt | None:
-        """Begin a call that an earlier one may stand for; `None` where it is not sent. Raises `Gone`."""
+        """Begin a guarded call; `None` if it is not sent because of an earlier one. Raises `Gone`."""
         while True:
             call = self.driver = self._guarded_call(ask)
             if call is not None:
@@ -332,7 +332,7 @@ class McpExchange(ResponseObserver):
             call.begins(attempt)
             if await call.claimed():
                 return attempt
-            # Its message is to be begun anew.
+            # Another process has begun a duplicate: begin again, with a new lookup.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
             self.driver = None
             if attempt.cancelled:
@@ -342,7 +342,7 @@ class McpExchange(ResponseObserver):
         return guarded(self._context.duplicate_index, ask, stateless=self.stateless)
 
     async def _decided(self, call: GuardedCall, key: str) -> None:
-        """Wait until it is decided whether a call is sent, unless a cancel comes for the id with this key."""
+        """Wait until it is decided whether a call is sent; a cancel for the id with this key ends the wait."""
         call.begin()
         if call.machine.is_undecided:
             request = self._request
@@ -350,11 +350,11 @@ class McpExchange(ResponseObserver):
                 await call.decided()
 
     def repeated(self, unsent: Unsent) -> OwnAnswer:
-        """Return the answer to a call that is not sent, because of an earlier one."""
+        """Return the answer to a call that is not sent because of an earlier one."""
         message, attempt, said = self._messages[0], unsent.attempt, unsent.sentence
         ask, ending, answer = attempt.ask, attempt.ending, unsent.answer
         assert ending is not None
-        attempt.caller_id = message.id  # it may be cancelled by that
+        attempt.caller_id = message.id  # a late cancel names it
         attempt.scope, attempt.kin = self._request.scope, self._request.kin
         made = repeated(message, ask, ending, answer) if answer is not None else None
         if made is None:
@@ -363,19 +363,19 @@ class McpExchange(ResponseObserver):
         return made if self.is_answered_here else as_status(made)
 
     kept_as_sent = False
-    """Whether whoever asks the same again gets the answer as it went: no, the response alone."""
+    """Whether duplicates get the answer byte by byte as sent: no, only the JSON-RPC response."""
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
-        """Return the whole response, for whoever asks the same again."""
+        """Return the whole response, for duplicates."""
         answer, attempt = self._answer, self.attempt
         if attempt is None or not attempt.message or answer is None:
             return None
         return OwnAnswer(answer.status, answer.reason, JSON, attempt.message)
 
     def outgoing(self, content: Content) -> Content:
-        """Return the body as it leaves: a cancel names the attempt that is under way.
+        """Return the body to send, with the ids in cancels replaced by those of the running attempts.
 
-        Where that changes it, it leaves without its coding.
+        A body that is changed is sent decoded.
         """
         if not self._cancels or not isinstance(content, bytes):
             return content
@@ -408,22 +408,22 @@ class McpExchange(ResponseObserver):
         return with_id(content, wire_id) or content
 
     async def rest(self, pause: Awaitable[None]) -> None:
-        """Wait before the next attempt; the caller may cancel meanwhile."""
+        """Await `pause` before the next attempt; the caller may cancel meanwhile."""
         assert self.attempt is not None
         with self._context.calls.resting(self._request.scope, self.attempt):
             await pause
 
     def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
-        """Return the answer where the caller cancelled before the next attempt left."""
+        """Return the answer if the caller cancelled before the next attempt was sent."""
         attempt = self.attempt
         if attempt is None or not attempt.cancelled:
             return None
         tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
-        assert attempt.overall is not None  # just now, or it was waited for the next one
+        assert attempt.overall is not None  # it ended just now, or before the wait for a retry
         return self._made(self._untold(CANCELLED, CANCELLED, attempt.overall)), tickets
 
     def respelling(self) -> dict[bytes, bytes]:
-        """Return what ids of later attempts the answer may hold, and what the caller knows instead."""
+        """Return the ids of retries that the answer may hold, with the caller's id for each."""
         if self.listens:
             return self._context.calls.spellings(self._request.scope)
         if (attempt := self.attempt) is None or not attempt.wire_id:
@@ -431,25 +431,25 @@ class McpExchange(ResponseObserver):
         return {attempt.wire_id: attempt.caller_id}
 
     def late_reader(self) -> LateReader | None:
-        """Return what reads answers to its calls when it is over; `None` where it has none."""
+        """Return the reader of late answers to its calls; `None` if it has no calls."""
         if not self.begun:
             return None
-        # One of its own, which does not refer back to what is under way here.
+        # A new observer, so that the reader holds no reference to this exchange.
         reading = ResponseObserver(self._context, self._request, (), revision=self.revision)
         return partial(reading.take_late, self.begun)
 
     def cancelling(self) -> bytes:
-        """Return the message that takes the attempt back; empty where closing its stream does."""
+        """Return the message that cancels the attempt; empty if closing its stream does that."""
         attempt = self.attempt
         if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
-        # A named write runs on: who gave it up does not know that it did not happen.
+        # A named write runs on: its caller cannot tell whether the effect has happened.
         given_up = attempt.driver is not None and attempt.driver.machine.stage is Stage.WITHDRAWN
         return attempt.cancellation if given_up or not attempt.ask.is_named else b""
 
     @property
     def is_once(self) -> bool:
-        """Whether it holds a call with a named effect or a key."""
+        """Whether it holds a call with a named effect or a key, which must happen once at most."""
         for attempt in self.attempts:  # noqa: SIM110 - as in `waits`
             if attempt.ask.may_be_guarded:
                 return True
@@ -457,17 +457,17 @@ class McpExchange(ResponseObserver):
 
 
 def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
-    """Return a call's arguments in canonical form, where they are decoded already and not large."""
+    """Return a call's arguments in canonical form, if they are already decoded and not large."""
     if message.plain is None or len(arguments) > OFF_LOOP:
         return None
     params: Any = message.plain.get("params")
     try:
         return canonical_of_decoded(params["arguments"], arguments)
-    except (KeyError, TypeError):  # it has no arguments, or is no object
+    except (KeyError, TypeError):  # no arguments, or not an object
         return None
 
 
 def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
-    """Return what `_meta` says of the call: its idempotency key, why it is made, its trace id."""
+    """Return the call's idempotency key, its reason and its trace id from `_meta`."""
     key, why, trace = (text_of(meta.get(name, b"")) for name in (_KEY, _WHY, _TRACE))
     return key, why, trace_id(trace)

@@ -1,5 +1,5 @@
-"""The answers to one MCP exchange: which attempts they end, what else they tell, and what turnlog says
-where none came."""
+"""The observer of the answers to one MCP exchange: it ends attempts, notes other messages, and makes turnlog's
+own answers where the server gave none."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -78,26 +78,26 @@ _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 class ResponseObserver:
     """Reads the answers to the requests of one exchange, and ends the attempts that they answer.
 
-    `messages` is what was asked.
+    `messages` are those of the request.
     """
 
     attempt: Attempt | None = None
-    """The latest attempt, where there is exactly one call."""
+    """The latest attempt, if there is exactly one call."""
     driver: CallDriver | None = None
-    """What drives the call, where there is exactly one."""
+    """The driver of the call, if there is exactly one."""
     judges = False
-    """Whether a rule has a say in how the one call has ended."""
+    """Whether a rule judges the result of the one call."""
     _resumed: Attempt | None = None
-    """The call whose stream this one goes on with."""
+    """The call whose stream this one resumes."""
     _lost: Unanswered | None = None
-    """What is said in place of an answer that never came."""
+    """Turnlog's own answer in place of one that never came."""
     _answer: Answer | None = None
     _status = 0
     """The HTTP status; 0 while there is none."""
     _is_numbered = False
     """Whether the stream may be resumed: an event had an id."""
     _unfit: AnswerText | None = None
-    """What came last in the place of a response and answers nothing."""
+    """The last message in the place of a response that answers no request."""
     _events = 0
 
     def __init__(
@@ -116,19 +116,19 @@ class ResponseObserver:
         self.revision = revision
         self.stateless = mcp.is_stateless(revision)
         self.progress = Progress()
-        """How far what is open here has come."""
+        """The phase of the exchange, with its timers."""
         self.attempts: dict[Attempt, str] = {}
-        """Those without an outcome, and the key of each one's id; a batch may hold one id twice."""
+        """Attempts without an outcome, with the key of each one's id; a batch may hold an id twice."""
         self.begun: dict[str, Attempt] = {}
-        """All that were begun, by the same keys."""
+        """All attempts that were begun, by the same keys."""
         self.awaited: dict[str, Message] = {}
-        """The requests that have no answer, by the key of the id that the server knows."""
+        """The requests without an answer, by the key of the id sent to the server."""
         self._notified: set[Attempt] = set()
-        """Those that nobody will be answered."""
+        """Attempts sent as notifications, which get no response."""
         self._asks: dict[str, Ask] = {}
-        """What each call asks, by the key of the id that its caller gave: lookups get no answer as calls do."""
+        """The calls by the key of the caller's id; without lookups, for which turnlog's answers differ."""
         self._keys: list[str] = []
-        """Of the ids of the messages."""
+        """The keys of the messages' ids."""
         for message in messages:
             self._keys.append(key := id_key(message.id))
             if message.kind is _REQUEST:
@@ -136,11 +136,11 @@ class ResponseObserver:
         first = messages[0] if messages else None
         self._listening = Listening(context, request, self.end) if first is None else None
         self.listens = first is None or first.method == "subscriptions/listen"
-        """Whether this exchange waits for nothing: a listening stream."""
+        """Whether this is a listening stream, which waits for no response."""
 
     @property
     def waits(self) -> bool:
-        """Whether the end of the answer has to wait for the disk."""
+        """Whether the end of the answer must wait for the disk."""
         for attempt in self.attempts:  # noqa: SIM110 - 0.05 us, any() takes 0.35
             if attempt.waits:
                 return True
@@ -148,7 +148,7 @@ class ResponseObserver:
 
     @property
     def reads(self) -> int:
-        """How much of one message has to be read, in bytes, where that is more than is kept."""
+        """How much of one message must be read, in bytes, if more than is kept of others."""
         if self.attempt is not None:  # one call, and no list
             return KEPT if self.driver is not None and self.driver.is_guarded else 0
         for asked in self._messages:
@@ -158,13 +158,13 @@ class ResponseObserver:
 
     @property
     def is_answered_here(self) -> bool:
-        """Whether its client looks for answers in those to its posts: in 2024-11-05 it does not."""
+        """Whether responses come in the answer to the POST; not in revision 2024-11-05."""
         return self._request.channel is None
 
-    # -- an answer as it comes -------------------------------------------------------------
+    # -- an answer as it arrives -----------------------------------------------------------
 
     def _on_retry(self) -> None:
-        """Forget what came of the attempt before."""
+        """Reset the state of the answer to the attempt before."""
         self._lost = self._answer = self._unfit = None
         self._status, self._events, self._is_numbered = 0, 0, False
 
@@ -196,13 +196,13 @@ class ResponseObserver:
             self._resumed.numbered(event_id)
 
     def _note_resumable(self, attempt: Attempt, key: str) -> None:
-        """Write a note by which another process finds the call of an answer, should this one die."""
+        """Write a note by which another process can match a resumed answer, if this one dies."""
         if link := self._request.stream_link(key):
             kind, session = NoteKind.RESUMABLE, attempt.ask.session
             self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
-        """Read an answer that is no stream, once it is complete; `size` is that on the wire."""
+        """Read a complete answer that is not a stream; `size` is its size on the wire."""
         text = AnswerText(body, media, size)
         tickets = self.message(body.content, text)
         open_ = self.attempts or self.awaited
@@ -211,7 +211,7 @@ class ResponseObserver:
         return [*tickets, *self._rest_of(text)]
 
     def _rest_of(self, text: AnswerText) -> Sequence[Ticket]:
-        """End what a whole answer has left open."""
+        """End the attempts that a whole answer has left open."""
         tickets: list[Ticket] = []
         if self.awaited:
             for event in mislabelled(text.body, self._context.keep):
@@ -223,7 +223,7 @@ class ResponseObserver:
             around = self._around(attempt.ask)
             ending, reply = unanswered(text, around)
             if attempt in self._notified:
-                # An array beside it answers others: no id in it can be this one's.
+                # A notification has no id, so an id in the answer is no mismatch.
                 flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
                 ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
             elif attempt.ask.is_call:
@@ -234,7 +234,7 @@ class ResponseObserver:
         return tickets
 
     def _redirected(self, attempt: Attempt) -> None:
-        """Remember a call that is asked for again at another place of its server, if it is."""
+        """Remember a redirected call, so that the request that follows the redirect continues it."""
         if self._answer is None or not is_method_preserving_redirect(self._status):
             return
         leads = self._leads(self._answer)
@@ -249,7 +249,7 @@ class ResponseObserver:
             self._context.legacy_streams.move(self._request.channel, leads.resource)
 
     def is_answered_by(self, body: MessageReader, *, cut: bool) -> bool:
-        """Return whether what has come of a body is a response to each request that is open."""
+        """Return whether the body so far holds a response to each open request."""
         awaited = self.awaited
         if not (self.attempts and awaited) or self._request.channel is not None:
             return False
@@ -266,22 +266,22 @@ class ResponseObserver:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the caller of a call that may outlive it is surely there for the response."""
+        """Whether the call is guarded and its caller certainly connected."""
         return self.driver is not None and self.driver.is_guarded and self.driver.is_heard
 
     def handed_over(self) -> None:
-        """Note that the response has been written to the agent."""
+        """Mark the response as delivered to the agent."""
         if self.driver is not None and not self.attempts:
             self.driver.on_delivered()
 
     def _on_all_read(self) -> None:
-        """Note that all that could be read of the answer was read, as far as it has come."""
-        # In 2024-11-05 they are answered elsewhere.
+        """Note the requests that the answer, now read to its end, has left without a response."""
+        # In revision 2024-11-05 responses come on another stream.
         if self._answer is not None and self._status < 400 and self._request.channel is None:
             self._besides.unanswered(self.awaited.values())
 
     def went_by(self, duration: int) -> None:
-        """Log an exchange of which nothing is recorded; `duration` in ns since its head was there."""
+        """Log an exchange without a record; `duration` in ns, from the answer's head."""
         log, request, clean = self._context.log, self._request, self._context.clean
         if self.begun or not log.wants(RequestRelayed):
             return
@@ -341,11 +341,9 @@ class ResponseObserver:
         return self._answers_nothing(message, text)
 
     def _key_of(self, message: Message | Outline) -> str:
-        """Return the key of the request that a message answers.
-
-        An error without id answers the only request there is (JSON-RPC 2.0 section 5.1), and
-        whatever comes answers a request whose id could not be read.
-        """
+        """Return the key of the request that a message answers."""
+        # An error without id answers the only request there is (JSON-RPC 2.0, section 5.1). A request whose
+        # id could not be read (key "") is answered by any response.
         awaited = self.awaited
         key = "" if "" in awaited else id_key(message.id)
         if key in awaited:
@@ -355,7 +353,7 @@ class ResponseObserver:
         return meant_key(key, self._is_open)
 
     def _own(self, key: str) -> Attempt | None:
-        """Return the attempt that the server knows by the id with this key."""
+        """Return the attempt that was sent under the id with this key."""
         for attempt, its in self.attempts.items():
             if its == key:
                 return attempt
@@ -372,7 +370,7 @@ class ResponseObserver:
         return b"last-event-id" in self._request.fields
 
     def _elsewhere(self, key: str) -> Attempt | None:
-        """Return the call of another exchange that an answer belongs to; on a resumed stream it may be one
+        """Return the attempt of another exchange that an answer belongs to; on a resumed stream it may be
         of another process."""
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None and self._resumes and (link := self._request.stream_link(key)):
@@ -385,20 +383,20 @@ class ResponseObserver:
         if self._resumes:
             attempt.marks.add(Flag.RESUMED)
         tickets = self._close(attempt, message, text)
-        attempt.message = b""  # its own exchange is over, nobody takes it from there
+        attempt.message = b""  # its own exchange is over and will not keep it for duplicates
         if attempt.is_guarded and attempt.driver is not None:
             attempt.driver.on_delivered()
-        elif attempt.facts.guarded:  # of another process, which remembers it no more
+        elif attempt.facts.guarded:  # from another process
             session, facts = attempt.ask.session, attempt.facts
             self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
         return tickets
 
     def _server_asks(self, key: str) -> None:
-        """Mark the calls that a request of the server may belong to: they wait for the agent."""
+        """Mark the calls that a request of the server may belong to: they may wait for the agent."""
         attempts = list(self.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
-            # Whoever gave a call up is there all the same on a pipe, and answers.
+            # On a pipe a client that gave up a call is still there and can answer.
             if attempt.driver is not None and not self._request.is_piped:
                 attempt.driver.feed(ServerAsked())
         self._context.calls.asked(self._request.scope, key, attempts)
@@ -406,7 +404,7 @@ class ResponseObserver:
     def _notice_answer(
         self, asked: Message, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
-        """Read the answer to a request that is no call."""
+        """Read the answer to a request that is not a call."""
         self._besides.read(asked, message, self._answer.headers if self._answer is not None else ())
         return self._legs.polled(asked, message, text, self.revision, self._around)
 
@@ -435,7 +433,7 @@ class ResponseObserver:
         if fails and self._is_unlisted(said, ending, ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
         ending, reply = judged(ask, ending, reply, harmless=said.harmless)
-        # A server that was told to drop a guarded call says so, many by a code of their own.
+        # Many servers answer a cancelled call with an error code of their own.
         dropped = fails and attempt.cancelled and attempt.is_guarded
         if dropped and ending.kind == ErrorKind.UPSTREAM_INTERNAL:
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, ask.effect)
@@ -468,7 +466,7 @@ class ResponseObserver:
         return self._end_by_answer(attempt, ending, reply)
 
     def _parked(self, attempt: Attempt, said: CallAnswer, reply: AnswerFacts) -> AnswerFacts:
-        """Remember a call that waits for another leg, if one can be told to belong to it."""
+        """Remember a call that waits for another leg, if its answer has a link for that leg."""
         links = self._legs.links(attempt.ask, said)
         if not links:
             return reply
@@ -478,7 +476,7 @@ class ResponseObserver:
     def take_late(
         self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes
     ) -> None:
-        """Record a late answer, where it is one to a request of this exchange."""
+        """Record a late answer, if it is to a request of this exchange."""
         if (attempt := begun.get(key)) is not None:
             body = MessageReader()
             body.feed(raw)
@@ -487,20 +485,20 @@ class ResponseObserver:
     def late(
         self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
-        """Record the answer to an attempt that was given up before it came."""
+        """Record the answer to an attempt that was given up before."""
         if attempt.ended:
             self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
         return self._close(attempt, message, text)
 
     def _is_unlisted(self, said: CallAnswer, ending: Ending, ask: Ask) -> bool:
-        """MCP says of a tool that is not there what JSON-RPC says of wrong arguments."""
+        """Return whether an error means an unknown tool: MCP uses the code of invalid params for it."""
         wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
         whose = self._request.target, self._request.credential
         return wrong and self._context.tool_listings.lacks(*whose, ask.tool)
 
     def _around(self, ask: Ask) -> Circumstances:
-        """Return what counts beside an answer."""
+        """Return the circumstances by which an answer is judged."""
         in_session = bool(self._request.mcp_session) and not self.stateless
         elsewhere = False
         if self._answer is not None and 300 <= self._status < 400:
@@ -514,14 +512,14 @@ class ResponseObserver:
     def _end_by_answer(
         self, attempt: Attempt, ending: Ending, reply: AnswerFacts
     ) -> Sequence[Ticket]:
-        """Record how an attempt ended that was answered."""
+        """Record the outcome of an attempt that was answered."""
         if self._answer is not None and reply.http_status in SAYS_WHEN:
             reply = waiting(reply, self._answer.headers, self._context.clock.wall)
         return self.end(attempt, ending, reply)
 
     def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
-        """Record how an attempt ended, be it one of this exchange or not."""
-        if marks := self.progress.marks:  # what happened on the way of all that is open here
+        """Record the outcome of an attempt, of this exchange or another."""
+        if marks := self.progress.marks:  # flags of the exchange count for all its open attempts
             for each in self.attempts:
                 each.marks.update(marks)
         ticket = self._context.recorder.end(attempt, ending, reply)
@@ -537,9 +535,9 @@ class ResponseObserver:
     def _end_all(
         self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
     ) -> Sequence[Ticket]:
-        """Record that all that is open failed so; `said` is what its caller is told.
+        """Record all open attempts as failed; `said` is the text for their caller.
 
-        What was cancelled was cancelled.
+        Cancelled attempts are recorded as cancelled.
         """
         reply = AnswerFacts(
             http_status=self._status, detail=detail, said=said, retry_after=retry_after
@@ -548,7 +546,7 @@ class ResponseObserver:
         tickets: list[Ticket] = []
         for attempt in list(self.attempts):
             if attempt.n and attempt.is_guarded:
-                # What its caller was told stands: no answer came to it.
+                # Its timeout was already recorded and answered; no other answer came.
                 self._forget(attempt)
                 continue
             why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
@@ -556,7 +554,7 @@ class ResponseObserver:
         return tickets
 
     def _detach(self) -> None:
-        """Leave what is open to a stream that resumes this one."""
+        """Leave open attempts to a stream that resumes this one."""
         now = self._context.clock.monotonic()
         for attempt, key in self.attempts.items():
             if not attempt.ended:
@@ -564,7 +562,7 @@ class ResponseObserver:
         self.attempts.clear()
 
     def acknowledged(self) -> Sequence[Ticket]:
-        """End the calls that were sent as notifications: they get no answer."""
+        """End the calls that were sent as notifications, which get no response."""
         tickets: list[Ticket] = []
         for attempt in self._notified & self.attempts.keys():
             tickets += self._end_by_answer(
@@ -573,19 +571,19 @@ class ResponseObserver:
         return tickets
 
     def _accepted(self, channel: LegacyStream) -> Sequence[Ticket]:
-        """Leave what was asked to the stream on which it is answered."""
+        """Leave open attempts to the legacy stream on which they are answered."""
         tickets = list(self.acknowledged())
         if not channel.is_open:
             return [*tickets, *self._end_all(ErrorKind.CONNECTION_LOST, "its stream has ended")]
         self._detach()
         return tickets
 
-    # -- what never comes to its end -------------------------------------------------------
+    # -- incomplete answers ----------------------------------------------------------------
 
     def ended(self) -> Sequence[Ticket]:
-        """End a stream that came to its end; calls without a response may be resumed."""
+        """Handle the end of a stream; calls without a response stay open if it can be resumed."""
         if not (self.attempts or self.awaited or self.listens):
-            return ()  # all that was asked is answered
+            return ()  # everything was answered
         self._on_all_read()
         listening, lost = self._listening, ErrorKind.CONNECTION_LOST
         failure = Failure(lost, self.progress.phase, "no response before its end")
@@ -598,22 +596,20 @@ class ResponseObserver:
             verdict = instead(self._unfit, self._around(attempt.ask))
             if verdict is not None and not attempt.cancelled:
                 tickets += self._end_by_answer(attempt, *verdict)
-        # What a server does to its own answer the agent sees as it is, unless a rule speaks of it.
+        # The agent sees the server's incomplete answer as it is, unless a rule manages such failures.
         return [*tickets, *self._lose(failure, told=self._manages(failure))]
 
     @property
     def is_resumable(self) -> bool:
-        """Whether another stream may bring what this one did not, if the server lives."""
+        """Whether another stream can bring the missing responses, if the server is still reachable."""
         numbered = self._is_numbered or self._resumed is not None
         return numbered and not self.stateless
 
     @property
     def _goes_on(self) -> bool:
-        """Whether an answer may come on another stream.
-
-        In the handshake revisions a stream with event ids may be resumed; in 2024-11-05 all answers
-        come on the one stream.
-        """
+        """Whether an answer may come on another stream."""
+        # In the handshake revisions a stream with event ids can be resumed; in 2024-11-05 all answers come
+        # on one stream.
         channel = self._request.channel
         if channel is not None:
             return channel.is_open and self.progress.phase in _SENT
@@ -624,7 +620,7 @@ class ResponseObserver:
         if self._listening is not None and self._listening.is_channel:
             return self._listening.hang_up(failure, told=broken.between_events)
         if self._request.channel is not None and self._goes_on:
-            self._detach()  # it is answered on another stream
+            self._detach()  # the answer comes on another stream
             return ()
         then = after_break(broken, managed=self._manages(failure), events_are_messages=True)
         if then is AfterBreak.RESUMPTION:
@@ -635,12 +631,12 @@ class ResponseObserver:
         return self._lose(failure, told=then is AfterBreak.ANSWER)
 
     def left(self, kind: ErrorKind) -> None:
-        """Record that nobody waits for the answers any more, for the reason `kind`.
+        """End the open attempts with `kind`, because no caller waits for them any more.
 
-        What may still be answered on another stream stays open.
+        Attempts that may still be answered on another stream stay open.
         """
         if not (self.attempts or self.awaited or self.listens):
-            return  # all that was asked is answered
+            return  # everything was answered
         self._on_all_read()
         if self._listening is not None:
             self._listening.hang_up(Failure(kind, Phase.BODY, ""))
@@ -651,13 +647,13 @@ class ResponseObserver:
             self._end_all(kind, "")
 
     def _manages(self, failure: Failure) -> bool:
-        """Return whether a rule made turnlog answerable for a failure of the one call."""
+        """Return whether a rule makes turnlog answer in place of the server after this failure."""
         attempt = self.attempt
         is_open = attempt is not None and attempt in self.attempts
         return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)
 
     def _lose(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
-        """Record that nothing more is answered; the agent is `told`, but of what it took back."""
+        """Record open attempts as failed; if `told`, the agent gets an answer to each that it did not cancel."""
         if self._resumed is not None and self._listening is not None:
             if self._context.calls.take(self._request.scope, self._resumed):
                 return self._listening.lose(self._resumed, failure, told=told)
@@ -671,15 +667,15 @@ class ResponseObserver:
         self._lost = unanswered
         return tickets
 
-    # -- when turnlog has to answer itself -------------------------------------------------
+    # -- turnlog's own answers -------------------------------------------------------------
 
     def refused(self) -> OwnAnswer:
-        """Return the answer to calls that could not be recorded and so were not forwarded."""
+        """Return the answer to calls that were not sent because they could not be recorded."""
         ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
         return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
 
     def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
-        """Record that there is no answer; return what to say instead."""
+        """Record that there is no answer; return turnlog's own answer."""
         if failure.phase in UNSENT and self._resumed is not None:
             lost = Failure(ErrorKind.CONNECTION_LOST, Phase.BODY, failure.detail)
             tickets = self._lose(lost, told=True)
@@ -691,13 +687,13 @@ class ResponseObserver:
         return self._made(unanswered), tickets
 
     def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
-        """Record that the caller's time is over while the call runs on; return what to say to it."""
-        assert self.attempt is not None  # only a call runs on
+        """Record a timeout of the caller while the call runs on; return the answer to it."""
+        assert self.attempt is not None  # only a single call can run on
         attempt, calls = self.attempt, self._context.calls
         key = self.attempts[attempt]
         awaited = self.awaited.get(key)
         told = self.failed(failure)
-        # Another outcome may follow the one that was recorded.
+        # The call may still get another outcome.
         self._context.recorder.reopen(attempt)
         self.attempts[attempt] = key
         if awaited is not None:
@@ -706,24 +702,24 @@ class ResponseObserver:
         return told
 
     def instead(self) -> OwnAnswer | None:
-        """Return turnlog's own answer, where nothing of the server's has left; `None` for none."""
+        """Return turnlog's own answer in place of the server's; `None` for none."""
         return self._made(self._lost) if self._lost is not None else None
 
     def last_events(self) -> bytes:
-        """Return the events that end a stream whose responses never came; empty for none."""
+        """Return turnlog's own answers as the last events of a stream; empty for none."""
         listening = self._listening.lost if self._listening is not None else []
         lost = listening if self._lost is None else [self._lost]
         return b"".join(as_event(message) for each in lost for message in each.as_messages())
 
     @property
     def amends(self) -> bool:
-        """Whether the outcome may be added to an answer to come."""
+        """Whether the outcome may be added to an answer that has not come yet."""
         if self._listening is not None:
             return not self._listening.spoken
         return self.attempt is not None and self.attempt.ending is None
 
     def amended(self, message: bytes) -> bytes | None:
-        """Return the message that was just read with the outcome added; `None` where it stays as it is."""
+        """Return the message just read with the outcome added; `None` if it is not changed."""
         if self._listening is not None:
             return self._listening.renamed()
         attempt = self.attempt
@@ -734,7 +730,7 @@ class ResponseObserver:
         return self.attempt.past if self.attempt is not None else None
 
     def _unanswered(self, failure: Failure) -> Unanswered:
-        """Return what is to be told of all requests because of a failure."""
+        """Return turnlog's own answers to all requests after a failure."""
         server = self._request.server
         return self._untold(
             failure.sentence(server, self._past),
@@ -760,7 +756,7 @@ class ResponseObserver:
         """Return turnlog's own answer to the request as a whole."""
         make = unanswered.as_message if self._request.is_piped else unanswered.as_answer
         made = make(as_batch=self._as_batch)
-        # Requests that were not read have ids that no answer can name.
+        # The ids of requests that were not read are unknown, so only an HTTP status can answer them.
         all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
         return made if self.is_answered_here and all_read else as_status(made)
 
