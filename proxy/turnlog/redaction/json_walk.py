@@ -283,9 +283,7 @@ class Walk:
             self._cut(begin, end)
 
     def _cut_string(self, match: re.Match[str]) -> None:
-        raw: str | None = match["string"]
-        if raw is None:
-            return
+        raw: str = match["string"]
         cut = self._texts.string(raw)
         if cut != raw:
             self._cuts.append((*match.span("string"), cut))

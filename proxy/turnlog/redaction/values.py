@@ -113,15 +113,6 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return match[2] or b" "
 
 
-class _Part(Struct, frozen=True):
-    """A part of a text in which the patterns are looked for."""
-
-    begin: int
-    end: int
-    last: int
-    """Behind the last place in which a match counts: what follows is there to be looked ahead at."""
-
-
 class QuickScan:
     """A quick scan for candidates of secrets; it may find too many, never too few."""
 
@@ -169,34 +160,29 @@ class QuickScan:
     def _all(self, low: bytes) -> Iterator[tuple[int, bool]]:
         """Yield where the patterns match, and whether that is the shape of a secret and no name."""
         # The patterns take 3 ms each for 1 MiB, and most of a text has nothing for them.
-        parts = [_Part(0, len(low), len(low))] if len(low) < _SMALL else list(self._parts(low))
-        text = _GAP.join([low[part.begin : part.end] for part in parts])
-        begins = [*accumulate((part.end - part.begin + len(_GAP) for part in parts), initial=0)]
+        parts = [(0, len(low))] if len(low) < _SMALL else self._parts(low)
+        text = _GAP.join([low[begin:end] for begin, end in parts])
+        begins = [*accumulate((end - begin + len(_GAP) for begin, end in parts), initial=0)]
         for look in self.patterns:
             for match in look.finditer(text):
                 number = bisect_right(begins, match.start()) - 1
-                part = parts[number]
-                place = match.start() - begins[number] + part.begin
-                if place < part.last:
-                    yield place, match.lastindex is not None
+                yield match.start() - begins[number] + parts[number][0], match.lastindex is not None
 
-    def _parts(self, low: bytes) -> Iterator["_Part"]:
-        """Yield the parts of a text in which a pattern may match: those around needles."""
-        part: _Part | None = None
+    def _parts(self, low: bytes) -> list[tuple[int, int]]:
+        """Return the parts of a text in which a pattern may match: those around needles."""
+        parts: list[tuple[int, int]] = []
         place = 0
         while place < len(low) and (needle := self._find_needle(low, place)) is not None:
             begin, last = max(needle.start() - _REACH, 0), needle.end() + _REACH
             run = _OPEN_END.match(low, last)
             end = min((run.end() if run else last) + _REACH, len(low))
-            if part is not None and begin <= part.end:
-                begin, end = part.begin, max(part.end, end)
-            elif part is not None:
-                yield part
-            part = _Part(begin, end, last)
+            if parts and begin <= parts[-1][1]:
+                before = parts.pop()
+                begin, end = before[0], max(before[1], end)
+            parts.append((begin, end))
             # What begins before that is in this part as well.
             place = needle.end() + _REACH // 2
-        if part is not None:
-            yield part
+        return parts
 
     def _hit(self, low: bytes) -> bool:
         if not self._needles(low):

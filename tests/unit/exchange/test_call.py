@@ -279,6 +279,17 @@ def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> Non
     play.feed(STORED, ev.Send(2, hold=True))
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
     assert play.call.stage is Stage.SENT
+    play.feed(answered(2), OUTCOME)
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+
+
+def test_a_late_answer_while_the_next_attempt_is_recorded_is_only_recorded() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    play.feed(STORED, ev.Send(2, hold=True))
 
 
 # -- callers that leave ------------------------------------------------------------------------
@@ -295,8 +306,21 @@ def test_a_call_that_no_rule_names_ends_with_its_caller() -> None:
 def test_a_named_call_runs_on_without_its_caller_and_is_then_given_up() -> None:
     play = Play(NAMED)
     play.sent()
+    assert not play.call.has_left
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    assert play.call.has_left
+    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
+
+
+def test_a_duplicate_may_join_a_call_that_is_just_given_up() -> None:
+    play = Play(NAMED)
+    play.sent()
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
+    play.feed(ev.JoinerCame())
+    assert not play.call.is_abandoned
+    play.feed(ev.JoinerLeft())
+    assert play.call.is_abandoned
 
 
 @pytest.mark.parametrize(

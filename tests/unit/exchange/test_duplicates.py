@@ -15,6 +15,7 @@ from turnlog.exchange.duplicates import (
     disconnect_action,
     may_join_guessed_session,
     replayed_ending,
+    unsent_detail,
     unsent_ending,
 )
 from turnlog.rules.model import OnDisconnect, OnDuplicate
@@ -145,6 +146,7 @@ def test_every_unsent_ending_is_an_error(
     phase = Phase.SENT if waited else Phase.QUEUED
     assert (ending.status, ending.phase) == (Status.ERROR, phase)
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
+    assert unsent_detail(verdict)
 
 
 @pytest.mark.promise("TWICE-30")

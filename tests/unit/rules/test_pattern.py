@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.redaction.redact import Redactor
-from turnlog.rules.pattern import any_of, compile_pattern
+from turnlog.rules.pattern import any_of, compile_pattern, find_any
 
 EXPRESSIONS = [r"a+", r"(a+)+$", r"[^b]x?", r".", r"\w+@\w+", r"\pL", r"^.{2}", r"(?i)AB", r"x*"]
 TEXTS = st.text(st.characters(categories=["L", "N", "P", "Z", "Cs"]) | st.sampled_from("abx@"))
@@ -48,9 +48,22 @@ def test_any_of_several_expressions_is_found_in_bytes_in_upper_or_lower_case(tex
     assert any_of(["error", "warn(?:ing)?", "\u274c"])(text)
 
 
+def test_bytes_that_are_no_utf_8_are_searched() -> None:
+    word = compile_pattern("error")
+    assert word.is_in_bytes(b"\xff error \xfe")
+    assert not word.is_in_bytes(b"\xff warning")
+
+
+def test_the_first_of_several_expressions_is_found_from_a_place_on() -> None:
+    found = find_any(["error", "warning"])(b"Error, a WARNING", 1)
+    assert found.span() == (9, 16)
+
+
 def test_what_is_none_of_several_expressions_is_not_found() -> None:
     assert not any_of(["error", "warning"])(b"all is well")
 
 
 def test_expressions_too_many_to_be_searched_at_once_are_found_in_every_text() -> None:
-    assert any_of([f"{number}-[a-z0-9]{{20}}x" for number in range(20_000)])(b"all is well")
+    many = [f"{number}-[a-z0-9]{{900}}x" for number in range(1700)]
+    assert any_of(many)(b"all is well")
+    assert find_any(many)(b"all is well", 3).span() == (3, 3)

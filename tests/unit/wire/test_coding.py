@@ -36,6 +36,7 @@ def decoder(coding: str, limit: int = 1 << 20) -> ContentDecoder:
             "gzip",
             gzip.compress(BODY[:9], mtime=0) + gzip.compress(BODY[9:], mtime=0) + b"\0\0padding",
         ),
+        ("gzip", gzip.compress(BODY, mtime=0) + b"\x1f no member"),
         ("deflate", zlib.compress(BODY)),
         ("deflate", bare_deflate(BODY)),
         ("br", brotli.compress(BODY)),

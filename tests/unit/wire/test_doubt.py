@@ -11,7 +11,7 @@ from turnlog.wire.doubt import (
     is_unreadable,
     may_hold_call,
 )
-from turnlog.wire.jsonrpc import Kind, parse
+from turnlog.wire.jsonrpc import Kind, Malformed, parse
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"drop"}}'
 
@@ -120,3 +120,10 @@ def test_a_call_of_another_version_is_doubtful() -> None:
     assert is_doubtful(parse(other), other)
     assert not is_doubtful(parse(CALL), CALL)
     assert not is_doubtful(parse(b"text"), b"text")
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-32-le"])
+def test_a_call_in_a_wide_encoding_is_doubtful(coding: str) -> None:
+    text = CALL.decode().encode(coding)
+    assert isinstance(parse(text), Malformed)
+    assert is_doubtful(parse(text), text)

@@ -56,6 +56,11 @@ def test_over_http_headers_mirror_the_body(headers: dict[bytes, bytes], named: s
     assert (why and why.message) == told
 
 
+def test_a_method_that_names_nothing_needs_no_header_for_it() -> None:
+    headers = HEADERS | {b"mcp-method": b"tools/list"}
+    assert refusal(request(method="tools/list"), headers) is None
+
+
 def test_a_request_without_a_handshake_says_so_in_its_body_or_its_header() -> None:
     assert is_stateless_request(request(), {})
     assert is_stateless_request(request({}), {b"mcp-protocol-version": b"2026-07-28"})

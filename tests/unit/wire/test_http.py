@@ -8,9 +8,12 @@ from turnlog.wire.http.head import (
     Framing,
     Headers,
     can_dechunk,
+    changed_body,
     fields,
     framing,
+    is_sealed,
     media_of,
+    notice_headers,
     request_headers,
     response_headers,
     retry_after,
@@ -308,3 +311,19 @@ def test_a_valid_traceparent_has_a_trace_id(value: str) -> None:
 )
 def test_what_w3c_calls_invalid_has_none(value: str) -> None:
     assert trace_id(value) == ""
+
+
+def test_a_changed_body_has_no_seals_and_a_weak_etag() -> None:
+    raw = [(b"ETag", b'"a"'), (b"etag", b'W/"b"'), (b"Content-Encoding", b"br"), (b"X", b"y")]
+    weak = [(b"ETag", b'W/"a"'), (b"etag", b'W/"b"'), (b"Content-Encoding", b"br"), (b"X", b"y")]
+    sealed = [*raw, (b"Content-Digest", b"sha-256=:YQ==:")]
+    assert is_sealed(sealed)
+    assert not is_sealed(raw)
+    assert changed_body(sealed, decoded=False) == weak
+    assert changed_body(sealed, decoded=True) == [pair for pair in weak if pair[1] != b"br"]
+
+
+def test_a_message_beside_a_request_goes_without_what_is_about_its_body() -> None:
+    kept = [(b"Authorization", b"Bearer a"), (b"Mcp-Session-Id", b"s")]
+    own = [(b"Content-Encoding", b"gzip"), (b"Idempotency-Key", b"k"), (b"Digest", b"x")]
+    assert notice_headers([*kept, *own]) == kept

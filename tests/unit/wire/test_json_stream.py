@@ -56,7 +56,7 @@ def test_a_long_string_is_cut_and_counts_no_further() -> None:
     outline = skim(b'{"error":{"code":-5,"message":"' + BIG + b'"},"id":3}')
     assert outline.raw("error.message") == b'"' + BIG[: TOKEN_LIMIT - 1]
     assert outline.raw("error.code") == b"-5"
-    assert outline.raw("id") == b"3"
+    assert outline.id == outline.raw("id") == b"3"
 
 
 def test_a_request_state_is_kept_longer_than_other_values() -> None:

@@ -5,9 +5,9 @@ from hashlib import sha256
 import pytest
 from msgspec import UNSET, Raw, UnsetType
 
-from turnlog.core.kinds import Status
+from turnlog.core.kinds import Flag, Status
 from turnlog.wire.json_stream import Outline, OutlineReader
-from turnlog.wire.jsonrpc import Kind, Message, parse
+from turnlog.wire.jsonrpc import DUPLICATES_LIMIT, Kind, Message, parse
 from turnlog.wire.mcp import (
     SUBSCRIPTION_KEY,
     agreed_revision,
@@ -165,6 +165,14 @@ def test_a_result_tells_how_a_call_ended(result: bytes, status: Status, is_error
     assert (found.status, found.is_error) == (status, is_error)
     skimmed = read_answer(outline(b'{"id":1,"result":' + result + b"}"), revision="")
     assert (skimmed.status, skimmed.is_error) == (status, is_error)
+
+
+def test_a_large_answer_tells_how_a_call_ended() -> None:
+    blank = b" " * DUPLICATES_LIMIT
+    found = answer(b'{"isError":true,' + blank + b'"content":[{"type":"text","text":"no"}]}')
+    assert (found.status, found.is_error, found.flags) == (Status.ERROR, True, ())
+    found = answer(b'{"isError":true,' + blank + b'"isError":false}')
+    assert (found.status, found.flags) == (Status.OK, (Flag.DUPLICATE_KEYS,))
 
 
 def test_result_types_mean_something_since_2026_07_28_only() -> None:

@@ -94,3 +94,8 @@ def test_a_head_begins_behind_line_ends(raw: bytes, start: int, begins: int) -> 
     found = LINE_ENDS.match(raw, start)
     assert found is not None
     assert found.end() == begins
+
+
+@pytest.mark.parametrize("line", [b"ICY 200 OK", b"HTTP/2 200 OK", b"HTTP/1.1 OK"])
+def test_another_start_line_stays_as_it_is(line: bytes) -> None:
+    assert mended(line + b"\r\n\r\n") == line + b"\r\n\r\n"

@@ -2,7 +2,13 @@
 
 import pytest
 
-from turnlog.wire.http.origin import allowed_host, allowed_origin, is_of_another_site, normal_origin
+from turnlog.wire.http.origin import (
+    allowed_host,
+    allowed_origin,
+    is_of_another_site,
+    is_this_machine,
+    normal_origin,
+)
 
 ALLOWED = frozenset({"proxy.internal", "pinned.internal:7411", "192.0.2.7", "2001:db8::1"})
 
@@ -204,3 +210,10 @@ def test_what_no_browser_sends_or_would_be_anybody_cannot_be_configured(text: st
 )
 def test_fetch_metadata_names_pages_of_other_sites(value: bytes, other: bool) -> None:
     assert is_of_another_site(value) is other
+
+
+def test_this_machine_is_known_by_name_and_address() -> None:
+    for host in ("localhost", "LocalHost.", "127.0.0.1", "127.8.9.10", "::1", "0.0.0.0", "::"):
+        assert is_this_machine(host)
+    for host in ("proxy.internal", "192.0.2.7", "2001:db8::1", "localhost.evil.example", ""):
+        assert not is_this_machine(host)

@@ -160,3 +160,12 @@ def test_text_in_wide_characters_is_told_from_others() -> None:
     assert is_wide("{".encode("utf-16"))
     assert is_wide("{".encode("utf-32-be"))
     assert not is_wide(b"{}")
+
+
+def test_a_charset_whose_decoder_gives_up_is_left_out() -> None:
+    readings = OtherReadings(["iso2022_jp", "cp037"], is_coded=False, in_events=False, looks=False)
+    readings.feed(b"", b"\x1b((((((((((")
+    readings.feed(b"", MEMBER.encode())
+    assert not readings.found
+    readings.feed(b"", MEMBER.encode("cp037"))
+    assert readings.found

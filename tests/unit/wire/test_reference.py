@@ -44,12 +44,28 @@ def test_relative_references_are_resolved_as_the_standard_library_does(
         ("/a/%2E%2e/b", "/b"),
         ("http://UP.example:80?x", "/?x"),
         ("#part", "/base/x?y#part"),
+        ("", "/base/x?y"),
+        ("?z", "/base/x?z"),
+        ("//up.example/a", "/a"),
         (" /a\t", "/a"),
         ("/caf\udce9 b", "/caf\udce9 b"),
     ],
 )
 def test_what_a_reference_says_stays_but_for_dots(reference: str, resource: str) -> None:
     assert resolved(reference, "/base/x?y", OWN) == resource
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["http://other.example/a", "//other.example/a", "https://up.example/a", "mailto:a@up.example"],
+)
+def test_a_reference_to_another_origin_leads_nowhere(reference: str) -> None:
+    assert resolved(reference, "/base", OWN) is None
+
+
+@pytest.mark.parametrize("reference", ["/\\other.example/a", "/a\x00b", "/a\nb"])
+def test_a_reference_that_clients_read_in_different_ways_leads_nowhere(reference: str) -> None:
+    assert resolved(reference, "/base", OWN) is None
 
 
 def shifted(reference: str) -> str | None:

@@ -148,3 +148,10 @@ def test_an_event_is_in_its_data_from_the_first_letter_of_the_name(
     reader = EventReader()
     reader.feed(come)
     assert reader.in_data == in_data
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_many_short_lines_of_data_are_read_as_one_by_one(end: bytes) -> None:
+    lines = [b"%d" % number for number in range(2000)]
+    stream = b"".join(b"data: " + line + end for line in lines) + end
+    assert [event.data for event in events(stream)] == [b"\n".join(lines)]

@@ -117,3 +117,14 @@ def test_bytes_that_are_no_text_are_not_all_kept() -> None:
 
 def test_a_large_value_that_is_no_object_is_left_out() -> None:
     assert kept(json.dumps("x" * 2 * LARGEST).encode(), REDACTOR).value.startswith("[left out")
+
+
+def test_of_large_members_as_many_as_needed_are_left_out() -> None:
+    note = f"[left out: {LARGEST + 2} bytes]"
+    value, _ = keep({"a": "d" * LARGEST, "b": "e" * LARGEST, "title": "A"})
+    assert value == {"a": note, "b": note, "title": "A"}
+
+
+def test_a_definition_whose_notes_alone_are_too_large_is_left_out_as_a_whole() -> None:
+    value, _ = keep({f"{n:>30}": "d" * 50 for n in range(2000)})
+    assert value.startswith("[left out: ")
