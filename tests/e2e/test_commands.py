@@ -102,6 +102,17 @@ def test_calls_with_one_id_that_overlap_get_their_own_answers(proxy: Proxy) -> N
         assert text_of(client.request("POST", "/mcp", body, headers=headers).json()) == "mine"
 
 
+def test_a_session_that_uses_an_open_id_again_keeps_no_request_waiting(proxy: Proxy) -> None:
+    agent = Agent(proxy)
+    with Client(proxy.url) as client:
+        client.ask("POST", "/mcp", call("hang", request_id=9), headers=agent.headers)
+        wait_until(lambda: any(r.status == "pending" for r in proxy.rows()), "the call")
+        assert agent.text("say", {"text": "mine"}, request_id=9) == "mine"
+        answer = client.response("POST").json()
+    assert answer["id"] == 9
+    assert answer["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
+
+
 def test_a_body_of_several_lines_is_one_message(proxy: Proxy) -> None:
     agent = Agent(proxy)
     inner = call("say", {"text": "smuggled"}, request_id=99)

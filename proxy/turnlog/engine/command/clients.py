@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.kinds import ErrorKind
 from turnlog.exchange.duplicates import CANCELLED_LIFE
 from turnlog.record.deadlines import LateReader
 from turnlog.wire.jsonrpc import Message, id_key
@@ -132,7 +133,11 @@ class PendingRequests:
     def add(self, one: OpenRequest) -> None:
         """Add a request that is about to be sent."""
         key = id_key(one.raw_id)
-        self.take(key)
+        replaced = self.take(key)
+        # A client may use an id again before it is answered: the next answer is the newer request's.
+        if replaced is not None and replaced.reply is not None and not replaced.reply.awaited:
+            replaced.reply.lift()
+            replaced.reply.fail(ErrorKind.CONNECTION_LOST, "its id was used again")
         self._late.pop(key, None)
         self._open[key] = one
         if one.reply is not None:
