@@ -139,7 +139,9 @@ LOOKALIKES = {
 
 @pytest.mark.promise("ACC-5")
 @pytest.mark.parametrize("body", LOOKALIKES.values(), ids=LOOKALIKES)
-def test_what_only_some_servers_read_as_a_denied_call_is_refused(rig: Rig, body: bytes) -> None:
+def test_a_message_that_some_servers_read_as_a_denied_call_is_refused(
+    rig: Rig, body: bytes
+) -> None:
     with rig.client() as client:
         client.request("POST", rig.path, body, headers=(("Content-Type", "application/json"),))
 
@@ -178,7 +180,7 @@ def test_a_plain_body_that_holds_no_call_goes_on(rig: Rig, body: bytes) -> None:
     ],
     ids=["events", "header", "session", "ping", "call", "answer"],
 )
-def test_what_looks_like_mcp_does_not_open_a_denied_path(
+def test_a_body_that_looks_like_mcp_does_not_open_a_denied_path(
     rig: Rig, method: str, body: bytes, headers: tuple[tuple[str, str], ...]
 ) -> None:
     with rig.client() as client:

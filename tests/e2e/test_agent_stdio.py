@@ -118,7 +118,7 @@ async def test_two_agents_and_a_proxy_write_to_one_session(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("STATE-3")
-async def test_of_two_who_speak_of_a_fact_the_second_has_to_know_the_first(tmp_path: Path) -> None:
+async def test_a_second_note_about_a_fact_must_know_the_first(tmp_path: Path) -> None:
     fact = {"kind": "fact", "id": "port", "subject": "port"}
     with RawUpstream() as upstream:
         async with running(tmp_path, upstream.url) as proxy:

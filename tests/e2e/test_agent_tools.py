@@ -242,7 +242,7 @@ async def test_a_first_note_opens_a_named_session_that_calls_then_belong_to(
 
 
 @pytest.mark.promise("AGENT-2", "AGENT-4")
-async def test_what_is_not_whole_is_not_recalled_and_the_answer_says_why(rig: Rig) -> None:
+async def test_an_incomplete_result_is_not_recalled_and_the_answer_says_why(rig: Rig) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
     texts = iter([f"the key is {secret}", "x" * (2 << 20)])
 

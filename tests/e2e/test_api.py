@@ -63,7 +63,7 @@ def test_a_page_of_another_origin_is_refused_before_its_token_is_looked_at(rig: 
     assert ask(rig, f"{V1}/log", headers=(bearer, ("Host", "evil.example"))).status == 421
 
 
-async def test_what_was_refused_is_in_the_event_log_without_the_token(rig: Rig) -> None:
+async def test_a_refused_request_is_logged_without_the_token(rig: Rig) -> None:
     ask(rig, f"{V1}/log", headers=(("Authorization", "Bearer guess"),))
     await rig.proxy.event("request.refused", **{"turnlog.reason": "token"})
     assert b"guess" not in rig.proxy.stdout.read_bytes()

@@ -154,7 +154,9 @@ def test_a_log_without_attempts_says_so(data: Path) -> None:
         (["show", "work:99"], "session 'work' has no commit 99, its newest is 11; `turnlog log"),
     ],
 )
-def test_what_can_find_nothing_is_refused(data: Path, arguments: list[str], message: str) -> None:
+def test_a_filter_that_can_match_nothing_is_refused(
+    data: Path, arguments: list[str], message: str
+) -> None:
     done = turnlog(*arguments, data=data)
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -239,7 +241,7 @@ def test_sessions_are_listed_the_most_recently_active_first(
     assert WORK in turnlog(*arguments, data=data).stdout
 
 
-def test_what_stands_under_names_finds_the_session(data: Path) -> None:
+def test_a_name_from_the_names_column_finds_the_session(data: Path) -> None:
     header, *lines = turnlog("sessions", data=data).stdout.splitlines()
 
     assert header.split()[-2:] == ["NAMES", "CLIENT"]

@@ -72,7 +72,7 @@ def test_one_session_and_a_time_narrow_the_list(data: Path) -> None:
 
 
 @pytest.mark.promise("OPEN-2")
-def test_what_an_operator_says_is_the_outcome(data: Path) -> None:
+def test_an_operators_statement_becomes_the_outcome(data: Path) -> None:
     done = turnlog("resolve", name(1), "--happened", "--why", "she has it", data=data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"call {name(1)} of files/send\\u001b[2J: it happened\n"
@@ -155,7 +155,7 @@ def test_a_process_of_its_own_does_the_same(data: Path) -> None:
 
 
 @pytest.mark.promise("SEC-1")
-def test_what_settings_want_to_be_cut_is_cut_from_a_reason(data: Path, tmp_path: Path) -> None:
+def test_configured_secrets_are_removed_from_a_reason(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "turnlog.yaml"
     config.write_text("data: ./data\nredact: {patterns: ['AB-[0-9]+']}\n")
     said = ("--happened", "--why", "as AB-123456 says", "--json")

@@ -149,7 +149,7 @@ def test_two_proxies_on_one_store_are_followed_together(tmp_path: Path) -> None:
     assert sorted(tools) == sorted(f"{name}-{n}" for name in ("one", "two") for n in range(20))
 
 
-def test_what_a_killed_proxy_left_open_comes_as_unknown(tmp_path: Path) -> None:
+def test_calls_left_open_by_a_killed_proxy_become_unknown(tmp_path: Path) -> None:
     may_end = Event()
     with RawUpstream(lambda peer: _hold(peer, may_end)) as upstream:
         with proxy_beside(tmp_path, upstream.url) as proxy, Client(proxy.url) as client:

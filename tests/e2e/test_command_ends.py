@@ -248,7 +248,7 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_reads_nothing_is_no_server_that_was_left_behind(
+def test_a_left_behind_process_that_reads_nothing_is_not_taken_for_the_server(
     proxy: Proxy, client: Client, code: int
 ) -> None:
     headers = opened(client)

@@ -137,7 +137,7 @@ def test_an_agent_that_leaves_while_a_command_starts_leaves_nothing_behind(tmp_p
         assert all(map(is_gone, pids))
 
 
-def test_what_a_command_leaves_behind_keeps_no_call_waiting(tmp_path: Path) -> None:
+def test_a_process_left_behind_by_a_command_keeps_no_call_waiting(tmp_path: Path) -> None:
     leaves = ["sh", "-c", f"sleep 300 & exec {sys.executable} {COMMAND[1]}"]
     with proxy_beside(tmp_path, settings=settings(leaves)) as proxy:
         agent = Agent(proxy)
@@ -192,7 +192,7 @@ def test_progress_and_a_question_make_a_stream_of_the_answer(proxy: Proxy) -> No
     assert "server_request" in row.flags
 
 
-def test_who_listens_hears_what_belongs_to_no_request(proxy: Proxy) -> None:
+def test_listeners_get_messages_that_belong_to_no_request(proxy: Proxy) -> None:
     agent = Agent(proxy)
     with Client(proxy.url) as listener, Client(proxy.url) as late:
         listener.ask("GET", "/mcp", headers=agent.headers)

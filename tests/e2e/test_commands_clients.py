@@ -94,7 +94,7 @@ async def test_each_gets_its_own_progress_and_answer_at_the_same_time(
 
 
 @pytest.mark.parametrize("mode", [LEGACY, NEWEST])
-async def test_who_gives_up_ends_its_own_call_and_no_other(tmp_path: Path, mode: str) -> None:
+async def test_giving_up_ends_only_the_callers_own_call(tmp_path: Path, mode: str) -> None:
     async with two(tmp_path, mode) as (_, (_, ada), (_, bob)), asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(client.call_tool("wait", {})) for client in (ada, bob)]
         await waits(bob, begun=2, cancelled=0)
@@ -112,7 +112,7 @@ async def waits(client: Client, **counts: int) -> None:
 
 
 @pytest.mark.promise("CMD-1")
-async def test_who_calls_is_asked(tmp_path: Path) -> None:
+async def test_a_request_of_the_server_goes_to_the_client_that_calls(tmp_path: Path) -> None:
     async with two(tmp_path, LEGACY) as (_, (first, ada), (second, bob)):
         assert await text(bob, "ask") == "bob"
         assert await text(ada, "ask") == "ada"

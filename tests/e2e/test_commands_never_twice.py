@@ -111,7 +111,7 @@ def cancels(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("gives_up", [leaves, cancels])
-def test_who_gave_up_and_asks_again_gets_the_answer_of_the_only_execution(
+def test_a_caller_that_gave_up_and_repeats_gets_the_answer_of_the_only_execution(
     agent: Agent, gives_up: Callable[[Agent], None]
 ) -> None:
     gives_up(agent)

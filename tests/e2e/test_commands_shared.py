@@ -195,7 +195,7 @@ def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
 
 
 @pytest.mark.promise("CMD-1")
-def test_what_a_session_has_left_open_makes_no_question_another_ones(proxy: Proxy) -> None:
+def test_open_calls_of_a_closed_session_do_not_redirect_the_servers_requests(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "hang")
     pending(proxy, 1)
@@ -225,7 +225,7 @@ def test_the_end_of_a_session_takes_back_what_it_asked_and_was_asked(proxy: Prox
     wait_until(lambda: ended(proxy, "asks") == [["late", "server_request"]], "it came late")
 
 
-def test_what_is_said_of_the_command_reaches_all_who_listen(proxy: Proxy) -> None:
+def test_a_notification_about_the_command_reaches_all_listeners(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     changed = "notifications/tools/list_changed"
     with listening(one) as first, listening(two) as second:
@@ -236,7 +236,7 @@ def test_what_is_said_of_the_command_reaches_all_who_listen(proxy: Proxy) -> Non
 
 
 @pytest.mark.promise("CMD-1")
-def test_what_is_said_meanwhile_reaches_the_only_one_that_calls(proxy: Proxy) -> None:
+def test_a_message_during_a_call_reaches_the_only_caller(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     log = {"method": "notifications/message", "params": {"level": "info", "data": "for two"}}
     with listening(one) as first, listening(two) as second:
@@ -336,7 +336,7 @@ def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> 
 
 
 @pytest.mark.promise("CMD-1")
-def test_what_a_process_asked_that_is_gone_is_no_question_of_the_next_one(proxy: Proxy) -> None:
+def test_requests_of_an_ended_process_are_not_mixed_with_those_of_the_next(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "asks", {"as": "q"})
     lost = one.client.head()

@@ -116,7 +116,7 @@ def test_the_others_wait_in_the_order_in_which_they_came(
 
 
 @pytest.mark.promise("WAIT-7")
-def test_who_waits_holds_up_no_other_tool_and_no_other_message(
+def test_a_queued_call_delays_no_other_tool_and_no_other_message(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
     crowd.ask("one", 1)
@@ -138,7 +138,7 @@ def test_who_waits_holds_up_no_other_tool_and_no_other_message(
 @pytest.mark.parametrize(
     ("tool", "kind"), [("one_soon", "queue_timeout"), ("one_total", "deadline_exhausted")]
 )
-def test_who_waits_too_long_is_told_and_was_never_sent(
+def test_a_call_queued_too_long_gets_an_error_and_is_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd, tool: str, kind: str
 ) -> None:
     first = crowd.ask("one", 1)
@@ -154,7 +154,7 @@ def test_who_waits_too_long_is_told_and_was_never_sent(
 
 @pytest.mark.promise("WAIT-8")
 @pytest.mark.parametrize("tool", ["one", "one_write"])
-def test_who_leaves_while_it_waits_was_never_sent(
+def test_a_queued_call_whose_caller_leaves_is_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd, tool: str
 ) -> None:
     first = crowd.ask("one", 1)
@@ -170,7 +170,7 @@ def test_who_leaves_while_it_waits_was_never_sent(
 
 
 @pytest.mark.promise("WAIT-8")
-def test_who_is_cancelled_while_it_waits_was_never_sent(
+def test_a_queued_call_that_is_cancelled_is_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
     crowd.ask("one", 1)

@@ -65,7 +65,7 @@ def test_the_rules_that_the_demo_prints_are_those_that_it_keeps_and_they_are_fin
     assert "fine" in run("rules", "check", str(rules))
 
 
-def test_what_goes_well_is_passed_on_as_it_is(played: Played) -> None:
+def test_a_successful_result_is_passed_on_unchanged(played: Played) -> None:
     scene = played.scene(1)
     assert "case None: the server's own answer, 'wrote 45 characters to plan'" in scene
     assert "progress 1/4 2/4 3/4 4/4" in scene
@@ -140,7 +140,7 @@ def test_each_line_of_the_log_is_printed_once(played: Played) -> None:
     assert "pending" not in played.shown
 
 
-def test_what_the_end_names_is_there_to_be_looked_at(played: Played) -> None:
+def test_the_commands_named_at_the_end_of_the_demo_work(played: Played) -> None:
     end = played.shown[played.shown.index("All files are in") :]
     assert f"All files are in {played.folder}." in end
     called = " ".join(TURNLOG)
@@ -203,7 +203,7 @@ class Leaving:
 
 
 @pytest.mark.parametrize("error", [DemoError("seen enough"), BrokenPipeError("nobody reads")])
-async def test_what_failed_is_raised_by_itself_and_all_processes_end(
+async def test_a_failure_is_raised_alone_and_all_processes_end(
     tmp_path: Path, error: Exception
 ) -> None:
     with pytest.raises(type(error), match=str(error)):

@@ -271,7 +271,9 @@ def test_a_forged_outcome_does_not_pass_in_a_charset(rig: Rig, media: str, chars
 @pytest.mark.parametrize(
     "media", ["text/event-streams", "text/plain, text/event-stream", "application/json, " + EVENTS]
 )
-def test_what_a_client_takes_for_an_event_stream_is_searched_as_one(rig: Rig, media: str) -> None:
+def test_a_body_that_a_client_reads_as_an_event_stream_is_searched_as_one(
+    rig: Rig, media: str
+) -> None:
     body = body_of(forged()).replace(b'outcome": ', b'outcome"\ndata: : ')
     rig.upstream.script = in_pieces(DATA % body, media=media)
     with rig.client() as client:

@@ -89,7 +89,7 @@ def test_a_server_that_fails_in_a_row_is_left_alone(cut: tuple[Rig, Server]) -> 
     assert len(rig.proxy.events("upstream.failed")) == 0
 
 
-def test_what_is_no_call_goes_on(cut: tuple[Rig, Server]) -> None:
+def test_a_request_that_is_not_a_call_passes_an_open_circuit(cut: tuple[Rig, Server]) -> None:
     rig, _ = cut
     assert b"done" in rig.post(message("tools/list"))
 

@@ -111,7 +111,7 @@ def test_a_read_gets_no_key(rig: Rig) -> None:
     assert keys(rig) == [[]]
 
 
-def test_what_is_no_call_gets_no_key(rig: Rig) -> None:
+def test_a_request_that_is_not_a_call_gets_no_key(rig: Rig) -> None:
     rig.post(message("tools/list"))
     assert keys(rig) == [[]]
 

@@ -265,7 +265,7 @@ def test_a_call_of_an_unknown_effect_ends_with_its_caller(
 
 
 @pytest.mark.promise("TWICE-12")
-def test_where_closing_the_stream_is_the_cancel_it_is_passed_on_late(
+def test_a_closed_stream_cancels_the_call_at_the_server_late(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
     left(call("write_cancelled", {"a": 1}), *STATELESS)
@@ -482,7 +482,7 @@ def test_a_cancel_for_a_call_that_was_answered_does_not_end_the_one_that_runs_on
     assert "cancel_forwarded" not in rig.notes()
 
 
-def test_nobody_settles_a_call_that_runs_on_after_its_time(
+def test_a_call_that_runs_on_after_its_timeout_cannot_be_resolved(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     begun(call("pay_timed", {"a": 1})).response("POST")
@@ -849,7 +849,7 @@ def test_in_a_session_that_is_only_guessed_a_call_is_joined_while_it_runs_and_ne
     assert text(third.body) == "done 2"
 
 
-def test_who_left_a_call_that_it_had_joined_by_guess_may_join_it_once_more(
+def test_a_guessed_caller_that_left_may_join_again(
     rig: Rig, counting: Counting, unnamed: Begun, begun: Begun
 ) -> None:
     unnamed(as_client("tries thrice", 1))

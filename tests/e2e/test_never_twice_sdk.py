@@ -62,7 +62,7 @@ async def ended(proxy: Proxy, count: int) -> list[Row]:
     return await until(look, f"{count} rows")
 
 
-async def test_where_closing_is_the_cancel_a_call_that_is_asked_again_at_once_runs_once(
+async def test_a_call_closed_and_repeated_at_once_runs_once(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -83,7 +83,7 @@ async def test_where_closing_is_the_cancel_a_call_that_is_asked_again_at_once_ru
     assert (second.status, second.executed) == ("replayed", "yes")
 
 
-async def test_where_the_client_says_so_itself_a_cancel_is_obeyed_and_the_second_run_is_flagged(
+async def test_a_clients_cancel_is_obeyed_and_the_second_run_is_flagged(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as (server, proxy), client(proxy, "handshake") as agent:

@@ -74,7 +74,7 @@ def test_over_http_the_answer_is_the_calls(
     assert good(rig.row())
 
 
-def test_where_both_ids_are_open_each_answer_is_that_of_its_own(rig: Rig) -> None:
+def test_with_both_ids_open_each_answer_belongs_to_its_own_request(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         peer.read()
         peer.send_json([text_result("7", "string"), text_result(7, "number")])
@@ -121,7 +121,7 @@ def test_on_a_pipe_the_answer_is_the_calls(tmp_path: Path, text: str) -> None:
     assert good(row)
 
 
-def test_of_a_command_the_answer_is_the_calls(tmp_path: Path) -> None:
+def test_a_commands_answer_with_an_id_of_another_type_belongs_to_its_call(tmp_path: Path) -> None:
     command = settings([sys.executable, "-c", SWITCHED])
     with proxy_beside(tmp_path, settings=command) as proxy:
         agent = Agent(proxy)

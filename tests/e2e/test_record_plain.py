@@ -130,7 +130,7 @@ def test_a_large_json_body_is_recorded_by_its_start(rig: Rig, mark: bytes) -> No
     ],
     ids=["text", "one run", "binary", "form"],
 )
-def test_of_a_large_body_that_is_no_json_path_query_and_a_digest_are_recorded(
+def test_a_large_body_that_is_not_json_is_recorded_by_path_query_and_digest(
     rig: Rig, body: bytes
 ) -> None:
     with rig.client() as client:
@@ -159,7 +159,7 @@ def kept_of(rig: Rig) -> bytes:
         ("application/json", b"\xef\xbb\xbf" + ITEMS),
     ],
 )
-def test_of_a_large_answer_the_start_is_recorded(rig: Rig, media: str, body: bytes) -> None:
+def test_the_start_of_a_large_answer_is_recorded(rig: Rig, media: str, body: bytes) -> None:
     body = body[:10] + rig.session.encode() + body[10:]
     rig.upstream.script = answer(ok(body, media=media))
     with rig.client() as client:

@@ -234,7 +234,7 @@ def test_turnlogs_own_fields_stay_here_and_its_meta_goes_on(rig: Rig) -> None:
     assert not [name for name, _ in request.headers if name.lower().startswith(b"turnlog")]
 
 
-def test_what_the_client_said_of_itself_is_kept_with_the_session(rig: Rig) -> None:
+def test_client_information_is_kept_with_the_session(rig: Rig) -> None:
     with rig.client() as client:
         info = {
             "clientInfo": {"name": "the-agent", "version": "9"},
@@ -259,6 +259,6 @@ def test_odd_names_name_sessions_too(rig: Rig, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "\n", "a\nb", "\u0000", "y" * 5000, 7.5, None, ["x"]])
-def test_what_cannot_be_a_name_is_passed_over(rig: Rig, name: object) -> None:
+def test_a_value_that_cannot_be_a_session_name_is_skipped(rig: Rig, name: object) -> None:
     (row,) = made(rig, ("/mcp", (), {"turnlog/session": name}))
     assert rung(rig, row) == "implicit"

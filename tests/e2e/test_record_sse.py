@@ -168,7 +168,7 @@ def test_a_call_that_cannot_be_forwarded_is_refused_by_its_status(rig: Rig) -> N
     assert rig.row().kind == "connection_lost"
 
 
-def test_what_is_open_is_lost_with_the_stream(rig: Rig) -> None:
+def test_open_calls_are_lost_with_the_stream(rig: Rig) -> None:
     with stream(rig) as one:
         post(rig, one, call("add"))
         one.server.end()
@@ -224,7 +224,7 @@ def test_a_call_that_wants_no_answer_is_over_when_it_is_accepted(rig: Rig) -> No
         assert rig.row().status == "ok"
 
 
-def test_what_the_stream_says_besides_is_read(rig: Rig) -> None:
+def test_other_messages_on_the_stream_are_read(rig: Rig) -> None:
     """The handshake and the list of tools are answered there as well."""
     initialize = {"clientInfo": {"name": "old", "version": "1"}, "protocolVersion": "2024-11-05"}
     tool: dict[str, object] = {"name": "add", "inputSchema": {}}

@@ -237,7 +237,7 @@ def test_a_call_that_differs_is_one_of_its_own(rig: Rig, change: str) -> None:
     assert [row.attempt for row in rows] == [1, 1]
 
 
-def test_of_two_clients_without_names_each_goes_on_with_its_own_call(
+def test_two_clients_without_names_each_continue_their_own_call(
     servers: Servers,
 ) -> None:
     upstream, proxy, _ = servers["plain path"]

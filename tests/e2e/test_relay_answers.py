@@ -272,7 +272,7 @@ def test_a_cut_answer_looks_cut(rig: Rig, large: bool, announced: bool) -> None:
     assert (row.status, row.kind, row.executed) == ("unknown", "connection_lost", "maybe")
 
 
-def test_what_came_before_a_cut_reaches_the_agent(rig: Rig) -> None:
+def test_data_before_a_cut_reaches_the_agent(rig: Rig) -> None:
     rig.upstream.script = CutBody(sent=b"x" * 1000, announced=2000, media="text/plain")
     with rig.client() as client:
         client.ask("GET", "/tool")

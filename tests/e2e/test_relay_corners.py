@@ -42,7 +42,7 @@ def test_a_coding_that_cannot_be_undone_is_refused_and_not_dropped(rig: Rig) -> 
     assert rig.upstream.requests == []
 
 
-def test_what_came_of_a_json_answer_that_is_cut_is_handed_on(rig: Rig) -> None:
+def test_the_received_part_of_a_cut_json_answer_is_forwarded(rig: Rig) -> None:
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )

@@ -184,7 +184,7 @@ SPLITTERS = {
 @pytest.mark.promise("WIRE-14")
 @pytest.mark.parametrize("name", SPLITTERS)
 @pytest.mark.parametrize("late", [False, True])
-def test_what_stands_behind_an_answer_answers_nothing_else(rig: Rig, name: str, late: bool) -> None:
+def test_bytes_behind_an_answer_answer_no_other_request(rig: Rig, name: str, late: bool) -> None:
     raw = SPLITTERS[name]
     # What comes after the next request was sent is an answer to it, for all that anybody can tell.
     all_sent = threading.Event()

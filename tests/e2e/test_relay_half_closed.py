@@ -106,7 +106,7 @@ def test_an_agent_that_pipelines_and_then_ends_gets_every_answer(rig: Rig) -> No
     assert given[-1].head.one("connection") == "close"
 
 
-def test_who_says_nothing_but_garbage_and_ends_is_told_so(rig: Rig) -> None:
+def test_a_command_that_writes_only_garbage_and_ends_is_reported(rig: Rig) -> None:
     with rig.client() as client:
         client.send(b"garbage\r\n\r\n")
         client.end()

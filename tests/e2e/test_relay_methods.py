@@ -120,7 +120,7 @@ NONE = {
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_what_is_no_request_gets_turnlogs_own_clear_answer(rig: Rig, name: str) -> None:
+def test_bytes_that_are_not_a_request_get_a_clear_answer_from_turnlog(rig: Rig, name: str) -> None:
     before = len(rig.proxy.events("request.refused"))
     with rig.client() as client:
         client.send(NONE[name])
@@ -137,7 +137,7 @@ def test_what_is_no_request_gets_turnlogs_own_clear_answer(rig: Rig, name: str) 
     assert rig.proxy.told("request.refused", before + 1)[-1]["turnlog.reason"] == "framing"
 
 
-def test_who_speaks_tls_to_a_plain_port_is_told_so(rig: Rig) -> None:
+def test_tls_on_a_plain_port_gets_a_clear_answer(rig: Rig) -> None:
     with rig.client() as client:
         client.send(NONE["the start of TLS"])
         assert "TLS" in client.response().json()["detail"]

@@ -223,7 +223,7 @@ def test_a_chunked_request_arrives_whole_and_well_framed(rig: Rig) -> None:
 
 
 @pytest.mark.promise("WIRE-17")
-def test_whoever_expects_100_gets_it_before_the_body_is_sent(rig: Rig) -> None:
+def test_a_client_that_expects_100_gets_it_before_it_sends_the_body(rig: Rig) -> None:
     body = call("add")
     with rig.client() as client:
         fields = (*MCP_HEADERS, ("Expect", "100-continue"), ("Content-Length", str(len(body))))

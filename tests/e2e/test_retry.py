@@ -140,7 +140,7 @@ def test_json_that_calls_itself_a_stream_is_an_answer(rig: Rig) -> None:
     assert json.loads(rig.post(call("read_file", request_id=3)))["id"] == 3
 
 
-def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
+def test_event_ids_of_one_attempt_do_not_make_the_next_resumable(rig: Rig) -> None:
     def with_event_id(peer: Peer) -> None:
         asked = peer.read().json()
         peer.start_events()
@@ -157,7 +157,7 @@ def test_what_was_resumable_of_one_attempt_is_not_of_the_next(rig: Rig) -> None:
 @pytest.mark.promise("RULE-8")
 @pytest.mark.parametrize("tool", ["write_file", "unknown"])
 @pytest.mark.parametrize("name", ["unavailable", "reset", "internal error"])
-def test_what_may_have_had_an_effect_is_not_made_again(rig: Rig, tool: str, name: str) -> None:
+def test_a_call_that_may_have_had_an_effect_is_not_retried(rig: Rig, tool: str, name: str) -> None:
     rig.upstream.script = InTurn(FAULTS[name], echo)
     with rig.client() as client:
         client.request("POST", rig.path, call(tool), headers=MCP_HEADERS)
@@ -192,7 +192,7 @@ def retried(rig: Rig, made: str) -> list[Any]:
 
 
 @pytest.mark.promise("RULE-13")
-def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
+def test_retry_after_is_respected(rig: Rig) -> None:
     rig.upstream.script = InTurn(answer(LIMITED), echo)
     rig.post(call("read_file"))
     made = rig.ended_rows(2)[0].call
@@ -202,7 +202,7 @@ def test_what_the_server_asks_to_wait_is_waited(rig: Rig) -> None:
 
 
 @pytest.mark.promise("RULE-13")
-def test_where_the_wait_does_not_fit_the_refusal_is_the_callers_at_once(rig: Rig) -> None:
+def test_if_the_wait_exceeds_the_limit_the_refusal_is_given_at_once(rig: Rig) -> None:
     refusal = LIMITED.replace(b"Retry-After: 1\r\n", b"Retry-After: 3600\r\n")
     rig.upstream.script = answer(refusal)
     with rig.client() as client:
@@ -221,7 +221,7 @@ def test_the_last_answer_is_relayed_as_it_came(rig: Rig) -> None:
     assert [row.attempt for row in rig.ended_rows(3)] == [1, 2, 3]
 
 
-def test_where_no_answer_ever_came_the_caller_is_told(rig: Rig) -> None:
+def test_a_caller_is_told_when_no_answer_came(rig: Rig) -> None:
     rig.upstream.script = ResetAfterRequest()
     said = json.loads(rig.post(call("read_file", request_id=7)))
     outcome = said["result"]["_meta"]["turnlog/outcome"]
@@ -279,7 +279,7 @@ def test_the_callers_id_comes_back_in_an_answer_of_any_shape(
 
 @pytest.mark.parametrize("way", ["length", "chunks"])
 @pytest.mark.parametrize("body", [b'{"jsonrpc":"2.0","id":1,"result":{}}', LARGE.encode()])
-def test_what_is_not_coded_as_it_says_is_handed_on_as_it_came(
+def test_a_body_without_its_declared_coding_is_forwarded_unchanged(
     rig: Rig, way: str, body: bytes
 ) -> None:
     def script(peer: Peer) -> None:
@@ -370,7 +370,7 @@ def test_several_calls_in_one_request_are_made_once(rig: Rig) -> None:
     assert [row.attempt for row in rig.ended_rows(2)] == [1, 1]
 
 
-def test_what_is_no_call_is_made_once(rig: Rig) -> None:
+def test_a_request_that_is_not_a_call_is_sent_once(rig: Rig) -> None:
     rig.upstream.script = InTurn(answer(UNAVAILABLE), echo)
     with rig.client() as client:
         given = client.request("POST", rig.path, message("tools/list"), headers=MCP_HEADERS)

@@ -144,7 +144,7 @@ NO_ANSWER: dict[str, tuple[str, Script]] = {
 
 
 @pytest.mark.parametrize("name", NO_ANSWER)
-def test_where_the_last_attempt_has_no_answer_the_servers_last_one_is_relayed(
+def test_if_the_last_attempt_has_no_answer_the_servers_last_one_is_relayed(
     rig: Rig, name: str
 ) -> None:
     tool, script = NO_ANSWER[name]
@@ -196,7 +196,7 @@ def test_a_refusal_is_relayed_where_the_last_attempt_was_not_sent(rig: Rig) -> N
     assert told(given.head)["attempts"] == "2"
 
 
-def test_where_an_event_of_the_last_attempt_has_left_turnlog_says_how_the_call_ended(
+def test_after_a_sent_event_of_the_last_attempt_turnlog_says_how_the_call_ended(
     rig: Rig,
 ) -> None:
     notice = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})

@@ -88,7 +88,7 @@ def test_an_expression_tells_what_is_null(rig: Rig) -> None:
 
 
 @pytest.mark.promise("OUT-18")
-def test_what_reads_like_an_error_is_flagged(rig: Rig) -> None:
+def test_a_result_that_reads_like_an_error_is_flagged(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("Error executing tool: no such file")))
     assert rig.post(call("other")) == said("Error executing tool: no such file")
     assert (rig.row().status, rig.row().flags) == ("ok", ["error_like_text"])

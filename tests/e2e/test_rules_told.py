@@ -119,7 +119,7 @@ def test_an_oddly_written_answer_is_told_as_well(rig: Rig, frame: str) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_what_a_rule_makes_an_error_is_told(rig: Rig, frame: str) -> None:
+def test_an_answer_that_a_rule_makes_an_error_says_so(rig: Rig, frame: str) -> None:
     rig.upstream.script = FRAMES[frame](NOTHING)
     with rig.client() as client:
         given = client.request("POST", rig.path, call("wants"), headers=MCP_HEADERS)
@@ -144,7 +144,7 @@ def test_a_message_that_says_it_is_a_stream_of_events_is_recorded(rig: Rig, mark
 
 @pytest.mark.promise("OUT-8")
 @pytest.mark.parametrize("frame", FRAMES)
-def test_what_is_no_error_stays_as_it_came(rig: Rig, frame: str) -> None:
+def test_an_answer_that_is_not_an_error_is_unchanged(rig: Rig, frame: str) -> None:
     rig.upstream.script = FRAMES[frame](FULL)
     with rig.client() as client:
         given = client.request("POST", rig.path, call("wants"), headers=MCP_HEADERS)
@@ -155,7 +155,7 @@ def test_what_is_no_error_stays_as_it_came(rig: Rig, frame: str) -> None:
 
 
 @pytest.mark.parametrize("script", [in_chunks(VOID, 1000), until_close(VOID)])
-def test_what_the_protocol_makes_an_error_is_told_where_it_comes_in_one_piece(
+def test_an_error_by_the_protocol_is_amended_in_an_answer_of_one_piece(
     rig: Rig, script: Script
 ) -> None:
     rig.upstream.script = script

@@ -90,7 +90,7 @@ def test_a_plain_call_is_no_other(rig: Rig, odd: bytes) -> None:
     assert rig.row().effect == "irreversible"
 
 
-def test_what_is_to_be_cut_and_lies_too_deep_takes_all_with_it(rig: Rig) -> None:
+def test_a_secret_nested_too_deeply_removes_the_whole_value(rig: Rig) -> None:
     rig.post(asking("deep", b'{"a":%b{"pin":"1234-5678"}%b}' % (b"[" * 200, b"]" * 200)))
     assert "redacted" in rig.row().flags
     assert not [kept for kept in payloads(rig.proxy.data) if b"1234-5678" in kept]

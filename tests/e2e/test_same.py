@@ -169,7 +169,7 @@ def test_a_call_beside_anothers_that_runs_says_that_it_may_repeat_it(
     assert sorted(row.flags for row in rig.ended_rows(2)) == [["late"], ["repeat_of_unknown"]]
 
 
-def test_what_was_delivered_to_one_principal_is_no_matter_of_another(
+def test_an_answer_to_one_principal_is_not_delivered_to_another(
     rig: Rig, counting: Counting
 ) -> None:
     alice, bob = PRINCIPALS["Private-Token"]
@@ -187,7 +187,7 @@ def test_what_was_delivered_to_one_principal_is_no_matter_of_another(
     ],
     ids=["token against forgery", "other cookies", "proof"],
 )
-def test_what_changes_with_each_request_makes_no_other_caller(
+def test_fields_that_change_with_each_request_do_not_change_the_caller(
     rig: Rig, counting: Counting, one: tuple[str, str], two: tuple[str, str]
 ) -> None:
     left(rig, counting, "/mcp", one)
@@ -244,7 +244,7 @@ def test_two_servers_behind_one_gateway_may_give_out_the_same_session_id(
 
 
 @pytest.mark.promise("TWICE-27")
-def test_where_a_repeat_would_not_be_found_that_is_told_once(tmp_path: Path) -> None:
+def test_it_is_reported_once_that_duplicates_would_not_be_found(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     with (
         RawUpstream() as upstream,
@@ -277,7 +277,7 @@ def status(proxy: Proxy) -> bytes:
     return turnlog("status", data=proxy.data).stdout.encode()
 
 
-def test_what_explains_a_rule_says_what_never_twice_needs(tmp_path: Path) -> None:
+def test_explaining_a_rule_says_what_never_twice_needs(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     asked_of = ("rules", "explain", "--rules", str(tmp_path / "rules.yaml"))
     assert "`session.uncovered`" in turnlog(*asked_of, "files", "write").stdout

@@ -115,9 +115,7 @@ def test_a_repeat_in_another_session_says_that_it_may_be_one(rig: Rig, flaky: Fl
 
 
 @pytest.mark.promise("TWICE-25")
-def test_what_must_not_happen_twice_does_not_in_another_session_either(
-    rig: Rig, flaky: Flaky
-) -> None:
+def test_a_guarded_call_is_executed_once_across_a_replaced_session(rig: Rig, flaky: Flaky) -> None:
     flaky.faults = ["reset"]
     asked(rig, begun(rig), "pay once")
     second = begun(rig)
@@ -170,7 +168,7 @@ def test_a_call_whose_session_was_lost_after_it_broke_is_found_all_the_same(
 
 @pytest.mark.promise("TWICE-25")
 @pytest.mark.parametrize("how", ["another client", "used again", "two newcomers", "no name"])
-def test_where_somebody_else_can_be_meant_nothing_is_taken_over(
+def test_a_session_is_not_taken_over_if_it_may_be_somebody_elses(
     rig: Rig, flaky: Flaky, how: str
 ) -> None:
     tool, first = f"write, {how}", begun(rig)

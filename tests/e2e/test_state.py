@@ -139,7 +139,7 @@ def test_secrets_and_what_is_not_to_be_kept_stand_in_no_reason(rig: Rig) -> None
         assert not any(secret in content for content in written(rig.proxy.data.parent).values())
 
 
-def test_what_is_asked_for_is_beside_a_running_proxy(rig: Rig) -> None:
+def test_the_log_of_a_field_is_read_beside_a_running_proxy(rig: Rig) -> None:
     rig.post(call("write", {"path": "/a"}))
     rig.ended_rows()
     folder = Path(rig.proxy.data)

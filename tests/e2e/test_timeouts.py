@@ -185,7 +185,7 @@ def test_events_keep_a_call_alive(rig: Rig) -> None:
 
 
 @pytest.mark.promise("WAIT-3")
-def test_what_the_server_asks_the_agent_takes_the_agents_time(rig: Rig) -> None:
+def test_a_request_of_the_server_counts_against_the_agents_time(rig: Rig) -> None:
     asks = SlowHead(chunked(event(text_result(1, "done"))) + b"0\r\n\r\n")
 
     def script(peer: Peer) -> None:
@@ -278,7 +278,7 @@ def test_no_other_request_has_a_limit(rig: Rig) -> None:
         assert client.response().json()["result"] == {"tools": []}
 
 
-def test_what_turnlog_could_not_tell_any_more_is_not_recorded_as_told(rig: Rig) -> None:
+def test_an_answer_that_turnlog_could_not_send_is_not_recorded_as_sent(rig: Rig) -> None:
     part = (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )

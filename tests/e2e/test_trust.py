@@ -135,7 +135,7 @@ async def test_the_diff_says_what_is_new_changed_and_gone(stage: Stage) -> None:
     assert "1 new, 1 changed, 1 gone" in check.stderr
 
 
-async def test_who_pins_unasked_reads_the_diff_of_what_has_changed_only(stage: Stage) -> None:
+async def test_pinning_without_a_prompt_shows_only_changed_tools(stage: Stage) -> None:
     await stage.play()
     first = stage.trust("--yes")
     assert first.stdout.splitlines() == ["default/add  new", "default/more  new"]
@@ -301,7 +301,7 @@ async def test_a_lock_that_breaks_leaves_the_one_before_in_force(stage: Stage) -
     assert stage.trust("--check").returncode == 2
 
 
-async def test_what_was_shown_outlives_the_proxy(tmp_path: Path, server: str) -> None:
+async def test_listings_outlive_the_proxy(tmp_path: Path, server: str) -> None:
     async with running(tmp_path, server) as proxy:
         stage = Stage(tmp_path, proxy)
         await stage.play()
@@ -478,7 +478,7 @@ def _sentence(text: str) -> str:
 
 
 @pytest.mark.promise("PROV-3")
-async def test_nobody_gets_around_the_demand(strict: Stage) -> None:
+async def test_a_required_pin_cannot_be_bypassed(strict: Stage) -> None:
     several = b"[" + call("more") + b"," + call("add", request_id=2) + b"]"
 
     def ask() -> tuple[list[Any], int]:

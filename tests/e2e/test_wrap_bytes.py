@@ -209,7 +209,7 @@ def babble(dice: random.Random, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_said_passes_and_every_call_ends(tmp_path: Path, seed: int) -> None:
+def test_every_message_passes_and_every_call_ends(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     asked, said = babble(dice, 300), babble(dice, 300)
     with wrapping(tmp_path) as wrap:

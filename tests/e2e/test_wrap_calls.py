@@ -190,7 +190,7 @@ def test_a_definition_is_pinned_as_over_http(tmp_path: Path) -> None:
     assert "changed_definition" in changed.flags
 
 
-def test_what_is_recorded_verifies(tmp_path: Path) -> None:
+def test_recorded_calls_verify(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         for number in range(5):
             wrap.server.answer(wrap.asked(call("put", request_id=number)))

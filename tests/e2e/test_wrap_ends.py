@@ -240,7 +240,7 @@ def test_an_agent_that_reads_nothing_holds_no_end_up(tmp_path: Path) -> None:
         assert wrap.exited() == -signal.SIGTERM
 
 
-def test_what_floods_on_after_the_command_holds_no_end_up(tmp_path: Path) -> None:
+def test_output_that_goes_on_after_the_command_ended_does_not_delay_the_end(tmp_path: Path) -> None:
     loop = "exec 2>/dev/null; while :; do echo y; done"
     flood = f"subprocess.Popen(['sh', '-c', {loop!r}], stdin=-3).pid"
     with wrapping(tmp_path) as wrap:
@@ -351,7 +351,7 @@ def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
         wrap.server.exit()
 
 
-def test_of_a_batch_only_calls_that_are_open_are_answered_when_the_command_dies(
+def test_when_the_command_dies_only_the_open_calls_of_a_batch_are_answered(
     tmp_path: Path,
 ) -> None:
     lines = (call("a", request_id=1), message("tools/list", request_id=2), call("b", request_id=3))
@@ -485,9 +485,7 @@ def test_a_call_that_nobody_reads_any_more_is_not_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["told", "command ends"])
-def test_what_waits_for_another_attempt_gets_the_answer_that_there_is(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_call_that_waits_for_a_retry_gets_the_held_answer(tmp_path: Path, how: str) -> None:
     retry = "{on: [tool_error], max_attempts: 3, base_interval: 60s, jitter: none, budget: 300s}"
     rules = f"rules: [{{match: {{tool: look}}, effect: read, retry: {retry}}}]"
     with wrapping(tmp_path, rules=rules) as wrap:
@@ -554,7 +552,9 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
         assert wrap.exited() == 0
 
 
-def test_what_reads_nothing_is_no_server_that_was_left_behind(tmp_path: Path) -> None:
+def test_a_left_behind_process_that_reads_nothing_is_not_taken_for_the_server(
+    tmp_path: Path,
+) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("put"))
         child = wrap.server.spawn(stdout=True)

@@ -160,7 +160,7 @@ def test_a_call_of_an_unknown_effect_is_made_each_time(talk: Talk) -> None:
     assert talk.notes() == []
 
 
-def test_nobody_is_joined_across_sessions(talk: Talk) -> None:
+def test_calls_of_different_sessions_are_never_joined(talk: Talk) -> None:
     first = talk.asked("write")
     talk.cancelled(first)
     other = Talk(talk.wrap, f"{talk.session}-other")
@@ -248,7 +248,7 @@ def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(
     talk.replayed(request_id, "late")
 
 
-def test_what_a_server_says_that_drops_a_call_is_no_answer_to_who_asks_again(talk: Talk) -> None:
+def test_an_error_after_a_cancel_is_not_replayed_to_a_duplicate(talk: Talk) -> None:
     first = talk.asked("write")
     talk.cancelled(first)
     second = talk.held("write")
@@ -260,7 +260,7 @@ def test_what_a_server_says_that_drops_a_call_is_no_answer_to_who_asks_again(tal
     assert talk.rows()[1].flags == ["repeat_of_unknown"]
 
 
-def test_of_several_that_waited_for_a_call_one_makes_it_anew(talk: Talk) -> None:
+def test_when_a_joined_call_fails_one_of_the_waiting_calls_is_sent(talk: Talk) -> None:
     first = talk.asked("write")
     talk.cancelled(first)
     waiting = [talk.held("write") for _ in range(3)]

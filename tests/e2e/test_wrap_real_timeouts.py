@@ -111,7 +111,7 @@ def rows(folder: Path) -> list[Row]:
     return [row for row in session_rows(data_of(folder), "one") if row.tool.startswith("charge")]
 
 
-async def test_who_gave_up_and_asks_again_gets_the_answer_of_the_only_execution(
+async def test_a_caller_that_gave_up_and_repeats_gets_the_answer_of_the_only_execution(
     tmp_path: Path,
 ) -> None:
     async with client_of(tmp_path, BUSY) as client:
@@ -127,7 +127,7 @@ async def test_who_gave_up_and_asks_again_gets_the_answer_of_the_only_execution(
     assert rows(tmp_path)[0].flags == ["late"]
 
 
-async def test_who_gave_up_on_a_server_that_dropped_the_call_repeats_it_and_the_log_says_so(
+async def test_a_repeat_after_an_obeyed_cancel_is_sent_and_logged(
     tmp_path: Path,
 ) -> None:
     async with client_of(tmp_path, OFFICIAL) as client:
@@ -143,7 +143,7 @@ async def test_who_gave_up_on_a_server_that_dropped_the_call_repeats_it_and_the_
     assert (second.status, second.flags) == ("ok", ["repeat_of_unknown"])
 
 
-async def test_who_was_told_that_the_time_is_over_gets_the_answer_later(tmp_path: Path) -> None:
+async def test_a_caller_that_timed_out_gets_the_answer_later(tmp_path: Path) -> None:
     async with client_of(tmp_path, BUSY) as client:
         result = await client.call_tool("charge_timed", {"amount": 1})
         assert result.is_error

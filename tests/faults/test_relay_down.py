@@ -62,7 +62,7 @@ def test_a_tool_call_gets_an_error_result(proxy: Proxy, stateless: bool) -> None
 @pytest.mark.parametrize(
     "method", ["initialize", "server/discover", "tools/list", "ping", "resources/read"]
 )
-def test_what_is_no_call_gets_a_status_and_no_json_rpc(
+def test_a_request_that_is_not_a_call_gets_a_status_and_no_json_rpc(
     proxy: Proxy, method: str, stateless: bool
 ) -> None:
     given = post(proxy, message(method, {}), STATELESS if stateless else MCP_HEADERS)

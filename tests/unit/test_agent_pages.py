@@ -83,7 +83,7 @@ async def test_a_wrong_use_is_told_in_a_sentence(
          (("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "ping")), 404, -32601),
     ],
 )  # fmt: skip
-async def test_what_is_no_request_gets_the_protocols_error(
+async def test_a_message_that_is_not_a_request_gets_the_protocols_error(
     pages: Pages, body: bytes, headers: tuple[tuple[str, str], ...], status: int, code: int
 ) -> None:
     answer = await post(pages, body, *headers)
@@ -92,7 +92,7 @@ async def test_what_is_no_request_gets_the_protocols_error(
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-async def test_what_is_no_request_gets_no_answer(pages: Pages) -> None:
+async def test_a_message_that_is_not_a_request_gets_no_answer(pages: Pages) -> None:
     notice = message("notifications/initialized", request_id=None)
     reply = b'{"jsonrpc":"2.0","id":1,"result":{}}'
     stateless = ("MCP-Protocol-Version", "2026-07-28")

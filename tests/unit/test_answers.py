@@ -102,7 +102,7 @@ def test_a_sentence_says_what_to_do_and_ends_in_what_programs_read(
     assert said.endswith("]")
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     said = envelope(None, Ending(status=LOST.status, phase=LOST.phase, executed=LOST.executed))
     assert (said["session"], said["error"], said["kind"], said["retry"]) == (None,) * 4
 
@@ -121,7 +121,7 @@ def test_a_tool_call_gets_a_result_that_says_so(stateless: bool) -> None:
 
 
 @pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/list", "ping"])
-def test_what_is_no_call_gets_a_status_and_no_json_rpc(method: str) -> None:
+def test_a_request_that_is_not_a_call_gets_a_status_and_no_json_rpc(method: str) -> None:
     made = failed(method)
     said = json.loads(made.body)
     assert (made.status, made.headers) == (502, [(b"Content-Type", b"application/problem+json")])
@@ -130,13 +130,13 @@ def test_what_is_no_call_gets_a_status_and_no_json_rpc(method: str) -> None:
 
 
 @pytest.mark.promise("OUT-10")
-def test_what_is_no_call_gets_504_where_time_ran_out() -> None:
+def test_a_request_that_is_not_a_call_gets_504_on_a_timeout() -> None:
     late = classify.failed(ErrorKind.CONNECT_TIMEOUT, Phase.CONNECTING, Effect.UNKNOWN)
     made = structs.replace(unanswered("tools/list"), ending=late).as_answer(as_batch=False)
     assert (made.status, made.reason) == (504, b"Gateway Timeout")
 
 
-def test_what_is_no_call_gets_a_json_rpc_error_where_no_status_can_be_told() -> None:
+def test_a_request_that_is_not_a_call_gets_a_json_rpc_error_if_no_status_can_be_sent() -> None:
     made = unanswered("resources/read").as_message(as_batch=False)
     assert (made.status, json.loads(made.body)["error"]) == (
         200,

@@ -165,9 +165,7 @@ async def test_a_parameter_that_cannot_be_used_is_named(
         ("nope=1", "parameter 'nope': it is not known here, known are: limit"),
     ],
 )
-async def test_what_is_wrong_with_a_parameter_is_a_sentence(
-    pages: Pages, query: str, told: str
-) -> None:
+async def test_an_invalid_parameter_is_explained(pages: Pages, query: str, told: str) -> None:
     said = (await pages.api(f"/log?{query}")).problem(400)
     assert said["detail"].startswith(told)
 
@@ -185,7 +183,7 @@ async def test_what_is_wrong_with_a_parameter_is_a_sentence(
         (b'{"verdict": "happened", "why": "\\ud800"}', "it is not JSON"),
     ],
 )
-async def test_what_is_wrong_with_a_body_is_a_sentence_and_settles_nothing(
+async def test_an_invalid_body_is_explained_and_settles_nothing(
     pages: Pages, body: bytes, told: str
 ) -> None:
     name = await pages.unknown()
@@ -377,7 +375,7 @@ async def test_a_note_about_a_fact_needs_the_head_that_its_writer_has_seen(pages
     "body",
     [b"", b"[]", b"{}", b'{"kind": "rumour"}', b'{"kind": "decision"}', b'{"kind": "delivered"}', b'{"kind": "decision", "text": "a", "also": 1}', b'{"kind": "decision", "text": ' + b"[" * 20_000],
 )  # fmt: skip
-async def test_what_is_no_note_is_refused(pages: Pages, body: bytes) -> None:
+async def test_an_invalid_note_is_refused(pages: Pages, body: bytes) -> None:
     await pages.call()
     (await pages.api("/sessions/trip/notes", "POST", body)).problem(400)
     assert (await pages.found("/sessions/trip"))["seq"] == 2

@@ -14,7 +14,7 @@ LONG = 20 * LIMIT
 
 
 @pytest.mark.parametrize("what", ["note", "verdict"])
-async def test_what_is_written_late_is_answered_late_and_truly(
+async def test_a_late_write_is_answered_late_and_truthfully(
     tmp_path: Path, aiohttp_client: Connect, what: str
 ) -> None:
     async with own_pages(tmp_path, aiohttp_client, limit=LIMIT) as pages:

@@ -57,7 +57,7 @@ async def notes(one: Bench, driver: CallDriver) -> list[str]:
     return [commit.facts.note for commit in commits if commit.facts.note]
 
 
-async def test_of_an_answer_whose_caller_was_gone_when_it_was_there_that_is_noted(
+async def test_an_answer_that_came_after_its_caller_left_is_noted(
     one: Bench,
 ) -> None:
     driver = await ended(one)
@@ -83,7 +83,7 @@ async def test_an_answer_that_comes_on_another_stream_is_given_again_from_then_o
 
 
 @pytest.mark.parametrize("looks", [False, True])
-async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
+async def test_a_remembered_call_holds_no_input_unless_rules_need_it(
     one: Bench, looks: bool
 ) -> None:
     driver = await ended(one)
@@ -97,7 +97,7 @@ async def test_what_is_remembered_of_a_call_holds_no_input_but_for_rules(
     assert (driver.ask.arguments, driver.ask.canonical) == (left, None)
 
 
-async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
+async def test_a_caller_that_leaves_after_the_answer_does_not_count_as_gone(one: Bench) -> None:
     driver = await ended(one)
     driver.on_delivered()
     driver.feed(Over())
@@ -105,7 +105,7 @@ async def test_who_leaves_with_the_answer_has_not_left(one: Bench) -> None:
     assert await notes(one, driver) == ["delivered"]
 
 
-async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
+async def test_an_answer_that_never_came_is_not_delivered(one: Bench) -> None:
     driver = await begun(one)
     driver.on_delivered()
     driver.feed(Over())  # its own stream has ended, without the response
@@ -115,7 +115,7 @@ async def test_what_is_not_there_does_not_arrive(one: Bench) -> None:
     assert await notes(one, driver) == []
 
 
-async def test_of_an_answer_whose_caller_had_cancelled_already_it_is_not_noted_that_it_arrived(
+async def test_an_answer_after_a_cancel_is_not_noted_as_delivered(
     one: Bench,
 ) -> None:
     driver = await ended(one)
@@ -134,7 +134,7 @@ async def test_an_answer_that_is_given_again_right_behind_a_cancel_is_noted_as_t
     assert await notes(one, driver) == ["abandoned", "delivered"]
 
 
-async def test_what_cannot_happen_to_a_call_ends_that_call_and_is_logged(one: Bench) -> None:
+async def test_an_illegal_event_ends_that_call_and_is_logged(one: Bench) -> None:
     driver = await begun(one)
     driver.feed(Woken())
     assert driver.is_over

@@ -81,7 +81,7 @@ def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
         assert (first.cancelled, second.cancelled) == (True, False)
 
 
-def test_of_a_call_whose_next_attempt_has_not_left_a_cancel_names_the_one_before() -> None:
+def test_a_cancel_between_two_attempts_names_the_earlier_attempt() -> None:
     calls, before, due = (
         CallRegistry(),
         of_client("a", "me", b'"w1"'),
@@ -196,7 +196,7 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
     assert calls.parked(((69_999).to_bytes(4, "big"),)) is first
 
 
-async def test_what_is_left_to_another_stream_waits_as_long_as_rules_say() -> None:
+async def test_a_call_left_to_another_stream_waits_for_the_rules_time_limit() -> None:
     calls = CallRegistry()
     short, plain = attempt("a"), attempt("b")
     short.patience = Deadlines(Timeouts(idle=2.0), asyncio.get_running_loop().time())

@@ -29,7 +29,7 @@ def test_pages_add_up() -> None:
     assert all(catalog.find("files", "me", name) for name in "abc")
 
 
-def test_what_a_complete_listing_lacks_is_gone() -> None:
+def test_a_tool_missing_from_a_complete_listing_is_gone() -> None:
     catalog = ToolListings()
     catalog.learn("files", "me", page("a", "b"), first=True)
     catalog.learn("files", "me", page("b", cursor='"2"'), first=True)
@@ -76,7 +76,7 @@ def test_the_same_definition_written_otherwise_is_the_same() -> None:
     assert catalog.learn("files", "me", again, first=True) == Learned(0, 0, frozenset("a"))
 
 
-def test_what_one_credential_or_server_lists_is_not_anothers() -> None:
+def test_listings_are_kept_apart_by_credential_and_server() -> None:
     catalog = ToolListings()
     catalog.learn("files", "me", page("a"), first=True)
     assert catalog.find("files", "you", "a") is None
@@ -115,7 +115,7 @@ def test_without_a_definition_the_effect_is_unknown() -> None:
     assert effect_of(None, trusted=True) is Effect.UNKNOWN
 
 
-def test_what_is_forgotten_is_not_known_until_it_is_listed_again() -> None:
+def test_a_forgotten_tool_is_unknown_until_it_is_listed_again() -> None:
     catalog = ToolListings()
     assert catalog.forget("files", "me") is False
     catalog.learn("files", "me", page("a"), first=True)

@@ -51,7 +51,7 @@ def test_without_a_prefix_only_an_origin_is_taken_out(named: str, said: bytes | 
     assert renamed(route("/base/sse"), named, "") == said
 
 
-def test_of_two_streams_with_one_endpoint_the_last_one_counts() -> None:
+def test_the_later_of_two_streams_with_one_endpoint_counts() -> None:
     channels = LegacyStreams()
     first, second = channels.open("old", "/m"), channels.open("old", "/m")
     assert channels.find(route("/old/m")) is second

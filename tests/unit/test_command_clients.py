@@ -17,7 +17,7 @@ def ask(pending: PendingRequests, number: int) -> CommandReply:
     return reply
 
 
-async def test_of_too_many_requests_without_a_client_that_waits_the_oldest_are_cancelled() -> None:
+async def test_the_oldest_of_too_many_requests_without_a_waiting_client_are_cancelled() -> None:
     pending = PendingRequests()
     awaited = ask(pending, 0)
     for number in range(1, MOST + 1):

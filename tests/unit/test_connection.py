@@ -75,7 +75,7 @@ async def test_a_head_that_could_have_been_one_is_lost(raw: bytes) -> None:
     assert await failure(raw, ends=True) is ErrorKind.CONNECTION_LOST
 
 
-async def test_what_stands_before_a_refused_head_is_none_of_it() -> None:
+async def test_bytes_before_a_refused_head_are_not_part_of_it() -> None:
     assert await status([b"\r\n", b"\r\n" + FOLDED, b"Content-Length: 0\r\n\r\n"]) == 200
     assert await failure(HINT + REFUSED[0], ends=False) is ErrorKind.MALFORMED_RESULT
 
@@ -164,7 +164,7 @@ async def test_a_head_that_came_before_tells_of_each_answer_anew() -> None:
         assert await answered(connection, GOOD[: -len(b"good")], "HEAD") == (200, b"")
 
 
-async def test_what_comes_behind_an_answer_whose_head_came_before_ends_the_connection() -> None:
+async def test_bytes_behind_an_answer_whose_head_came_earlier_end_the_connection() -> None:
     async with asked() as (connection, _):
         connection.data_received(GOOD)
         assert await connection.read() == b"good"

@@ -113,7 +113,9 @@ async def test_a_body_of_unknown_length_is_chunked() -> None:
 
 @pytest.mark.parametrize("raw", [CLOSING, OLD])
 @pytest.mark.parametrize("length", [None, 8])
-async def test_what_is_here_of_a_body_leaves_with_the_head(raw: bytes, length: int | None) -> None:
+async def test_the_received_part_of_a_body_is_sent_with_the_head(
+    raw: bytes, length: int | None
+) -> None:
     async def apart(down: Downstream) -> None:
         await down.start(200, b"OK", b"", length)
         await down.write(b"one ")
@@ -225,7 +227,7 @@ async def test_a_body_is_read_up_to_a_limit_and_then_in_pieces(
     assert sizes == [size]
 
 
-async def test_whoever_expects_100_is_invited_when_the_body_is_wanted() -> None:
+async def test_a_client_that_expects_100_gets_it_when_the_body_is_wanted() -> None:
     async def handle(down: Downstream) -> None:
         body, _ = await down.read(100)
         await down.answer(200, b"OK", b"", body)
@@ -268,7 +270,7 @@ async def test_writing_to_an_agent_that_left_raises_gone() -> None:
             assert await outcome.get() in {"gone", "cancelled"}
 
 
-async def test_whoever_expects_100_and_was_asked_before_gets_it_whole() -> None:
+async def test_a_sender_that_expects_100_and_was_invited_early_sends_the_whole_body() -> None:
     async def handle(down: Downstream) -> None:
         assert down.ask()
         body, _ = await down.read(100)

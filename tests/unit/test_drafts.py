@@ -122,7 +122,7 @@ def test_values_of_the_upstreams_url_are_nowhere(policy: Policy) -> None:
     assert made.said.output_hash == Made(redacting("$.args.note")).said.output_hash
 
 
-def test_what_holds_no_value_of_the_upstreams_url_is_kept_as_it_is() -> None:
+def test_a_text_without_values_of_the_upstreams_url_is_unchanged() -> None:
     url, detail = "http://a/elsewhere", "not elsewhere"
     made, plain = Made(Policy(), url=url, detail=detail), Made(Policy(), detail=detail)
     assert made.said.detail == "not [redacted]"
@@ -131,7 +131,7 @@ def test_what_holds_no_value_of_the_upstreams_url_is_kept_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("expression", ["$.args.note", "$..note"])
-def test_what_a_rule_redacts_is_nowhere(expression: str) -> None:
+def test_a_value_that_a_rule_redacts_is_stored_nowhere(expression: str) -> None:
     made = Made(redacting(expression), detail="no private note, but: a private note")
     assert "a private note" not in made.text
     assert made.asked.preview == '{"path":"/tmp/a","note":"[redacted]"}'
@@ -154,7 +154,7 @@ def test_a_rule_may_redact_the_result_alone() -> None:
         {"result": b'{"jsonrpc":"2.0","result":{"content":[{"text":"a page', "complete": False},
     ],
 )
-def test_what_nobody_can_read_is_not_kept_where_a_rule_redacts(changes: dict[str, Any]) -> None:
+def test_unreadable_content_is_not_kept_if_a_rule_redacts(changes: dict[str, Any]) -> None:
     made = Made(redacting("$.result.content"), **changes)
     assert "a page" not in made.text
     assert Flag.REDACTED in made.facts.flags
@@ -203,7 +203,7 @@ def test_a_rule_says_what_is_kept(keep: KeepContent, short: bool, blobs: bool) -
         (Policy(), {"result": b"x" * (2 << 20)}, False),
     ],
 )
-def test_what_is_kept_has_the_answers_digest_only_where_it_is_the_answer(
+def test_kept_content_has_the_answers_digest_only_if_it_is_the_whole_answer(
     policy: Policy, changes: dict[str, Any], known: bool
 ) -> None:
     blob = Made(policy, **changes).outcome.output_blob
@@ -224,7 +224,7 @@ def test_a_cut_answer_has_the_digest_of_all_that_came(result: bytes) -> None:
     assert made.said.output_hash == known.said.output_hash
 
 
-def test_where_nothing_is_kept_only_turnlogs_own_words_are() -> None:
+def test_without_stored_content_only_turnlogs_own_texts_are_kept() -> None:
     policy = Policy(store=KeepContent.NOTHING)
     error = b'{"code":1,"message":"theirs"}'
     ending = refused(ErrorKind.UPSTREAM_INTERNAL, Effect.WRITE)

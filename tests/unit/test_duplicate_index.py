@@ -95,7 +95,7 @@ async def ended(one: Bench, index: DuplicateIndex, key: str) -> "weakref.ref[Cal
     return weakref.ref(running)
 
 
-async def test_what_is_forgotten_is_gone_without_the_collector(
+async def test_forgotten_calls_are_freed_without_the_garbage_collector(
     one: Bench, index: DuplicateIndex
 ) -> None:
     gc.disable()  # it hardly ever looks at what has lived for long

@@ -69,7 +69,7 @@ def test_a_request_line_is_read_as_it_was_written(
         b"connect h:80 HTTP/1.1",
     ],
 )
-def test_what_is_no_request_line_is_refused(line: bytes) -> None:
+def test_an_invalid_request_line_is_refused(line: bytes) -> None:
     said = read_request_line(line)
     assert isinstance(said, Unreadable)
     assert "first line" in said.detail
@@ -290,7 +290,7 @@ def test_a_reason_is_what_stands_behind_the_status(line: bytes, reason: bytes) -
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
     ],
 )
-def test_what_cannot_be_mended_is_refused_with_the_reason(head: bytes) -> None:
+def test_a_head_that_cannot_be_repaired_is_refused_with_the_reason(head: bytes) -> None:
     assert isinstance(response(head, "GET"), str)
 
 

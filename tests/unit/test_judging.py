@@ -62,7 +62,7 @@ def test_without_rules_an_answer_ends_as_it_did(said: str) -> None:
         (plain(), page(b"<h1>Error</h1>"), ()),
     ],
 )
-def test_what_reads_like_an_error_is_flagged_and_stays_what_it_is(
+def test_a_result_that_reads_like_an_error_is_flagged_and_unchanged(
     call: Ask, answer: AnswerFacts, flags: tuple[Flag, ...]
 ) -> None:
     ending, found = judged(call, OK, answer)

@@ -57,7 +57,7 @@ def content_of(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-async def test_of_very_many_changes_some_are_named(tmp_path: Path) -> None:
+async def test_only_some_of_very_many_changes_are_named(tmp_path: Path) -> None:
     log = Collected()
     async with asyncio.TaskGroup() as work:
         one = keeper(tmp_path, log, work)

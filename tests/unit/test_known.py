@@ -109,7 +109,7 @@ def test_other_rules_count_at_once(tmp_path: Path) -> None:
     assert here.tool().is_named
 
 
-def test_where_a_rule_looks_at_arguments_nothing_is_remembered(tmp_path: Path) -> None:
+def test_a_policy_that_depends_on_arguments_is_not_cached(tmp_path: Path) -> None:
     match = Match(tool=("t",), when=("$.args.force",))
     here = where(tmp_path, Rule(name="w", match=match, effect=Effect.WRITE))
     given: tuple[dict[str, int], ...] = ({"force": 1}, {}, {"force": 1})

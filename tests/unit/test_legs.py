@@ -167,7 +167,7 @@ async def test_a_continuation_finds_its_call(
     ],
     ids=["no input", "another state", "other arguments"],
 )
-async def test_what_is_no_continuation_finds_nothing(one: Bench, next_: mcp.ToolCall) -> None:
+async def test_a_call_that_continues_nothing_finds_no_leg(one: Bench, next_: mcp.ToolCall) -> None:
     where = context(one)
     await parked(one, where, STATEFUL)
     await parked(one, where, STATELESS)

@@ -84,7 +84,7 @@ def test_one_that_no_commit_is_of_is_none(met: Met) -> None:
     assert met.own() == []
 
 
-def test_whoever_shows_nothing_of_itself_has_none(met: Met) -> None:
+def test_a_caller_without_any_identification_has_no_session(met: Met) -> None:
     met.call(credential="", client_name="", connection=7)
     assert met.own(credential="", client_name="", connection=7) == []
 

@@ -80,7 +80,7 @@ async def test_a_line_leaves_once_its_outcome_is_on_disk(tmp_path: Path) -> None
         assert ticket.placed is not None
 
 
-async def test_whoever_asked_learns_that_a_line_was_handed_over_whole(tmp_path: Path) -> None:
+async def test_the_sender_is_notified_when_its_line_was_written_whole(tmp_path: Path) -> None:
     async with way(tmp_path) as one:
         told: list[bytes] = []
         one.outbox.piece(b"a", ends=False)
@@ -91,7 +91,7 @@ async def test_whoever_asked_learns_that_a_line_was_handed_over_whole(tmp_path: 
         assert told == [b"a", b"b"]
 
 
-async def test_nobody_learns_of_a_line_that_nobody_reads(tmp_path: Path) -> None:
+async def test_an_unread_line_is_not_reported_as_written(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         told: list[bytes] = []
         reading, writing = os.pipe()
@@ -103,7 +103,7 @@ async def test_nobody_learns_of_a_line_that_nobody_reads(tmp_path: Path) -> None
         assert told == []
 
 
-async def test_who_reads_slowly_is_waited_for_until_the_limit_is_lifted(tmp_path: Path) -> None:
+async def test_a_slow_reader_is_waited_for_until_the_limit_is_lifted(tmp_path: Path) -> None:
     async with way(tmp_path) as one:
         one.outbox.line(b"x" * (ROOM + 1))
         async with asyncio.TaskGroup() as tasks:
@@ -115,7 +115,7 @@ async def test_who_reads_slowly_is_waited_for_until_the_limit_is_lifted(tmp_path
         assert len(await one.rest()) == ROOM + 1
 
 
-async def test_nobody_waits_for_room_where_nobody_reads_any_more(tmp_path: Path) -> None:
+async def test_a_writer_does_not_wait_for_room_after_the_reader_is_gone(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         reading, writing = os.pipe()
         outbox = Outbox(WriteEnd(writing, own=True), made.recorder)

@@ -51,7 +51,7 @@ def test_a_query_says_all_that_the_command_line_can(view: View) -> None:
         (LogQuery(since="1m", until="2m"), "since", "lies after until"),
     ],
 )
-def test_what_makes_no_sense_is_told_by_its_name(
+def test_an_invalid_parameter_is_reported_by_its_name(
     view: View, asked: LogQuery, name: str, text: str
 ) -> None:
     with pytest.raises(BadParameterError, match=text) as caught:
@@ -63,7 +63,7 @@ def test_what_makes_no_sense_is_told_by_its_name(
     ("asked", "name"),
     [(LogQuery(turns="x"), "turns"), (LogQuery(around=1, cursor=2), "around")],
 )
-def test_what_a_session_cannot_mend_is_refused_as_well(
+def test_an_invalid_parameter_is_refused_with_a_session_too(
     view: View, asked: LogQuery, name: str
 ) -> None:
     with pytest.raises(BadParameterError) as caught:

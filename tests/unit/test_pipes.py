@@ -15,7 +15,7 @@ def pair() -> tuple[int, WriteEnd]:
     return theirs, WriteEnd(ours, own=True)
 
 
-async def test_what_nobody_has_read_when_the_reader_leaves_is_untouched() -> None:
+async def test_unread_data_stays_in_the_pipe_when_the_reader_leaves() -> None:
     theirs, end = pair()
     await end.write(b"x" * 1000)
     assert (end.is_read, end.is_untouched) == (True, False)
@@ -25,7 +25,7 @@ async def test_what_nobody_has_read_when_the_reader_leaves_is_untouched() -> Non
     assert (end.is_read, end.is_untouched) == (False, True)
 
 
-async def test_who_was_there_when_it_was_closed_may_have_read_all_of_it_since() -> None:
+async def test_a_reader_present_at_the_close_may_have_read_everything_since() -> None:
     theirs, end = pair()
     await end.write(b"x" * 1000)
     end.close()
@@ -43,7 +43,7 @@ async def test_a_single_byte_that_was_read_is_a_touch() -> None:
     assert not end.is_untouched
 
 
-async def test_what_could_not_be_written_any_more_was_read_by_nobody() -> None:
+async def test_a_line_that_could_not_be_written_counts_as_unread() -> None:
     theirs, end = pair()
     os.close(theirs)
     with pytest.raises(BrokenPipeError):
@@ -52,7 +52,7 @@ async def test_what_could_not_be_written_any_more_was_read_by_nobody() -> None:
     end.close()
 
 
-async def test_what_comes_between_two_reads_is_read_by_the_next() -> None:
+async def test_data_between_two_reads_is_returned_by_the_next_read() -> None:
     ours, theirs = os.pipe()
     end = ReadEnd(ours)
     os.write(theirs, b"one")
@@ -102,7 +102,7 @@ async def test_a_file_is_read_to_its_end(tmp_path: Path) -> None:
         assert (await end.read(), await end.read()) == (b"a line\n", b"")
 
 
-async def test_what_a_pipe_does_not_hold_is_written_as_it_is_read() -> None:
+async def test_bytes_that_do_not_fit_into_the_pipe_are_written_as_it_is_read() -> None:
     theirs, ours = os.pipe()
     data, read = os.urandom(1 << 20), ReadEnd(theirs)
     end = WriteEnd(ours, own=True)

@@ -63,7 +63,7 @@ def test_a_method_is_clean_before_a_tool_is_called_by_it() -> None:
     assert (found.tool, found.method) == ("GET /orders/*", "GET")
 
 
-def test_what_differs_is_another_tool() -> None:
+def test_a_different_definition_is_another_tool() -> None:
     here = where()
     found = (
         here.tool(),
@@ -84,14 +84,14 @@ def test_other_rules_count_at_once() -> None:
     assert here.tool().is_named
 
 
-def test_where_a_rule_looks_at_arguments_nothing_is_remembered() -> None:
+def test_a_policy_that_depends_on_arguments_is_not_cached() -> None:
     here = where(Rule(name="w", match=Match(when=("$.args.force",)), effect=Effect.WRITE))
     given: tuple[dict[str, int], ...] = ({"force": 1}, {}, {"force": 1})
     effects = [here.tool(arguments=each).effect for each in given]
     assert effects == [Effect.WRITE, Effect.READ, Effect.WRITE]
 
 
-def test_where_a_rule_looks_at_paths_each_counts() -> None:
+def test_a_policy_that_depends_on_paths_is_cached_by_path() -> None:
     here = where(Rule(name="w", match=Match(path=("/orders/7",)), effect=Effect.WRITE))
     found = [here.tool(f"/orders/{number}") for number in (8, 7, 8)]
     assert [one.effect for one in found] == [Effect.READ, Effect.WRITE, Effect.READ]

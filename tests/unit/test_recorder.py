@@ -195,7 +195,7 @@ async def test_secrets_are_cut_and_hashes_of_what_held_them_are_keyed(one: Bench
 
 
 @pytest.mark.promise("REC-22")
-async def test_what_is_over_the_cap_is_cut_and_says_so(tmp_path: Path) -> None:
+async def test_content_over_the_cap_is_truncated_and_marked(tmp_path: Path) -> None:
     async with bench(tmp_path, record_limit=1000) as one:
         attempt = await begun(one, arguments=b'{"a":"' + b"x " * 1000 + b'"}')
         whole = b'{"content":[],"x":"' + b"y " * 1000 + b'"}'

@@ -45,7 +45,7 @@ async def test_a_redirect_is_followed_once_and_in_time(one: Bench, after: int, n
     assert not redirected.waiting
 
 
-async def test_what_may_have_run_is_not_gone_on_with(one: Bench) -> None:
+async def test_a_call_that_may_have_run_is_not_continued(one: Bench) -> None:
     asked, redirected = ask(session("s"), one.recorder.new_call()), Redirects()
     attempt = await ended(one, asked, ErrorKind.MALFORMED_RESULT)
     redirected.note(call_key(asked, "1"), attempt, SECOND)

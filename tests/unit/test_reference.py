@@ -111,7 +111,7 @@ def test_every_key_of_an_upstream_is_in_the_table() -> None:
 
 
 @pytest.mark.promise("CLI-13")
-def test_what_is_not_supported_yet_is_listed() -> None:
+def test_unsupported_settings_are_listed() -> None:
     listed = _page("configuration.md").partition("Settings that are planned")[2]
 
     for path in LATER:

@@ -32,7 +32,7 @@ def test_a_target_says_where_its_server_is() -> None:
 
 @pytest.mark.promise("WIRE-26")
 @given(rest=RESTS, query=QUERIES)
-def test_what_stands_behind_a_name_goes_on_unchanged(rest: str, query: str) -> None:
+def test_the_path_after_an_upstreams_name_is_unchanged(rest: str, query: str) -> None:
     route = found(TWO, "/git" + rest + query)
     assert (route.target, route.resource, route.session) == (GIT, rest + query, "")
 
@@ -79,7 +79,7 @@ def test_the_only_server_is_found_by_name_and_by_its_own_paths(target: str, reso
     "target",
     ["/", "/mcp", "/Files", "/filesX", "/fil%65s", "//files", "/s/one", "/s/one/other", "*"],
 )
-def test_of_several_servers_one_must_be_named(target: str) -> None:
+def test_with_several_servers_one_must_be_named(target: str) -> None:
     assert TWO.find(origin_form(target)) is None
 
 

@@ -36,7 +36,7 @@ def test_the_rules_for_the_server_count_and_not_those_for_one_of_its_tools() -> 
         (True, False, ErrorKind.RESPONSE_TIMEOUT),
     ],
 )
-async def test_what_was_read_and_the_limit_decide_what_calls_come_to(
+async def test_the_kind_of_a_lost_call_depends_on_what_was_read_and_the_startup_limit(
     over: bool, untouched: bool, kind: ErrorKind
 ) -> None:
     reached = asyncio.Event()
@@ -47,7 +47,7 @@ async def test_what_was_read_and_the_limit_decide_what_calls_come_to(
     assert startup.loss(untouched=untouched) is kind
 
 
-async def test_what_was_said_before_anything_was_asked_is_a_start() -> None:
+async def test_output_before_the_first_request_counts_as_a_start() -> None:
     reached = asyncio.Event()
     startup, other = Startup(0.001, reached.clear), Startup(0.001, reached.set)
     assert not startup.is_awaited

@@ -201,7 +201,7 @@ def test_a_bucket_open_when_the_machine_went_down_is_not_trusted(
     restarted.close()
 
 
-def test_what_a_killed_process_left_is_adopted(tmp_path: Path, pair: Pair) -> None:
+def test_attempts_of_a_killed_process_are_adopted(tmp_path: Path, pair: Pair) -> None:
     handle = pair.put(b"one", 10)
     pair.close()
     (tmp_path / "blobs" / "0-0" / "written-now-1").touch()
@@ -279,7 +279,7 @@ def test_reading_makes_no_bucket(tmp_path: Path, pair: Pair) -> None:
     pair.close()
 
 
-def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path, pair: Pair) -> None:
+def test_a_removal_begun_by_a_killed_process_is_finished(tmp_path: Path, pair: Pair) -> None:
     pair.put(b"one", 10)
     left = tmp_path / "blobs" / "gone-0-0-7"
     left.mkdir()
@@ -348,7 +348,7 @@ def test_a_bucket_that_went_without_a_mark_is_damaged(tmp_path: Path, pair: Pair
     pair.close()
 
 
-def test_what_a_crash_of_the_machine_took_is_unsaved_before_and_after_its_bucket_is_dropped(
+def test_payloads_lost_in_a_machine_crash_are_unsaved_before_and_after_their_bucket_is_dropped(
     tmp_path: Path, pair: Pair
 ) -> None:
     handle = pair.put(b"one", 10)

@@ -80,7 +80,7 @@ async def test_a_folder_with_other_files_is_no_store(tmp_path: Path) -> None:
         LmdbStore.open(tmp_path)
 
 
-async def test_what_turnlog_leaves_in_a_folder_does_not_keep_it_from_being_a_store(
+async def test_turnlogs_own_files_in_a_folder_do_not_keep_it_from_being_a_store(
     tmp_path: Path,
 ) -> None:
     write_health(tmp_path, 1, [ServerHealth(server="a", missing="b")])

@@ -89,7 +89,7 @@ def test_a_change_is_told_to_whom_it_is_one(tmp_path: Path) -> None:
     assert definitions.changed(tmp_path, digest("a2"), digest("a3")) == ["other"]
 
 
-def test_what_a_whole_list_lacks_is_gone(tmp_path: Path) -> None:
+def test_a_tool_missing_from_a_whole_list_is_gone(tmp_path: Path) -> None:
     keep(tmp_path, listing("a", "b"))
     keep(tmp_path, listing("a", whole=False))
     assert tools(tmp_path) == ["s/a", "s/b"]
@@ -97,7 +97,7 @@ def test_what_a_whole_list_lacks_is_gone(tmp_path: Path) -> None:
     assert tools(tmp_path) == ["s/a"]
 
 
-def test_what_another_credential_was_shown_stays_for_a_day(tmp_path: Path) -> None:
+def test_the_listing_of_another_credential_is_kept_for_a_day(tmp_path: Path) -> None:
     keep(tmp_path, listing("a", "b"))
     keep(tmp_path, listing("a", by="you", at=AT + 24 * HOUR))
     assert tools(tmp_path) == ["s/a", "s/b"]
@@ -105,7 +105,7 @@ def test_what_another_credential_was_shown_stays_for_a_day(tmp_path: Path) -> No
     assert tools(tmp_path) == ["s/a"]
 
 
-def test_what_is_shown_again_is_written_again_by_the_hour(tmp_path: Path) -> None:
+def test_a_repeated_listing_is_written_once_an_hour(tmp_path: Path) -> None:
     for minutes in (0, 59, 61, 90):
         keep(tmp_path, listing("a", at=AT + minutes * HOUR // 60))
     (one,) = definitions.shown(tmp_path)

@@ -128,7 +128,7 @@ def test_a_damaged_header_leaves_a_gap_and_stops_nothing() -> None:
     assert (rest.after, rest.last, rest.calls[CALL]) == (11, 13, [13])
 
 
-def test_who_asks_for_the_index_gets_what_came_since_it_was_asked_for() -> None:
+def test_a_query_gets_the_commits_indexed_since_it_was_made() -> None:
     segment, tool = Segment(10), begun(11).facts
     term = tool_term(tool.server, tool.tool)
     assert (segment.sessions, segment.terms) == ({}, {})

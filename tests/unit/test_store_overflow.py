@@ -91,7 +91,7 @@ async def test_room_is_looked_for_again_when_nothing_else_comes() -> None:
     await writer.stop()
 
 
-async def test_what_still_finds_no_room_at_the_end_is_reported() -> None:
+async def test_outcomes_that_do_not_fit_at_the_end_are_reported() -> None:
     reports: list[StoreError] = []
     writer = SubmitQueue(Disk(0), asyncio.get_running_loop(), reports.append)
     await refused(writer, ended(), ended())

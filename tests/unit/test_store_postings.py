@@ -121,9 +121,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
 
 
 @pytest.mark.parametrize("most", [1, 299, 300, 301, 1000])
-def test_where_there_is_too_much_to_look_at_what_is_wanted_comes_all_the_same(
-    snapshot: Snapshot, most: int
-) -> None:
+def test_results_come_even_if_there_is_too_much_to_search(snapshot: Snapshot, most: int) -> None:
     last = snapshot.last
     few, all_ = Filter(path="*/299.py"), Filter(path="*.py")
     newest = list(commits_of(snapshot, few, 1, newest_first=True, most=most) or ())

@@ -18,7 +18,7 @@ def seqs(saved: SavedStates, seq: int, session: bytes = SESSION) -> list[int]:
     return [found.seq for found in saved.newest(session, seq)]
 
 
-def test_what_was_saved_comes_back_the_newest_first(tmp_path: Path) -> None:
+def test_saved_states_come_back_newest_first(tmp_path: Path) -> None:
     saved = SavedStates(tmp_path, 1)
     for seq in (9, 1023, 100):
         saved.save(SESSION, seq, HASH, b"state %d" % seq)
@@ -62,7 +62,7 @@ def test_damaged_and_strange_files_say_nothing(tmp_path: Path) -> None:
     assert seqs(saved, 9) == []
 
 
-def test_where_nothing_can_be_written_nothing_is_saved(tmp_path: Path) -> None:
+def test_no_state_is_saved_if_the_store_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "states").write_text("in the way")
     saved = SavedStates(tmp_path, 1)
     assert not saved.save(SESSION, 9, HASH, b"state")
@@ -100,7 +100,7 @@ def test_those_that_nobody_asked_for_longest_go_first(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_whoever_saves_keeps_all_of_them_within_their_bound(tmp_path: Path) -> None:
+def test_saving_keeps_all_states_within_their_bound(tmp_path: Path) -> None:
     most = 1 << 20
     saved = SavedStates(tmp_path, 1, most=most)
     for seq in range(100):

@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "data" / "log"
 
 
-def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
+def test_a_writer_does_not_read_its_own_commits_again(log: Path) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables.of(env, create=True)
         ledger = Ledger(tables, 1, os.urandom)
@@ -48,7 +48,7 @@ def test_what_its_writer_knows_is_not_read_again(log: Path) -> None:
         snapshot.close()
 
 
-def test_what_a_writer_failed_to_write_is_not_taken_for_what_another_wrote(log: Path) -> None:
+def test_a_failed_write_is_not_mistaken_for_that_of_another_writer(log: Path) -> None:
     with open_environment(log, readonly=False, tables=len(NAMES)) as env:
         tables = Tables.of(env, create=True)
         failed, other = Ledger(tables, 1, os.urandom), Ledger(tables, 2, os.urandom)

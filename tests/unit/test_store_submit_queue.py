@@ -69,7 +69,7 @@ async def until_landed(pending: PendingAppend) -> None:
 
 
 @pytest.mark.promise("STORE-13")
-async def test_what_queues_up_during_a_commit_is_the_next_batch() -> None:
+async def test_drafts_queued_during_a_commit_form_the_next_batch() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     engine.gate.clear()
@@ -298,7 +298,7 @@ async def test_when_the_thread_ends_nobody_waits_for_ever() -> None:
     assert "writer has ended: SystemExit()" in str(reports[0])
 
 
-async def test_what_was_not_yet_handed_over_when_the_thread_ended_is_refused() -> None:
+async def test_drafts_still_queued_when_the_thread_ended_are_refused() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), lambda _: None)
     engine.error = SystemExit()

@@ -10,7 +10,7 @@ from turnlog.record.unread import Unread, all_read
 
 
 @pytest.mark.parametrize("way", ["callback", "wait"])
-async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_not_accepted_yet(
+async def test_data_sent_before_is_read_first_even_on_an_unaccepted_connection(
     way: str,
 ) -> None:
     order: list[str] = []
@@ -38,7 +38,7 @@ async def test_what_was_sent_before_is_read_first_also_on_a_connection_that_is_n
     assert order == ["cancel", "all read"]
 
 
-async def test_what_is_added_while_something_waits_is_called_behind_it() -> None:
+async def test_a_callback_added_while_others_wait_is_called_after_them() -> None:
     order: list[int] = []
     done = asyncio.Event()
     unread = Unread(moment=0)

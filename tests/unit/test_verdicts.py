@@ -174,7 +174,7 @@ def test_other_errors_raise_no_suspicion(words: str) -> None:
     assert "session_suspect" not in ended(400, said, in_session=True)[1].flags
 
 
-def test_where_the_status_says_it_there_is_no_suspicion() -> None:
+def test_a_clear_status_is_not_flagged_as_a_suspicion() -> None:
     said: dict[str, object] = {"error": {"code": -32001, "message": SUSPECT[0]}}
     ending, reply = ended(404, said, in_session=True)
     assert (ending.kind, reply.flags) == ("session_lost", ())
@@ -202,7 +202,7 @@ def test_only_a_redirect_that_asks_for_the_same_request_ran_nothing(
 
 
 @pytest.mark.parametrize("status", [301, 303, 307, 308])
-def test_of_a_redirect_to_another_origin_nobody_knows_what_ran(status: int) -> None:
+def test_a_redirect_to_another_origin_leaves_it_unknown_what_ran(status: int) -> None:
     ending, reply = unanswered(text_of(), structs.replace(around(status), elsewhere=True))
     assert (ending.status, ending.kind, ending.executed, ending.retry, reply.flags) == (
         "error",
@@ -282,7 +282,7 @@ UNFIT = [
 
 @pytest.mark.parametrize("limit", [100, 1 << 20])
 @pytest.mark.parametrize(("body", "flags"), UNFIT, ids=[str(i) for i in range(len(UNFIT))])
-def test_what_answers_nothing_is_malformed_whether_it_is_held_or_skimmed(
+def test_a_message_that_answers_nothing_is_malformed_whether_held_or_skimmed(
     body: bytes, flags: tuple[str, ...], limit: int
 ) -> None:
     ending, reply = unanswered(text_of(body, limit=limit), around(200))

@@ -37,7 +37,7 @@ def test_a_text_that_is_too_wide_ends_in_an_ellipsis(text: str, columns: int, sh
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_is_not_printable_is_escaped(text: str, escaped: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, escaped: str) -> None:
     assert escape_unprintable(text) == escaped
 
 

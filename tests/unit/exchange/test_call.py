@@ -220,7 +220,7 @@ def test_no_attempt_begins_after_the_end_of_the_whole_call() -> None:
     play.feed(limited(), ev.AppendOutcome(StopReason.TOTAL), at=9.9)
 
 
-def test_what_may_have_happened_is_not_repeated() -> None:
+def test_a_call_that_may_have_happened_is_not_repeated() -> None:
     play = Play(Terms(effect=Effect.WRITE, retry=RETRY))
     play.sent()
     play.feed(lost(effect=Effect.WRITE), ev.AppendOutcome(StopReason.NOT_REPEATABLE))
@@ -247,7 +247,7 @@ def test_a_refusal_does_not_stand_for_a_call_that_may_have_happened() -> None:
     assert play.call.given == 2
 
 
-def test_where_the_next_attempt_cannot_be_recorded_the_answer_at_hand_is_given() -> None:
+def test_if_the_next_attempt_cannot_be_recorded_the_held_answer_is_given() -> None:
     play = Play(RETRIED)
     play.sent()
     play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
@@ -358,7 +358,7 @@ def test_a_call_that_no_rule_names_is_sent_at_once_though_its_caller_may_be_gone
 
 
 @pytest.mark.parametrize("terms", [Terms(effect=Effect.WRITE, is_named=True), NAMED])
-def test_where_the_caller_may_be_gone_that_is_found_out_before_a_named_call_is_sent(
+def test_a_caller_that_may_be_gone_is_checked_before_a_named_call_is_sent(
     terms: Terms,
 ) -> None:
     in_doubt = ev.Recorded(in_doubt=True)
@@ -389,7 +389,7 @@ def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> N
     play.feed(answered(), ev.AppendOutcome(is_late=True))
 
 
-def test_of_a_call_that_is_never_answered_after_its_caller_was_told_that_is_noted() -> None:
+def test_a_call_that_is_never_answered_after_its_timeout_gets_a_note() -> None:
     play = Play(NAMED)
     play.sent()
     play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
@@ -490,7 +490,7 @@ def test_a_call_that_waits_between_attempts_gets_the_answer_it_has_when_the_prox
     play.feed(ev.Stopped(), release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
 
-def test_where_another_attempt_cannot_be_recorded_the_answer_to_the_one_before_is_given() -> None:
+def test_if_a_retry_cannot_be_recorded_the_earlier_answer_is_given() -> None:
     play = Play(RETRIED)
     play.sent()
     play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
@@ -500,7 +500,7 @@ def test_where_another_attempt_cannot_be_recorded_the_answer_to_the_one_before_i
     play.feed(ev.NotRecorded())
 
 
-def test_of_another_attempt_that_was_not_sent_the_answer_to_the_one_before_stands() -> None:
+def test_if_a_retry_is_not_sent_the_earlier_answer_is_given() -> None:
     play = Play(RETRIED)
     play.sent()
     play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
@@ -633,7 +633,7 @@ def test_a_call_that_waits_no_more_is_recorded_and_not_sent(
     assert play.call.is_over
 
 
-def test_where_the_server_is_gone_a_call_waits_for_no_further_one() -> None:
+def test_after_the_server_is_gone_a_call_waits_for_no_further_call() -> None:
     play = joining()
     play.feed(ev.ServerGone())
     play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=1.0)
@@ -656,7 +656,7 @@ def test_a_call_joins_one_that_turns_out_to_be_given_up() -> None:
     play.feed(found(LEFT), ev.Join(0, inf))
 
 
-def test_of_a_call_that_is_given_up_in_doubt_nothing_is_recorded() -> None:
+def test_a_call_given_up_before_the_decision_is_not_recorded() -> None:
     for event in (ev.Left(), ev.Cancelled(), ev.Stopped()):
         play = looking(DOUBTFUL)
         play.feed(found(RUNS), ev.MakeCertain(0))
@@ -706,7 +706,7 @@ def test_an_answer_that_is_on_disk_counts_as_delivered_to_a_caller_that_is_there
     assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, False)
 
 
-def test_of_a_call_that_is_over_it_is_known_since_when() -> None:
+def test_an_ended_call_knows_when_it_ended() -> None:
     play = Play(NAMED)
     play.sent()
     play.feed(ev.Cancelled(), FORWARDED, at=1.0)

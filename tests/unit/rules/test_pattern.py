@@ -59,7 +59,7 @@ def test_the_first_of_several_expressions_is_found_from_a_place_on() -> None:
     assert found.span() == (9, 16)
 
 
-def test_what_is_none_of_several_expressions_is_not_found() -> None:
+def test_a_row_that_matches_none_of_several_expressions_is_not_found() -> None:
     assert not any_of(["error", "warning"])(b"all is well")
 
 

@@ -57,7 +57,7 @@ def test_other_texts_hold_none(text: bytes) -> None:
     assert not may_hold_call(text)
 
 
-def test_what_was_read_as_what_it_is_leaves_no_doubt() -> None:
+def test_text_read_in_its_own_coding_leaves_no_doubt() -> None:
     for text in (CALL, b"[" + CALL + b"]", b'{"method":"card"}'):
         assert not is_doubtful(parse(text), text)
 
@@ -97,13 +97,13 @@ def test_arrays_are_looked_into_to_a_depth() -> None:
     assert not may_hold_call(b"[" * 5 + CALL + b"]" * 5)
 
 
-def test_what_no_decoder_takes_is_broken_only_if_no_reader_takes_it() -> None:
+def test_undecodable_text_is_broken_only_if_no_reader_accepts_it() -> None:
     assert not is_unreadable(b'[{"a":NaN}]')
     assert is_unreadable(b"[NaN,")
     assert is_unreadable(b"[%b]" % b",".join([b'{"a":NaN}'] * 300))
 
 
-def test_what_nobody_can_read_stands_in_the_record_as_a_call() -> None:
+def test_an_unreadable_body_is_recorded_as_a_call() -> None:
     read = as_call(parse(CALL.replace(b'"id":1', b'"id":7')))
     assert (read.kind, read.id, read.method, read.flags) == (
         Kind.REQUEST,

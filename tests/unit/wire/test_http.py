@@ -65,7 +65,7 @@ def test_a_request_goes_on_in_order_with_duplicates_and_spelling() -> None:
         b"turnlog-why",
     ],
 )
-def test_what_belongs_to_this_hop_or_to_turnlog_does_not_go_on(name: bytes) -> None:
+def test_fields_of_this_hop_or_of_turnlog_are_not_forwarded(name: bytes) -> None:
     assert to_upstream((name, b"x"), (b"Accept", b"y")) == [(b"Accept", b"y")]
 
 
@@ -200,7 +200,9 @@ def test_all_values_of_a_field_are_found() -> None:
         ([b"xchunked"], False),
     ],
 )
-def test_of_transfer_codings_only_chunked_can_be_undone(codings: list[bytes], can: bool) -> None:
+def test_chunked_is_the_only_transfer_coding_that_is_removed(
+    codings: list[bytes], can: bool
+) -> None:
     raw = [(b"Host", b"h"), *((b"Transfer-ENCODING", coding) for coding in codings)]
     assert can_dechunk(raw) is can
 
@@ -309,7 +311,7 @@ def test_a_valid_traceparent_has_a_trace_id(value: str) -> None:
         f"00_{_TRACE}_{_PARENT}_01",
     ],
 )
-def test_what_w3c_calls_invalid_has_none(value: str) -> None:
+def test_an_invalid_w3c_trace_has_no_id(value: str) -> None:
     assert trace_id(value) == ""
 
 

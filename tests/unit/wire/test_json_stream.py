@@ -76,7 +76,7 @@ def test_a_key_without_end_names_nothing() -> None:
     assert skim(b'{"' + BIG + b'":1,"id":2}').tokens == {"": b"{", "id": b"2"}
 
 
-def test_what_stands_under_an_unknown_name_is_passed_over() -> None:
+def test_members_with_unknown_names_are_skipped() -> None:
     outline = skim(b'{"x":{"id":1,"result":{}},"y":[],"z":[[{"method":2}]],"params":{"name":"n"}}')
     assert outline.tokens == {"": b"{", "params": b"{", "params.name": b'"n"'}
 
@@ -172,7 +172,7 @@ DULL = b",".join(
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 100_000])
-def test_what_is_wanted_is_found_among_many_other_members(size: int) -> None:
+def test_a_member_is_found_among_many_others(size: int) -> None:
     data = b'{%b,"id":1,%b,"result":{%b,"isError":true,%b},"r\\u0065sult":{%b,"status":"s"},%b}'
     outline = skim(data % ((DULL,) * 6), size)
     assert outline.complete

@@ -292,7 +292,7 @@ def test_a_value_is_read_as_the_laxest_server_may(text: bytes, value: object) ->
     assert read_value(text, "otherwise") == value
 
 
-def test_what_is_no_number_is_read_as_such() -> None:
+def test_a_literal_that_is_not_a_number_is_read_as_such() -> None:
     found = read_value(b"NaN")
     assert isinstance(found, float)
     assert isnan(found)

@@ -110,12 +110,12 @@ def test_an_error_is_read_however_it_is_written(
         (b'{"method":"m", "params":{"a":1.0}}', ()),
     ],
 )
-def test_what_is_odd_about_a_text_is_flagged(text: bytes, flags: tuple[Flag, ...]) -> None:
+def test_oddities_of_a_text_are_flagged(text: bytes, flags: tuple[Flag, ...]) -> None:
     assert set(message(text).flags) == set(flags)
     assert len(message(text).flags) == len(flags)
 
 
-def test_of_equal_keys_the_last_counts() -> None:
+def test_the_last_of_equal_keys_counts() -> None:
     found = message(b'{"id":1,"method":"a","id":2,"method":"b","params":1,"params":NaN}')
     assert (found.id, found.method, bytes(found.params)) == (b"2", "b", b"NaN")
     assert found.flags == (Flag.DUPLICATE_KEYS, Flag.NONSTANDARD_JSON)
@@ -170,7 +170,7 @@ def test_a_large_answer_that_repeats_a_member_is_told_from_one_that_does_not(
     assert ("a" in found) == (b"[" not in text)
 
 
-def test_what_is_odd_about_an_answer_is_found_when_it_is_recorded() -> None:
+def test_oddities_of_an_answer_are_found_when_it_is_recorded() -> None:
     answer = message(b'{"id":1,"result":{"a":1,"a":1}}')
     assert answer.flags == ()
     assert read_whole(answer) == (None, (Flag.DUPLICATE_KEYS,))
@@ -219,7 +219,7 @@ def test_equal_keys_are_found_at_any_level(text: bytes, expected: bool) -> None:
         (b"NaN", Defect.NOT_JSONRPC, (Flag.NONSTANDARD_JSON,)),
     ],
 )
-def test_what_is_no_message_says_why(text: bytes, reason: Defect, flags: tuple[Flag, ...]) -> None:
+def test_a_malformed_message_says_why(text: bytes, reason: Defect, flags: tuple[Flag, ...]) -> None:
     assert parse(text) == Malformed(reason, flags)
 
 
@@ -304,7 +304,7 @@ def test_a_large_batch_is_read_item_by_item() -> None:
     assert list(batch.items) == list(batch.items)
 
 
-def test_of_a_long_batch_no_more_is_read_than_is_asked_for() -> None:
+def test_a_long_batch_is_read_only_as_far_as_asked() -> None:
     text = b'[{"jsonrpc":"2.0","method":"a"}, {"jsonrpc":"2.0","method":"b"}, broken'
     batch = parse(text, most=1)
     assert isinstance(batch, Batch)

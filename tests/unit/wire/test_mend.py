@@ -34,7 +34,7 @@ START = b"HTTP/1.1 200 OK\r\n"
         ),
     ],
 )
-def test_what_can_be_mended_is(given: bytes, wanted: bytes) -> None:
+def test_a_repairable_head_is_repaired(given: bytes, wanted: bytes) -> None:
     assert mended(START + given) == START + wanted
     assert mended(START + wanted) == START + wanted
 
@@ -83,7 +83,7 @@ def test_there_is_nothing_to_mend_in_a_start_that_is_sound(cut: bytes) -> None:
     assert mended(cut) == cut
 
 
-def test_what_has_come_of_a_head_can_be_mended() -> None:
+def test_an_incomplete_head_can_be_repaired() -> None:
     assert mended(START + b"A: 1\r\n 2") == START + b"A: 1 2"
 
 

@@ -80,7 +80,7 @@ def test_a_large_batch_is_no_message_and_no_fault() -> None:
     assert isinstance(reader.content, Outline)
 
 
-def test_of_a_text_that_is_read_at_once_all_is_there() -> None:
+def test_a_text_read_at_once_is_complete() -> None:
     for limit in (3, 1000):
         reader = fed(limit, TEXT[:20], TEXT[20:])
         assert reader.size == len(TEXT)

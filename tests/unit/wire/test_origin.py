@@ -192,7 +192,9 @@ def test_names_of_hosts_hold_for_every_scheme_but_loopback_only_for_the_web(
         "*",
     ],
 )
-def test_what_no_browser_sends_or_would_be_anybody_cannot_be_configured(text: str) -> None:
+def test_an_origin_that_no_browser_sends_or_that_is_ambiguous_cannot_be_configured(
+    text: str,
+) -> None:
     with pytest.raises(ValueError, match=r"origin|host|any"):
         normal_origin(text)
 

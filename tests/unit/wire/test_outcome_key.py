@@ -98,12 +98,12 @@ def test_a_coded_body_is_searched_as_it_came() -> None:
 @pytest.mark.parametrize(
     "charset", ["utf-16", "utf-32", "utf-7", "idna", "cp037", "unicode_escape"]
 )
-def test_what_is_not_in_its_charset_is_read_on(charset: str) -> None:
+def test_bytes_outside_the_charset_do_not_end_the_reading(charset: str) -> None:
     for raw in (b"\xff\xfe\xff", b"\\x", b"+\xff" * 5, b"no" * 9):
         assert not found(raw, charset)
 
 
-def test_of_another_media_type_only_json_is_searched() -> None:
+def test_in_other_media_types_only_json_is_searched() -> None:
     page = b'# "turnlog/outcome": x'
     for charsets, raw in (((), page), (("utf-16",), page.decode().encode("utf-16"))):
         readings = OtherReadings(charsets, is_coded=True, in_events=False, looks=True)

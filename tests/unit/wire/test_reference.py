@@ -51,7 +51,7 @@ def test_relative_references_are_resolved_as_the_standard_library_does(
         ("/caf\udce9 b", "/caf\udce9 b"),
     ],
 )
-def test_what_a_reference_says_stays_but_for_dots(reference: str, resource: str) -> None:
+def test_a_reference_is_unchanged_except_for_dots(reference: str, resource: str) -> None:
     assert resolved(reference, "/base/x?y", OWN) == resource
 
 

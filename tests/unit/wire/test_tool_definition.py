@@ -80,7 +80,7 @@ def test_what_nests_too_deeply_is_redacted_as_a_whole() -> None:
     assert b"hunter2" not in made.text
 
 
-def test_of_a_large_definition_the_largest_members_are_left_out() -> None:
+def test_the_largest_members_of_a_large_definition_are_left_out() -> None:
     text = "d" * LARGEST
     value, partial = keep({"name": "a", "description": text, "title": "A"})
     assert partial
@@ -98,7 +98,7 @@ def test_a_definition_of_too_many_members_is_left_out_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("raw", [b'{"name":"a","name":"b"}', b'{"name":"a","x":NaN}'])
-def test_what_is_no_proper_json_is_kept_as_text(raw: bytes) -> None:
+def test_improper_json_is_kept_as_text(raw: bytes) -> None:
     made = kept(raw, REDACTOR)
     assert (made.value, made.partial) == (raw.decode(), False)
 

@@ -57,7 +57,7 @@ def test_an_answer_that_is_no_list_lists_nothing() -> None:
         assert (page.definitions, page.next_cursor) == ({}, "")
 
 
-def test_of_equal_names_the_last_counts() -> None:
+def test_the_last_of_equal_names_counts() -> None:
     page = read_tools_list(
         Raw(b'{"tools":[{"name":"a","annotations":{"readOnlyHint":true}},{"name":"a"}]}')
     )
