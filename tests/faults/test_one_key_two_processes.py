@@ -27,6 +27,7 @@ rules:
   - {match: {tool: "write*"}, effect: write}
   - {match: {tool: "pay*"}, effect: irreversible}
   - {match: {tool: "*_briefly"}, timeout: {queue: 200ms}}
+  - {match: {tool: "*_anyway"}, on_duplicate: pass}
 """
 WAITED = 1.0
 """s that a call waits for an earlier one, by the rules of a proxy that is impatient."""
@@ -178,6 +179,57 @@ def test_a_call_is_made_once(tmp_path: Path, tool: str, durability: str) -> None
     made, again = session_rows(data_of(tmp_path), "one")
     assert (made.status, again.status, again.phase) == ("ok", "replayed", "queued")
     assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+@pytest.mark.parametrize("tool", ["write", "write_anyway"])
+def test_two_calls_that_were_both_too_late_do_not_keep_each_other_from_being_made(
+    tmp_path: Path, tool: str
+) -> None:
+    counting = Counting()
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(other.url) as early,
+        Client(one.url) as late,
+        Client(one.url) as later,
+    ):
+        clients = (early, late, later)
+        for value in range(5):  # mostly the one that came first writes first
+            with nobody_writes(one.data):
+                for client in clients:
+                    body = call(tool, {"a": value}, request_id=value)
+                    client.ask("POST", PATH, body, headers=MCP_HEADERS)
+                    has_read(other if client is early else one)
+            answers = [client.response("POST") for client in clients]
+            assert [answer.json()["id"] for answer in answers] == [value] * 3
+    assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+@pytest.mark.promise("TWICE-18")
+def test_of_two_that_waited_for_calls_that_failed_one_is_made(tmp_path: Path) -> None:
+    counting = Counting(refuses=2)
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(one.url) as first,
+        Client(one.url) as second,
+        Client(other.url) as refused,
+    ):
+        ask(refused, 1)
+        wait_until(lambda: counting.asked == 1, "the call is at the server")
+        ask(first, 2)
+        ask(second, 3)
+        has_read(one)
+        with stopped(one.process.pid):
+            counting.go.set()
+            assert refused.response("POST").status == 429
+            ask(refused, 4)
+            assert refused.response("POST").status == 429
+        answers = [text(each.response("POST")) for each in (first, second)]
+    assert (answers, counting.asked) == (["done 3"] * 2, 3)
 
 
 def test_a_plain_call_is_made_once(tmp_path: Path) -> None:

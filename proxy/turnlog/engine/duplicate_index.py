@@ -202,12 +202,8 @@ class DuplicateIndex:
         matches = [match for match in found if match is not None]
         if any(match.across for match in matches):
             ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
-        for match in matches if seen is not None else ():
-            if match.running is not None and not match.running.is_written:
-                # Its intent is not written yet, and may still fail on a commit that came after `seen`.
-                seen = match.running.ask.seen
         if seen is not None:
-            ask = structs.replace(ask, seen=seen)
+            ask = structs.replace(ask, seen=_seen_by(matches, seen))
         return ask, [guessed, *matches] if guessed is not None else matches
 
     def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
@@ -269,7 +265,7 @@ class DuplicateIndex:
         by_source = stored is not None and stored.by_source and here is None
         if stored and by_source:
             here = self._called(stored.call)
-        if here is None or (stored and stored.commits and _is_later(stored, here)):
+        if here is None or (stored and stored.commits and self._is_later(stored, here)):
             return stored
         mine = stored if stored is not None and stored.call == here.ask.call else None
         if mine is not None and mine.outcome and Flag.RESOLVED in mine.outcome.facts.flags:
@@ -286,6 +282,16 @@ class DuplicateIndex:
         )
         commits = mine.commits if mine is not None else ()
         return DuplicateMatch(earlier=earlier, call=here.ask.call, running=here, commits=commits)
+
+    def _is_later(self, stored: DuplicateMatch, here: CallDriver) -> bool:
+        """Return whether the newest call in the log came after one that is remembered here."""
+        if stored.call == here.ask.call or here.is_written:
+            return stored.call != here.ask.call
+        intent, seen = last_of(stored.commits, CommitKind.INTENT), here.ask.seen
+        if intent is None or seen is None:
+            return stored.call > here.ask.call  # ids say when calls came
+        # Another process has begun it since the one here looked for it: that one will be refused.
+        return intent.position > seen and intent.link.epoch != self._store.epoch
 
     def is_taken(self, key: bytes) -> bool:
         """Return whether a call can be found by the link of a key."""
@@ -513,17 +519,23 @@ class DuplicateIndex:
         running.forgotten()
 
 
+def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:
+    """Return up to where a call has seen the log that has found these, and whose own view ends at `seen`."""
+    for match in matches:
+        running, is_same = match.running, match.earlier.likeness is _SAME
+        if (
+            is_same
+            and running is not None
+            and not running.is_written
+            and running.ask.seen is not None
+        ):
+            # What that one may yet meet in the log has to be seen here too.
+            return running.ask.seen
+    return seen
+
+
 def _caller(ask: Ask) -> tuple[str, str, str]:
     return ask.principal, ask.target, ask.client
-
-
-def _is_later(stored: DuplicateMatch, here: CallDriver) -> bool:
-    """Return whether the newest call in the log came after the one in memory."""
-    if stored.call == here.ask.call:
-        return False
-    # Ids are in the order of arrival, but a call that waited for another one and was then sent may have
-    # the older id.
-    return here.is_written or stored.call > here.ask.call
 
 
 def _differ(key: bytes, other: bytes) -> bool:
