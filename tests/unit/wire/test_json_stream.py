@@ -196,3 +196,18 @@ def test_ids_are_found_among_many_items_of_an_array(size: int) -> None:
 def test_a_text_without_an_own_id_passes_as_it_is(data: bytes) -> None:
     own = IdReplacer({"turnlog-1": b"7"})
     assert own.feed(data[:3]) + own.feed(data[3:]) + own.finish() == data
+
+
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        (b"null", {"": b"null"}),
+        (b'{"result":null,"id":1}', {"": b"{", "id": b"1", "result": b"null"}),
+        (b'{"error":null}', {"": b"{", "error": b"null"}),
+    ],
+)
+def test_where_an_object_is_awaited_there_may_be_null(
+    data: bytes, tokens: dict[str, bytes]
+) -> None:
+    assert outline_of(data).tokens == tokens
+    assert skim(data).tokens == tokens

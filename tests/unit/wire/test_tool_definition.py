@@ -128,3 +128,8 @@ def test_of_large_members_as_many_as_needed_are_left_out() -> None:
 def test_a_definition_whose_notes_alone_are_too_large_is_left_out_as_a_whole() -> None:
     value, _ = keep({f"{n:>30}": "d" * 50 for n in range(2000)})
     assert value.startswith("[left out: ")
+
+
+def test_a_number_that_an_operators_pattern_matches_is_redacted() -> None:
+    made = kept(b'{"name":"a","required":4711}', Redactor(patterns=["47"]))
+    assert made.value == {"name": "a", "required": "[redacted]"}
