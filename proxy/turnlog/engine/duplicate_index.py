@@ -234,15 +234,19 @@ class DuplicateIndex:
         return may_join_guessed_session(ago, own, self.limits.cancel_grace)
 
     def _same(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
-        found = self._latest(view, links.key, links, keyed=True) if links.key else None
-        if found is None and links.same:
-            found = self._latest(view, links.same, links)
-            if found and found.running and _differ(found.running.ask.links.key, links.key):
+        duplicate = self._latest(view, links.key, links, keyed=True) if links.key else None
+        if duplicate is None and links.same:
+            duplicate = self._latest(view, links.same, links)
+            if (
+                duplicate
+                and duplicate.running
+                and _differ(duplicate.running.ask.links.key, links.key)
+            ):
                 return None  # another idempotency key: its caller means another call
-        for link in links.before if found is None else ():
-            if (found := self._latest(view, link, links)) is not None:
-                return structs.replace(found, across=True)
-        return found
+        for link in links.before if duplicate is None else ():
+            if (duplicate := self._latest(view, link, links)) is not None:
+                return structs.replace(duplicate, across=True)
+        return duplicate
 
     def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
         """Return the latest call with the same input of another principal."""
@@ -363,12 +367,12 @@ class DuplicateIndex:
         except Corrupt:
             return True  # the record is damaged, but there is one
 
-    def answer(self, found: DuplicateMatch) -> OwnAnswer | None:
+    def answer(self, duplicate: DuplicateMatch) -> OwnAnswer | None:
         """Return the whole answer to an earlier call, from memory or else from the store; `None` if it is
         not kept whole."""
-        if found.running is not None and found.running.kept is not None:
-            return found.running.kept
-        outcome = found.outcome
+        if duplicate.running is not None and duplicate.running.kept is not None:
+            return duplicate.running.kept
+        outcome = duplicate.outcome
         if outcome is None or outcome.body is None or not outcome.body.output_blob:
             return None
         try:
@@ -400,9 +404,9 @@ class DuplicateIndex:
         calls[guess.connection] = asyncio.get_running_loop().time()
         calls.move_to_end(guess.connection)
         self._guessed.move_to_end(guess.pair)
-        for found in (calls, self._guessed):
-            if len(found) > MOST:
-                found.popitem(last=False)
+        for kept in (calls, self._guessed):
+            if len(kept) > MOST:
+                kept.popitem(last=False)
 
     def on_attempt_ended(self, running: CallDriver) -> None:
         """Note that a session may be lost: its server broke the connection, or does not know it."""

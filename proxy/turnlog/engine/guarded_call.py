@@ -165,8 +165,7 @@ class GuardedCall(CallDriver):
     def do_look_up(self, _: ev.LookUp) -> None:
         """Look up the duplicates and feed them to the machine."""
         waited_for = self._earlier.running if self._earlier is not None else None
-        found = self._index.find(self.ask, self._guess_link, waited_for)
-        self._admitted, self._found = found
+        self._admitted, self._found = self._index.find(self.ask, self._guess_link, waited_for)
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
     def do_make_certain(self, command: ev.MakeCertain) -> None:
@@ -212,65 +211,67 @@ class GuardedCall(CallDriver):
     def do_withhold(self, command: ev.Withhold) -> None:
         """Record a call that is not sent, and set the result for its caller."""
         assert self._admitted is not None  # it was looked up
-        action, found = command.action, self._found[command.place]
-        self._earlier = found
+        action, duplicate = command.action, self._found[command.place]
+        self._earlier = duplicate
         flags: tuple[Flag, ...] = () if command.waited is None else (Flag.JOINED,)
         answer: OwnAnswer | None = None
         if action is DuplicateAction.REPLAY:
-            assert found.earlier.ending is not None
-            answer = self._index.answer(found)
-            ending = replayed_ending(found.earlier.ending, whole=answer is not None)
+            assert duplicate.earlier.ending is not None
+            answer = self._index.answer(duplicate)
+            ending = replayed_ending(duplicate.earlier.ending, whole=answer is not None)
             flags = (Flag.REPLAYED, *flags)
         else:
             ending = unsent_ending(action)
         detail = "" if answer is not None else unsent_detail(action)
         is_told = action not in _WITHOUT_CALLER
-        if found.is_guessed:
+        if duplicate.is_guessed:
             flags = (*flags, Flag.INFERRED)
-            if not is_told and found.running is not None and self.ask.guess is not None:
-                found.running.on_guess_left(self.ask.guess.connection)
+            if not is_told and duplicate.running is not None and self.ask.guess is not None:
+                duplicate.running.on_guess_left(self.ask.guess.connection)
         # Its own links are dropped: a replayed answer must not be replayed in turn.
-        asked = structs.replace(self._admitted, links=self._unsent_links(action, found), seen=None)
+        asked = structs.replace(
+            self._admitted, links=self._unsent_links(action, duplicate), seen=None
+        )
         reply = AnswerFacts(flags=flags, detail=detail, said=detail if is_told else "")
         waited = command.waited or 0.0
-        attempt = self._recorder.unsent(asked, ending, reply, found.source, waited=waited)
+        attempt = self._recorder.unsent(asked, ending, reply, duplicate.source, waited=waited)
         if is_told:
             self.attempt, self.unsent = attempt, Unsent(attempt, answer, detail)
         if answer is not None:
             self._index.on_replayed(self)
 
-    def _unsent_links(self, action: DuplicateAction, found: DuplicateMatch) -> DuplicateLinks:
+    def _unsent_links(self, action: DuplicateAction, duplicate: DuplicateMatch) -> DuplicateLinks:
         """Return the links of a call that was not sent."""
         links = self.ask.links
         if action is DuplicateAction.UNKNOWN:
-            return DuplicateLinks(told=self._index.told(found.call))
-        if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, found):
+            return DuplicateLinks(told=self._index.told(duplicate.call))
+        if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, duplicate):
             return NO_LINKS
         # From now on its key leads to the call that answered it.
-        return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=found.call)
+        return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=duplicate.call)
 
-    def _is_taken(self, key: bytes, found: DuplicateMatch) -> bool:
+    def _is_taken(self, key: bytes, duplicate: DuplicateMatch) -> bool:
         """Return whether a call is found by a key already, that it must not be taken from."""
         # While this one waited for a call that failed, another may have been made under the key.
-        return found.earlier.keyed or (not found.is_guessed and self._index.is_taken(key))
+        return duplicate.earlier.keyed or (not duplicate.is_guessed and self._index.is_taken(key))
 
     def do_credit_earlier(self, command: ev.CreditEarlier) -> None:
         """Record on the earlier call whether its answer was delivered, if there was an answer."""
-        found = self._earlier
-        if self.unsent is None or self.unsent.answer is None or found is None:
+        duplicate = self._earlier
+        if self.unsent is None or self.unsent.answer is None or duplicate is None:
             return
-        if found.running is not None:
+        if duplicate.running is not None:
             if command.delivered:
-                found.running.on_delivered()
+                duplicate.running.on_delivered()
             else:
-                found.running.on_late_cancel()
-        elif (outcome := found.outcome) is not None:
+                duplicate.running.on_late_cancel()
+        elif (outcome := duplicate.outcome) is not None:
             session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
             session.id = outcome.link.session
             kind = NoteKind.DELIVERED if command.delivered else NoteKind.ABANDONED
             # The outcome is in the store only: another process may have written it.
             self._recorder.note(kind, session, outcome.facts, StoredTicket(outcome))
-            self._index.on_credited(found.call, delivered=command.delivered)
+            self._index.on_credited(duplicate.call, delivered=command.delivered)
 
     ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **CallDriver.ACTIONS,

@@ -164,9 +164,9 @@ class CallMachine(Struct, eq=False):
     ended_at: float = 0.0
     given: int = 0
     """Number of the attempt whose answer goes to the caller, unless another attempt follows."""
-    _is_certain: bool = False
+    _is_caller_checked: bool = False
     """Whether the check for an abandoned earlier call is done (`DOUBTING`)."""
-    _is_alone: bool = False
+    _waits_for_no_other: bool = False
     """Whether it no longer waits for earlier calls, because the server is gone."""
     _earlier: int = 0
     """Index, among the duplicates found, of the one it waited for last."""
@@ -176,11 +176,11 @@ class CallMachine(Struct, eq=False):
     """Whether it has joined an earlier call for its answer, and not only waited for its end."""
     _is_repeat: bool = False
     """Whether it was sent although the outcome of an earlier duplicate is unknown."""
-    _is_again: bool = False
+    _is_retry: bool = False
     """Whether the latest attempt is a retry."""
     _left_at: float = 0.0
-    _may_repeat: bool = False
-    _is_told: bool = False
+    _may_resend: bool = False
+    _has_timed_out: bool = False
     """Whether the caller was answered with a timeout, and no answer has come since."""
     _answered: tuple[int, Ending] | None = None
     """Number and ending of the latest attempt that the server itself answered."""
@@ -269,9 +269,9 @@ class CallMachine(Struct, eq=False):
 
     def on_looked_up(self, event: ev.LookedUp, now: float) -> Commands:
         for place, earlier in enumerate(event.found):
-            action = self._treatment(earlier, now)
+            action = self._action_for(earlier, now)
             if action is DuplicateAction.FORWARD:
-                if self._is_doubtful(earlier):
+                if self._must_check_caller_of(earlier):
                     self.stage = DOUBTING
                     return (ev.MakeCertain(place),)
             elif action is DuplicateAction.AGAIN:
@@ -285,7 +285,7 @@ class CallMachine(Struct, eq=False):
         self.stage = RECORDING
         return (ev.AppendIntent(self.number, is_repeat=self._is_repeat),)
 
-    def _treatment(self, earlier: EarlierCall, now: float) -> DuplicateAction:
+    def _action_for(self, earlier: EarlierCall, now: float) -> DuplicateAction:
         terms, since = self.terms, self._waits_since
         if self._has_joined and earlier.likeness is not Likeness.GUESSED:
             # A call that joined has not had the answer, even if another caller has. And if several
@@ -300,15 +300,15 @@ class CallMachine(Struct, eq=False):
         )
         return decide_duplicate(earlier, asked, terms.limits)
 
-    def _is_doubtful(self, earlier: EarlierCall) -> bool:
+    def _must_check_caller_of(self, earlier: EarlierCall) -> bool:
         """Return whether it must be checked first if the caller has abandoned the running duplicate."""
-        if self._is_certain or not (self.terms.may_doubt and earlier.is_carried):
+        if self._is_caller_checked or not (self.terms.may_doubt and earlier.is_carried):
             return False
         passes = self.terms.on_duplicate is OnDuplicate.PASS
         return not passes or earlier.likeness is Likeness.GUESSED
 
     def _wait(self, action: DuplicateAction, place: int, now: float) -> Commands:
-        if self._is_alone:
+        if self._waits_for_no_other:
             return (self._withhold(DuplicateAction.UNKNOWN, place, now),)
         if self._waits_since is None:
             self._waits_since = now
@@ -323,7 +323,7 @@ class CallMachine(Struct, eq=False):
         return ev.Withhold(action, place, None if since is None else now - since)
 
     def on_certain(self, _: ev.CertaintyCame, __: float) -> Commands:
-        self.stage, self._is_certain = NEW, True
+        self.stage, self._is_caller_checked = NEW, True
         return (ev.LookUp(),)
 
     def on_earlier_ended(self, _: ev.EarlierEnded, __: float) -> Commands:
@@ -331,20 +331,20 @@ class CallMachine(Struct, eq=False):
         return (ev.StopWaiting(), ev.LookUp())
 
     def on_server_gone(self, _: ev.ServerGone, __: float) -> Commands:
-        self._is_alone = True
+        self._waits_for_no_other = True
         return _NOTHING
 
     def on_waited_too_long(self, _: ev.Expired, now: float) -> Commands:
-        return self._wait_no_more(DuplicateAction.LATE, now)
+        return self._stop_waiting(DuplicateAction.LATE, now)
 
     def on_left_waiting(self, _: ev.Left | ev.Cancelled, now: float) -> Commands:
         self.caller = GONE
-        return self._wait_no_more(DuplicateAction.LEFT, now)
+        return self._stop_waiting(DuplicateAction.LEFT, now)
 
     def on_stopped_waiting(self, _: ev.Stopped, now: float) -> Commands:
-        return self._wait_no_more(DuplicateAction.STOPPED, now)
+        return self._stop_waiting(DuplicateAction.STOPPED, now)
 
-    def _wait_no_more(self, action: DuplicateAction, now: float) -> Commands:
+    def _stop_waiting(self, action: DuplicateAction, now: float) -> Commands:
         return (ev.StopWaiting(), self._withhold(action, self._earlier, now))
 
     def on_given_up_unrecorded(self, _: ev.Event, now: float) -> Commands:
@@ -364,20 +364,28 @@ class CallMachine(Struct, eq=False):
     def on_woken(self, _: ev.Woken, __: float) -> Commands:
         assert self.last is not None  # another one follows it
         self.past, self.last = with_attempt(self.past, self.last), None
-        self.stage, self.number, self._is_again = RECORDING, self.number + 1, True
+        self.stage, self.number, self._is_retry = RECORDING, self.number + 1, True
         return (ev.AppendIntent(self.number),)
 
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
-        self._may_repeat = event.is_repeatable
-        if self.terms.is_limited and not self._is_again:
+        self._may_resend = event.is_repeatable
+        if self.terms.is_limited and not self._is_retry:
             self.stage = QUEUED
             return (ev.Acquire(),)
-        return self._leave(in_doubt=event.in_doubt) if self.terms.is_named else self._send()
+        return (
+            self._send_if_caller_is_there(in_doubt=event.in_doubt)
+            if self.terms.is_named
+            else self._send()
+        )
 
     def on_slot(self, event: ev.SlotGranted, _: float) -> Commands:
-        return self._leave(in_doubt=event.in_doubt) if self.terms.is_named else self._send()
+        return (
+            self._send_if_caller_is_there(in_doubt=event.in_doubt)
+            if self.terms.is_named
+            else self._send()
+        )
 
-    def _leave(self, *, in_doubt: bool) -> Commands:
+    def _send_if_caller_is_there(self, *, in_doubt: bool) -> Commands:
         # A proxy that was suspended for a while must not send a call that its caller has abandoned
         # and may have repeated elsewhere (semantics, section 5, Before the first byte).
         # A call that no rule names is forwarded as it would be without turnlog.
@@ -394,7 +402,7 @@ class CallMachine(Struct, eq=False):
 
     def _send(self) -> Commands:
         self.stage, retry = SENT, self.terms.retry
-        hold = retry is not None and self._may_repeat and self.number < retry.max_attempts
+        hold = retry is not None and self._may_resend and self.number < retry.max_attempts
         return (ev.Send(self.number, hold=hold),)
 
     def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
@@ -407,15 +415,15 @@ class CallMachine(Struct, eq=False):
             return (ev.Fail(_CANCELLED),)
         if self.stage is QUEUED and not self.joiners:
             return (ev.Dequeue(),)
-        return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
+        return (ev.Note(NoteKind.ABANDONED), *self._start_drain_timer(now))
 
     def on_cancelled_unsent(self, event: ev.Cancelled, now: float) -> Commands:
         # A call that no rule names is sent and then cancelled, as it would be without turnlog.
         if self.stage is QUEUED:
-            self._take_back(now)
+            self._mark_cancelled(now)
             return (ev.Dequeue(),)
         if self.stage is CHECKING:
-            self._take_back(now)
+            self._mark_cancelled(now)
             return (ev.Fail(_CANCELLED),)
         return self.on_cancelled(event, now)
 
@@ -431,7 +439,7 @@ class CallMachine(Struct, eq=False):
         outcome = ev.AppendOutcome()
         if self.caller is GONE:
             return (outcome,)
-        if not self._is_again:
+        if not self._is_retry:
             return (outcome, ev.Release(self.number))
         # The answer to the attempt before is still held.
         is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
@@ -447,7 +455,7 @@ class CallMachine(Struct, eq=False):
         stays = self.terms.outlives_limits and event.can_tell
         if not stays or self.caller is GONE or self.joiners:
             return (ev.Fail(event.kind),)
-        self.caller, self._left_at, self._is_told = GONE, now, True
+        self.caller, self._left_at, self._has_timed_out = GONE, now, True
         drain = ev.Arm(self.terms.limits.drain)
         return (ev.Tell(), ev.Note(NoteKind.ABANDONED), drain)
 
@@ -462,7 +470,7 @@ class CallMachine(Struct, eq=False):
             return (ev.Drop(_CANCELLED),)  # the rest of the transfer has no reader
         self.caller, self._left_at = GONE, now
         if self.terms.is_guarded:
-            return (ev.Note(NoteKind.ABANDONED), *self._run_on(now))
+            return (ev.Note(NoteKind.ABANDONED), *self._start_drain_timer(now))
         if self.stage is SENT:
             return (ev.Fail(_CANCELLED),)
         self.stage = ENDED
@@ -471,10 +479,10 @@ class CallMachine(Struct, eq=False):
     def on_cancelled(self, _: ev.Cancelled, now: float) -> Commands:
         if self.cancelled_at is not None:
             return _NOTHING
-        self._take_back(now)
+        self._mark_cancelled(now)
         if not self.terms.is_guarded:
             return _NOTHING
-        runs_on = self._run_on(now) if self.caller is GONE or self.joiners else _NOTHING
+        runs_on = self._start_drain_timer(now) if self.caller is GONE or self.joiners else _NOTHING
         return (ev.Note(NoteKind.CANCEL_FORWARDED), *runs_on)
 
     def on_cancelled_between(self, event: ev.Cancelled, now: float) -> Commands:
@@ -483,7 +491,7 @@ class CallMachine(Struct, eq=False):
         self.stage = ENDED
         return (*commands, ev.Release(self.given, StopReason.CANCELLED))
 
-    def _take_back(self, now: float) -> None:
+    def _mark_cancelled(self, now: float) -> None:
         self.cancelled_at = now
         if self.caller is HERE:
             self.caller = CANCELLED
@@ -491,13 +499,13 @@ class CallMachine(Struct, eq=False):
     def on_joined(self, _: ev.JoinerCame, now: float) -> Commands:
         self.joiners += 1
         # A server may never answer a call that it was told to cancel.
-        return (ev.Disarm(),) if self.cancelled_at is None else self._run_on(now)
+        return (ev.Disarm(),) if self.cancelled_at is None else self._start_drain_timer(now)
 
     def on_joiner_left(self, _: ev.JoinerLeft, now: float) -> Commands:
         self.joiners -= 1
         if not self.is_abandoned:
             return _NOTHING if self.joiners else (ev.Disarm(),)
-        return (ev.Dequeue(),) if self.stage is QUEUED else self._run_on(now)
+        return (ev.Dequeue(),) if self.stage is QUEUED else self._start_drain_timer(now)
 
     def on_joined_late(self, _: ev.JoinerCame, __: float) -> Commands:
         self.joiners += 1
@@ -507,12 +515,12 @@ class CallMachine(Struct, eq=False):
         self.joiners -= 1
         return _NOTHING
 
-    def _run_on(self, now: float) -> Commands:
+    def _start_drain_timer(self, now: float) -> Commands:
         """Return the timer for how long a call may run without a caller."""
         limits = self.terms.limits
         if self.cancelled_at is not None:
             left = self.cancelled_at + CANCELLED_LIFE - now
-        elif self._is_told or self.terms.on_disconnect is OnDisconnect.DRAIN:
+        elif self._has_timed_out or self.terms.on_disconnect is OnDisconnect.DRAIN:
             left = limits.drain
         elif self.terms.on_disconnect is OnDisconnect.GRACE:
             left = limits.cancel_grace
@@ -559,14 +567,14 @@ class CallMachine(Struct, eq=False):
         """Decide what follows the end of an attempt that was sent: retry, hold the answer, or release it."""
         if event.number != self.number:
             return _LATE_OUTCOME
-        self.last, self.ended_at, self._is_told = event.ending, now, False
+        self.last, self.ended_at, self._has_timed_out = event.ending, now, False
         self.given = self.number
         is_late = self.terms.is_guarded and self.caller is GONE
         retries = self.terms.retry is not None
         verdict = self._verdict(event, now) if retries else StopReason.ANSWERED
         if retries:
             self._choose_answer(event)
-        back = self._taken_back(event.ending, verdict) if event.ending.error else _NOTHING
+        back = self._cancel_ended_attempt(event.ending, verdict) if event.ending.error else _NOTHING
         if isinstance(verdict, RetryIn):
             self.stage = WAITING
             outcome = ev.AppendOutcome(is_told=False, is_late=is_late)
@@ -585,10 +593,10 @@ class CallMachine(Struct, eq=False):
         before = self._answered
         if not event.ours:
             self._answered = self.number, event.ending
-        elif before is not None and not event.has_left and self._says_enough(before[1]):
+        elif before is not None and not event.has_left and self._may_answer_the_call(before[1]):
             self.given = before[0]
 
-    def _taken_back(self, ending: Ending, verdict: RetryIn | StopReason) -> Commands:
+    def _cancel_ended_attempt(self, ending: Ending, verdict: RetryIn | StopReason) -> Commands:
         """Return the command that cancels an ended attempt at the server, if it may still run there."""
         again = isinstance(verdict, RetryIn)
         if self.cancelled_at is not None or not may_still_run(ending, again=again):
@@ -609,10 +617,10 @@ class CallMachine(Struct, eq=False):
         verdict = decide_retry(terms.retry, tried, total=terms.total, dice=event.dice)
         if not isinstance(verdict, RetryIn):
             return verdict.reason
-        return self._hindrance(event) or verdict
+        return self._obstacle_to_retry(event) or verdict
 
-    def _hindrance(self, event: ev.Judged) -> StopReason | None:
-        if not self._may_repeat:
+    def _obstacle_to_retry(self, event: ev.Judged) -> StopReason | None:
+        if not self._may_resend:
             return StopReason.BODY
         if self.cancelled_at is not None:
             return StopReason.CANCELLED
@@ -622,7 +630,7 @@ class CallMachine(Struct, eq=False):
             return StopReason.RELAYED
         return None if event.may_retry() else StopReason.QUOTA
 
-    def _says_enough(self, said: Ending) -> bool:
+    def _may_answer_the_call(self, said: Ending) -> bool:
         """Return whether the server's answer to an earlier attempt may be the answer to the call."""
         # It must not claim less effect than the call may have had (a 429 claims none).
         whole = self.overall
@@ -635,7 +643,7 @@ class CallMachine(Struct, eq=False):
         """Record an outcome that comes after the end; it replaces the earlier one."""
         if event.number != self.number:
             return _LATE_OUTCOME
-        self.last, self.ended_at, self._is_told = event.ending, now, False
+        self.last, self.ended_at, self._has_timed_out = event.ending, now, False
         if self.stage is OPEN:
             self.stage = DONE
         elif self.stage is WITHDRAWN:
@@ -677,7 +685,7 @@ class CallMachine(Struct, eq=False):
         return (_LEFT_ANSWER,)
 
     def on_over(self, _: ev.Over, now: float) -> Commands:
-        unanswered = self._is_told and self.cancelled_at is None
+        unanswered = self._has_timed_out and self.cancelled_at is None
         self.stage, self.ended_at = OPEN if self.last is None else DONE, now
         # The log holds only that the caller was answered with a timeout.
         silence = (ev.Note(NoteKind.UNANSWERED, on_outcome=True),) if unanswered else _NOTHING

@@ -82,10 +82,10 @@ def envelope(ask: Ask | None, ending: Ending, retry_after: float | None = None) 
     }
 
 
-def told(attempt: Attempt | None, *, whole: bool) -> bytes:
-    """Return the lines of an answer's head that tell of its call, each with CRLF before it.
+def call_lines(attempt: Attempt | None, *, whole: bool) -> bytes:
+    """Return the lines of an answer's head that describe its call, each with CRLF before it.
 
-    How it ended is told where that is known before the head leaves (`whole`).
+    With `whole` they include how it ended: its outcome is known before the head is sent.
     """
     if attempt is None:
         return b""
@@ -106,10 +106,10 @@ def told(attempt: Attempt | None, *, whole: bool) -> bytes:
     return head.encode()
 
 
-def retold(head: bytes, attempt: Attempt) -> bytes:
-    """Return the lines of a held answer's head with what is known of its call by now."""
+def updated_call_lines(head: bytes, attempt: Attempt) -> bytes:
+    """Return the lines of a held answer's head with the call's fields brought up to date."""
     kept = [line for line in head.split(b"\r\n") if not line.startswith(b"Turnlog-")]
-    return b"\r\n".join(kept) + told(attempt, whole=True)
+    return b"\r\n".join(kept) + call_lines(attempt, whole=True)
 
 
 @lru_cache(maxsize=_ENDINGS)

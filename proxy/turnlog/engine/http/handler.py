@@ -13,7 +13,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
-from turnlog.record.own_answers import OwnAnswer, problem, told
+from turnlog.record.own_answers import OwnAnswer, call_lines, problem
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
@@ -260,7 +260,7 @@ class Handler:
             if outlived is not None:  # a timeout, while the call runs on
                 made, tickets = outlived
                 await self._context.recorder.settle(tickets)
-                await agent.replace(made, told(exchange.attempt, whole=True))
+                await agent.replace(made, call_lines(exchange.attempt, whole=True))
         finally:
             driver.on_left()
 
@@ -339,7 +339,7 @@ class Handler:
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
         may_be_gone = down.has_ended
-        await self._send(down, made, told(attempt, whole=True))
+        await self._send(down, made, call_lines(attempt, whole=True))
         if exchange.is_answered_here:
             for wait in DOUBT if may_be_gone else ():  # cancelled if the caller is gone
                 await asyncio.sleep(wait)

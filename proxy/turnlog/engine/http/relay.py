@@ -16,7 +16,7 @@ from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.command.reply import CommandReply
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.exchange.delivery import BrokenAnswer
-from turnlog.record.own_answers import told
+from turnlog.record.own_answers import call_lines
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
@@ -322,7 +322,7 @@ class Relay(Struct, eq=False):
             [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
         )
         status, reason = self._answer.status, self._answer.reason
-        said = told(self._exchange.attempt, whole=True)
+        said = call_lines(self._exchange.attempt, whole=True)
         await self._out.bodiless(status, reason, self._lines + given + said)
 
     async def _in_one_piece(self) -> None:
@@ -395,7 +395,7 @@ class Relay(Struct, eq=False):
         """Send a whole answer: `raw`, or its decoded `text` if something is changed in it."""
         status, reason = self._answer.status, self._answer.reason
         attempt, amended = self._exchange.attempt, None
-        said = told(attempt, whole=True)
+        said = call_lines(attempt, whole=True)
         if attempt is None or attempt.amends:
             amended = self._exchange.amended(text)
         if changed or (amended is not None and not self._head.is_sealed):
@@ -450,7 +450,7 @@ class Relay(Struct, eq=False):
         self, length: int | None, *, whole: bool = False, at_once: bool = True
     ) -> None:
         """Send the head of an answer; `whole` if its outcome is recorded."""
-        head = self._lines + told(self._exchange.attempt, whole=whole)
+        head = self._lines + call_lines(self._exchange.attempt, whole=whole)
         status, reason = self._answer.status, self._answer.reason
         await self._out.start(status, reason, head, length, at_once=at_once)
 
@@ -755,7 +755,7 @@ class Relay(Struct, eq=False):
         """Send turnlog's own answer in place of a missing one; return whether there is one."""
         attempt = self._exchange.attempt
         if not self._out.left and (made := self._exchange.instead()) is not None:
-            head = lines(made.headers) + told(attempt, whole=True)
+            head = lines(made.headers) + call_lines(attempt, whole=True)
             if attempt is not None and attempt.yields:
                 self._out.withhold()
             await self._out.answer(made.status, made.reason, head, made.body)

@@ -28,7 +28,7 @@ from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Deadlines, in_time
 from turnlog.record.errors import Failure
 from turnlog.record.outcome import blocked
-from turnlog.record.own_answers import OwnAnswer, retold, told
+from turnlog.record.own_answers import OwnAnswer, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
@@ -292,7 +292,7 @@ class HttpCarrier(Struct, eq=False):
             self._context.recorder.abandoned(last, released.reason)
         if answered is not None and last is not None and answered is not last:
             answered.past = last.so_far
-            held = structs.replace(held, lines=retold(held.lines, answered))
+            held = structs.replace(held, lines=updated_call_lines(held.lines, answered))
         await held.send()
 
     async def _attempt(self, content: Content, *, hold: bool) -> None:
@@ -439,7 +439,7 @@ class HttpCarrier(Struct, eq=False):
     def _whole(self, made: OwnAnswer) -> HeldAnswer:
         """Return turnlog's own answer, with the fields that describe the call."""
         attempt = self._exchange.attempt
-        head = lines(made.headers) + told(attempt, whole=True)
+        head = lines(made.headers) + call_lines(attempt, whole=True)
         body = None if self._down.method == "HEAD" else made.body
         return HeldAnswer(self._down, made.status, made.reason, head, body)
 

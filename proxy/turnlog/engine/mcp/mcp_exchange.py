@@ -64,7 +64,7 @@ _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 _ID_REUSED: Final = Flag.ID_REUSED
 _IMPLICIT: Final = Rung.IMPLICIT
 _NO_META: Final[dict[str, bytes]] = {}
-_NOTHING_TOLD: Final = ("", "", "")
+_NO_TEXTS: Final = ("", "", "")
 
 
 class McpExchange(ResponseObserver):
@@ -95,11 +95,11 @@ class McpExchange(ResponseObserver):
         self._size = size
         self._whole = not cut
         is_call = len(messages) == 1 and messages[0].method == _CALL
-        self._said = said = mcp.read_call(messages[0].params) if is_call else None
+        self._params = params = mcp.read_call(messages[0].params) if is_call else None
         """The parsed parameters, if its only message is a call."""
         revision = request.revision
         # A call states the revision in `_meta`, and most have none.
-        if messages and (said is None or said.meta):
+        if messages and (params is None or params.meta):
             revision = mcp.requested_revision(messages[0], revision)
         revision = revision or request.client.revision
         super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
@@ -204,14 +204,14 @@ class McpExchange(ResponseObserver):
     def _call(self, message: Message, key: str) -> Ask:
         """Return a `tools/call` as it is recorded."""
         context, request = self._context, self._request
-        said = self._said or mcp.read_call(message.params)
-        arguments = self._start or bytes(said.arguments)
+        params = self._params or mcp.read_call(message.params)
+        arguments = self._start or bytes(params.arguments)
         read = partial(self._read_arguments, message, arguments)
-        model = context.tools.find(request, said.name, read)
+        model = context.tools.find(request, params.name, read)
         canonical = None if self._start else _canonical(message, arguments)
-        ask = self._asked(message, key, said, arguments, model, canonical)
+        ask = self._as_recorded(message, key, params, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
-            ask = self._guessed(ask, said)
+            ask = self._with_guessed_caller(ask, params)
         if context.redirects.waiting:
             keys = call_key(ask, key, request.asker), call_key(ask, "")
             ask = context.redirects.followed(ask, context.clock.monotonic(), *keys)
@@ -235,31 +235,31 @@ class McpExchange(ResponseObserver):
             principal=request.credential,
             target=request.target,
         )
-        said = mcp.read_lookup(message.method, message.params)
-        arguments = self._start or bytes(said.arguments)
-        ask = self._asked(message, key, said, arguments, model, None)
+        params = mcp.read_lookup(message.method, message.params)
+        arguments = self._start or bytes(params.arguments)
+        ask = self._as_recorded(message, key, params, arguments, model, None)
         attempt = await self._begin(message, structs.replace(ask, key=""), key)
         self.is_due = self.is_due or attempt.is_due
 
-    def _asked(
+    def _as_recorded(
         self,
         message: Message,
         rpc_key: str,
-        said: mcp.ToolCall,
+        params: mcp.ToolCall,
         arguments: bytes,
         model: Ask,
         canonical: tuple[str, bytes] | None,
     ) -> Ask:
         """Return a call or lookup as it is recorded, before rules that need its arguments."""
         context, request = self._context, self._request
-        meta = {name: bytes(raw) for name, raw in said.meta.items()} if said.meta else _NO_META
-        key, why, trace = _told(meta) if meta else _NOTHING_TOLD
+        meta = {name: bytes(raw) for name, raw in params.meta.items()} if params.meta else _NO_META
+        key, why, trace = _meta_texts(meta) if meta else _NO_TEXTS
         client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else request.client
         hint = request.session_hint(context.sessions, client, meta)
         session, identity = context.sessions.find(hint, client), hint.identity
         before: Ask | None = None
-        if said.request_state or said.has_input_responses:
-            before = Continuations(context, request.target).continued(said, session)
+        if params.request_state or params.has_input_responses:
+            before = Continuations(context, request.target).continued(params, session)
         reused = context.calls.has(request.scope, rpc_key)
         flags = (*message.flags, _ID_REUSED) if reused else message.flags
         # Python 3.11 builds a dict for more than 15 keyword arguments, so the model brings the rest.
@@ -282,9 +282,9 @@ class McpExchange(ResponseObserver):
             client=identity.client,
         )
 
-    def _guessed(self, ask: Ask, said: mcp.ToolCall) -> Ask:
+    def _with_guessed_caller(self, ask: Ask, params: mcp.ToolCall) -> Ask:
         """Return a call with its guessed caller, as no session identifies it."""
-        request, info = self._request, said.meta.get(_CLIENT_INFO)
+        request, info = self._request, params.meta.get(_CLIENT_INFO)
         client = read_client(bytes(info)) if info is not None else request.client
         is_known = bool(request.credential or client.name)
         guess = GuessedCaller(
@@ -351,7 +351,7 @@ class McpExchange(ResponseObserver):
 
     def repeated(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent because of an earlier one."""
-        message, attempt, said = self._messages[0], unsent.attempt, unsent.sentence
+        message, attempt, sentence = self._messages[0], unsent.attempt, unsent.sentence
         ask, ending, answer = attempt.ask, attempt.ending, unsent.answer
         assert ending is not None
         attempt.caller_id = message.id  # a late cancel names it
@@ -359,7 +359,7 @@ class McpExchange(ResponseObserver):
         made = repeated(message, ask, ending, answer) if answer is not None else None
         if made is None:
             self._asks[self._keys[0]] = ask
-            return self._made(self._untold(said, said, ending))
+            return self._made(self._untold(sentence, sentence, ending))
         return made if self.is_answered_here else as_status(made)
 
     kept_as_sent = False
@@ -467,7 +467,7 @@ def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
         return None
 
 
-def _told(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
+def _meta_texts(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
     """Return the call's idempotency key, its reason and its trace id from `_meta`."""
     key, why, trace = (text_of(meta.get(name, b"")) for name in (_KEY, _WHY, _TRACE))
     return key, why, trace_id(trace)

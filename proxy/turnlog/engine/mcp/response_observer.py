@@ -427,12 +427,12 @@ class ResponseObserver:
             attempt.marks.add(Flag.ID_MISMATCH)
         if not ask.is_call:
             return self._close_lookup(attempt, message, text)
-        said = read_answer(message, revision=self.revision)
-        ending, reply = answered(said, message, text, self._around(ask))
-        fails = said.code is not None
-        if fails and self._is_unlisted(said, ending, ask):
+        parsed = read_answer(message, revision=self.revision)
+        ending, reply = answered(parsed, message, text, self._around(ask))
+        fails = parsed.code is not None
+        if fails and self._is_unlisted(parsed, ending, ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
-        ending, reply = judged(ask, ending, reply, harmless=said.harmless)
+        ending, reply = judged(ask, ending, reply, harmless=parsed.harmless)
         # Many servers answer a cancelled call with an error code of their own.
         dropped = fails and attempt.cancelled and attempt.is_guarded
         if dropped and ending.kind == ErrorKind.UPSTREAM_INTERNAL:
@@ -443,12 +443,12 @@ class ResponseObserver:
             and isinstance(message, Message)
         ):
             attempt.message = text.body.finish()
-        succeeds = reply.is_result and self._status < 400 and not said.is_error
+        succeeds = reply.is_result and self._status < 400 and not parsed.is_error
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked:
-            reply = self._parked(attempt, said, reply)
+            reply = self._parked(attempt, parsed, reply)
         tickets = self._end_by_answer(attempt, ending, reply)
-        if said.code == mcp.URL_ELICITATION_REQUIRED:
+        if parsed.code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirects.note(call_key(ask, ""), attempt, until)
         return tickets
@@ -457,17 +457,17 @@ class ResponseObserver:
         self, attempt: Attempt, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
-        said, ask = read_lookup_answer(message, revision=self.revision), attempt.ask
-        ending, reply = answered(said, message, text, self._around(ask))
-        if said.code == mcp.RESOURCE_NOT_FOUND:
+        parsed, ask = read_lookup_answer(message, revision=self.revision), attempt.ask
+        ending, reply = answered(parsed, message, text, self._around(ask))
+        if parsed.code == mcp.RESOURCE_NOT_FOUND:
             ending = refused(ErrorKind.NOT_FOUND, ask.effect)
         if ending.status.parked:
-            reply = self._parked(attempt, said, reply)
+            reply = self._parked(attempt, parsed, reply)
         return self._end_by_answer(attempt, ending, reply)
 
-    def _parked(self, attempt: Attempt, said: CallAnswer, reply: AnswerFacts) -> AnswerFacts:
+    def _parked(self, attempt: Attempt, parsed: CallAnswer, reply: AnswerFacts) -> AnswerFacts:
         """Remember a call that waits for another leg, if its answer has a link for that leg."""
-        links = self._legs.links(attempt.ask, said)
+        links = self._legs.links(attempt.ask, parsed)
         if not links:
             return reply
         self._context.calls.park(links, attempt)
@@ -491,9 +491,9 @@ class ResponseObserver:
         attempt.marks.add(Flag.LATE)
         return self._close(attempt, message, text)
 
-    def _is_unlisted(self, said: CallAnswer, ending: Ending, ask: Ask) -> bool:
+    def _is_unlisted(self, parsed: CallAnswer, ending: Ending, ask: Ask) -> bool:
         """Return whether an error means an unknown tool: MCP uses the code of invalid params for it."""
-        wrong = said.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
+        wrong = parsed.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
         whose = self._request.target, self._request.credential
         return wrong and self._context.tool_listings.lacks(*whose, ask.tool)
 
