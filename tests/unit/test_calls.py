@@ -144,7 +144,7 @@ def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
 ) -> None:
     patience = Deadlines(limits, 100.0)
     if asked:
-        patience.asked("1")
+        patience.on_server_request("1")
     patience.close()
     assert patience.resumable(600.0, 102.0) == life
 

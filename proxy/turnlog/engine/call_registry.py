@@ -123,7 +123,7 @@ class CallRegistry:
         attempts = self._open.get(scope, _NONE).get(id_key) or [
             attempt for attempt in self.of(scope) if attempt.caller_key == id_key
         ]
-        # Of a call whose next attempt has not left the server knows the one before.
+        # Until the next attempt is sent, the server knows the call by the attempt before.
         resting = self._resting.get((scope, id_key))
         return [*attempts[-1:], resting] if resting is not None else attempts[-1:]
 
@@ -160,20 +160,20 @@ class CallRegistry:
         """Return the ids of later attempts in a scope, and those the callers gave."""
         return {a.wire_id: a.caller_id for a in self.of(scope) if a.wire_id}
 
-    def asked(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
+    def on_server_request(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
         """Note that the server asks the agent something, and wait for the agent."""
         waiting = [a.patience for a in attempts if a.patience is not None]
         for patience in waiting:
-            patience.asked(id_key)
+            patience.on_server_request(id_key)
         if waiting:
             self._asked[scope, id_key] = (attempts[0].kin, waiting)
             if len(self._asked) > _PARKED:
                 self._asked.popitem(last=False)
 
-    def told(self, scope: Scope, id_key: str, kin: str = "") -> None:
-        """Note that the agent has answered a question of the server, or the server took it back.
+    def on_server_request_settled(self, scope: Scope, id_key: str, kin: str = "") -> None:
+        """Resume the time limits that wait for a request of the server: it was answered or cancelled.
 
-        As with `cancel` an answer on another connection is for the only open question with that id.
+        As with `cancel`, an answer on another connection is for the only open request with that id.
         """
         key = (scope, id_key)
         if kin and key not in self._asked:
@@ -185,7 +185,7 @@ class CallRegistry:
             key = open_ones[0] if len(open_ones) == 1 else key
         _, patiences = self._asked.pop(key, ("", ()))
         for patience in patiences:
-            patience.told(id_key)
+            patience.on_server_request_settled(id_key)
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream ended, as long as rules say: its answer may come on a resuming
@@ -217,7 +217,7 @@ class CallRegistry:
         return bool(self._taken(lambda its, each, _: its == scope and each is attempt))
 
     def overdue(self, now: int) -> list[Attempt]:
-        """Return the detached calls that nobody resumed in time, and remove them."""
+        """Remove and return the detached calls that were not resumed in time."""
         return self._taken(lambda _, __, deadline: deadline <= now)
 
     def detached(self, scope: Scope) -> list[Attempt]:

@@ -226,7 +226,7 @@ _SAID: Final = {
 
 
 def unsent_detail(action: DuplicateAction) -> str:
-    """Return what is recorded, and told to a caller that is there, of a call that was not sent."""
+    """Return the text for a call that was not sent, for its record and its caller."""
     return _SAID[action]
 
 

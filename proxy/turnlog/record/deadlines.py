@@ -84,20 +84,20 @@ class Deadlines(Struct, eq=False):
         return True
 
     def sent(self) -> None:
-        """Begin to wait for the response: the request's last byte is on its way."""
+        """Start the limits of the response: the request's last byte was sent."""
         self._sent = True
         if self.runs and not self._asked:
             self._started = asyncio.get_running_loop().time()
             self._arm(ErrorKind.RESPONSE_TIMEOUT, self._limits.response - self._waited)
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
-    def heard(self) -> None:
-        """Begin to wait for the next event, or the next piece of a body."""
+    def on_data(self) -> None:
+        """Restart the limit between two events, or two pieces of a body."""
         if self._limits.idle < inf and not self._asked:
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
-    def asked(self, question: str) -> None:
-        """Wait for the agent: the server has asked it something (elicitation, sampling)."""
+    def on_server_request(self, question: str) -> None:
+        """Pause the limits: the server has sent a request to the agent (elicitation, sampling)."""
         first = not self._asked
         self._asked.add(question)
         if first and ErrorKind.RESPONSE_TIMEOUT in self._timers:
@@ -105,8 +105,8 @@ class Deadlines(Struct, eq=False):
         self._disarm(ErrorKind.RESPONSE_TIMEOUT)
         self._disarm(ErrorKind.PROGRESS_TIMEOUT)
 
-    def told(self, question: str) -> None:
-        """Wait for the server again: its question is answered, or taken back."""
+    def on_server_request_settled(self, question: str) -> None:
+        """Resume the limits: the server's request was answered or cancelled."""
         self._asked.discard(question)
         if not self._asked and self._sent:
             self.sent()

@@ -284,7 +284,7 @@ class Drafter:
         looked = seen(self._masked(ask), reply)
         what = select_secrets(policy.redact, looked)
         if reply.is_mcp and reply.complete and not reply.is_result:
-            # Of an error is cut only what rules cut elsewhere.
+            # In an error only the secrets are redacted that rules select elsewhere.
             text, touched = cut_text(reply.content.decode("utf-8", "surrogateescape"), what)
             cut = Redacted(text.encode("utf-8", "surrogateescape"), touched)
         else:
@@ -361,7 +361,7 @@ def _outcome_body(
     detail = "" if silent else read.detail
     short = "" if silent or not answered else read.short
     said = ""
-    if reply.said and attempt.ask.is_call:  # what is no call is told by a status
+    if reply.said and attempt.ask.is_call:  # other requests are answered by a status
         said = with_tail(reply.said, envelope(attempt.ask, attempt.overall or ending))
     return CommitBody(
         output_hash=read.hash,

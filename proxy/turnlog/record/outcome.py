@@ -144,7 +144,7 @@ def answered(
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
-    # Nothing more is to be said of most answers.
+    # Most answers need no more.
     is_usual = said is SPOKEN and around.status == _PLAIN_SUCCESS and text.media == JSON
     result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
     ttl = said.task_ttl_ms

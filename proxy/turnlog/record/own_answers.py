@@ -125,7 +125,7 @@ def _ended(ending: Ending) -> str:
 
 
 _SUCCEEDED: Final = _ended(SUCCESS)
-"""Of most calls: an ending is found among others by all of its fields."""
+"""The lines of most calls, kept apart: a lookup by ending hashes all of its fields."""
 
 
 def _commit(attempt: Attempt) -> str:

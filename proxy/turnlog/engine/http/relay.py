@@ -465,7 +465,7 @@ class Relay(Struct, eq=False):
     def _restart_idle(self) -> None:
         """Restart the time limit between two events, or two pieces of a body."""
         if (limits := self._exchange.progress.patience) is not None:
-            limits.heard()
+            limits.on_data()
 
     async def _next(self, body: MessageReader) -> bytes:
         """Return the next piece of a body; `body` holds what came before it."""

@@ -173,7 +173,7 @@ class McpExchange(ResponseObserver):
         """Note a message that is not a call but may concern one."""
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if message.kind in {Kind.RESPONSE, Kind.ERROR}:
-            calls.told(scope, id_key(message.id), kin)
+            calls.on_server_request_settled(scope, id_key(message.id), kin)
         elif self._request.channel is not None:
             self._request.channel.expect(message)
 

@@ -306,11 +306,11 @@ class ResponseObserver:
     ) -> Sequence[Ticket]:
         if isinstance(content, Message) and content.kind is _NOTIFICATION:
             if back := mcp.cancelled_id(content):
-                self._context.calls.told(self._request.scope, back)
+                self._context.calls.on_server_request_settled(self._request.scope, back)
         elif not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(content.id))
         elif isinstance(content, Outline) and (back := mcp.cancelled_id(content)):
-            self._context.calls.told(self._request.scope, back)
+            self._context.calls.on_server_request_settled(self._request.scope, back)
         elif self.attempts and is_unfit(text, content):
             self._unfit = text
         return ()
@@ -399,7 +399,7 @@ class ResponseObserver:
             # On a pipe a client that gave up a call is still there and can answer.
             if attempt.driver is not None and not self._request.is_piped:
                 attempt.driver.feed(ServerAsked())
-        self._context.calls.asked(self._request.scope, key, attempts)
+        self._context.calls.on_server_request(self._request.scope, key, attempts)
 
     def _notice_answer(
         self, asked: Message, message: Message | Outline, text: AnswerText

@@ -162,7 +162,7 @@ class AnswerMatcher:
         for carrier in self if token else ():
             attempt = carrier.exchange.attempt
             if attempt is not None and attempt.patience is not None and carrier.token == token:
-                attempt.patience.heard()
+                attempt.patience.on_data()
 
     def _key_of(self, message: Message | Outline) -> str:
         """Return the key of the request that an answer is for."""

@@ -145,7 +145,7 @@ class StdioHandler:
     def passes_at_once(self, content: Message, line: bytes) -> bool:
         """Send a line that answers the server, and return true; only note a cancel."""
         if content.kind in {Kind.RESPONSE, Kind.ERROR}:
-            self.context.calls.told(self.request.scope, id_key(content.id))
+            self.context.calls.on_server_request_settled(self.request.scope, id_key(content.id))
             self.to_server.line(line)
             return True
         if (cancelled := mcp.cancelled_id(content)) is not None:
