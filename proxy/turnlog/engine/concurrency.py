@@ -7,14 +7,14 @@ from turnlog.rules.policy import Policy
 
 
 class _Row:
-    """The slots that one rule has given out, and who waits for one."""
+    """The slots granted by one rule, and the queue for them."""
 
     def __init__(self) -> None:
         self.taken = 0
         self.waiting: deque[Slot] = deque()
 
     def admit(self) -> None:
-        """Grant free slots to those who wait, in their order."""
+        """Grant free slots in the order of the queue."""
         while self.waiting and self.taken < self.waiting[0].limit:
             self.taken += 1
             self.waiting.popleft().hold()

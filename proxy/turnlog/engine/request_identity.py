@@ -142,7 +142,7 @@ class Sessions:
             ref.metadata["replaces"] = ids.to_text(replaced[0].id)
 
     def own(self, evidence: CallerEvidence, client: Client) -> list[SessionRef]:
-        """Return the sessions that an agent may mean who asks turnlog itself.
+        """Return the sessions that a request to turnlog's own pages may mean.
 
         That is the one it names, as in a call; else those of its credential and client name that
         were active of late, and are on disk.
@@ -298,7 +298,7 @@ class Request:
 
         Empty where nothing tells, or a protocol session does.
         """
-        # Of several nobody knows which one counts (W3C Trace Context, section 3.2.1).
+        # With several fields none counts (W3C Trace Context, section 3.2.1).
         given = "" if b"traceparent" in asked.head.repeated else self.field(b"traceparent")
         self.trace = trace_id(given)
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""

@@ -143,7 +143,7 @@ async def beside(*chores: Coroutine[None, None, None]) -> AsyncGenerator[None, N
 
 
 def end(context: Context, attempts: list[Attempt], kind: ErrorKind) -> None:
-    """Record that nobody will learn how these attempts ended."""
+    """Record these attempts with an unknown outcome."""
     for attempt in attempts:
         ending = failed(kind, Phase.BODY, attempt.ask.effect)
         context.recorder.end(attempt, ending, AnswerFacts())
@@ -169,7 +169,7 @@ async def _watch_store(store: LmdbStore, log: Log, when_full: WhenFull) -> None:
 
 
 async def _sweep(context: Context, store: LmdbStore) -> None:
-    """Close what nobody came back for, and what other processes left, again and again."""
+    """Periodically close calls that were never resumed, and those that dead processes left."""
     while True:
         await asyncio.sleep(SWEEP)
         overdue = context.calls.overdue(context.clock.monotonic())
@@ -303,7 +303,7 @@ def _in_loop(log: Log, event: Callable[[_T], LogEvent]) -> Callable[[_T], None]:
     loop = asyncio.get_running_loop()
 
     def tell(told: _T) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(log.emit, event(told))
 
     return tell

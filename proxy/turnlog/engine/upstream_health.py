@@ -29,7 +29,7 @@ _LAG: Final = 1.0
 
 
 Ended = Callable[[Ending | None], None]
-"""Learns how an attempt ended, `None` where nobody knows."""
+"""Called with the ending of an attempt; `None` if that is unknown."""
 
 
 class Health:
@@ -75,7 +75,7 @@ class Health:
         """Stop publishing, and remove the health file."""
         if self._telling is not None:
             self._telling.cancel()
-        with suppress(OSError):  # whoever reads it sees that this process is gone
+        with suppress(OSError):  # readers check that the process is alive
             remove_health(self._data, self._epoch)
 
     @property

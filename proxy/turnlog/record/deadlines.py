@@ -145,7 +145,7 @@ LateReader = Callable[[str, Message, bytes], None]
 
 # One is made for each call, and a struct takes a third of the time of another class.
 class Progress(Struct, eq=False):
-    """How far one attempt has come; whoever carries it out moves it on."""
+    """The phase of one attempt; its carrier advances it."""
 
     phase: Phase = Phase.QUEUED
     marks: frozenset[Flag] = frozenset()

@@ -62,7 +62,7 @@ class Failure(Exception):
         return f"{self._cause(server)}; {executed}"
 
     def sentence_without_call(self, server: str) -> str:
-        """Return what whoever sent something else than a tool call is told."""
+        """Return the error text for a request that is not a tool call."""
         if self.kind in _RULED:
             return f"{self.detail}; the request beside it was not sent"
         arrived = "was not sent" if self.phase in UNSENT else "may have arrived"

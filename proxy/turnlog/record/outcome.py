@@ -257,7 +257,7 @@ def is_unfit(text: AnswerText, content: Message | Outline | Malformed) -> bool:
 
 
 def acknowledged(around: Circumstances) -> Ending:
-    """Return how a notification ended: nobody answers it, but the status may refuse it."""
+    """Return how a notification ended: it has no response, but the status may refuse it."""
     kind = _kind_of_answer(around)
     return succeeded() if kind is None else refused(kind, around.effect)
 

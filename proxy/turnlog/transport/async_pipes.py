@@ -72,7 +72,7 @@ class ReadEnd:
 
     def _on_readable(self) -> None:
         if self._waiting is None:
-            self.close()  # nobody reads on for now
+            self.close()  # no read is waiting
         elif not self._waiting.done():
             # Read here: one that others may read as well must not be read where nothing is known to be.
             with suppress(BlockingIOError):
@@ -184,7 +184,7 @@ class AgentPipes:
 
 
 def _is_broken(descriptor: int) -> bool:
-    """Return whether the other end is closed by all who held it."""
+    """Return whether all descriptors of the other end are closed."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))

@@ -136,7 +136,7 @@ def read_request_fields(lines: bytes) -> tuple[tuple[bytes, bytes], ...] | Unrea
     try:
         parser.feed_data(b"POST / HTTP/1.1" + lines)
     except httptools.HttpParserUpgrade:
-        pass  # nobody takes the offer up, and the head is whole
+        pass  # the upgrade is not accepted, and the head is whole
     except httptools.HttpParserError:
         return UNSOUND
     if not found.is_whole or len(found.headers) > FIELDS_LIMIT:

@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         """Read what came and wake the task that waits for it."""
         body = self._body
         if not self._busy or (body is not None and not body.missing):
-            # Bytes that nobody asked for make all that may follow useless.
+            # Unsolicited bytes make the connection unusable.
             self._closed = True
             self.close()
             return
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(f"the answer's chunks are not sound: {error}")
                 return
             if rest and rest.strip(b"\r\n"):
-                self._may_persist = False  # nobody asked for what stands behind the answer
+                self._may_persist = False  # unsolicited bytes behind the answer
             if body.size > READ_AHEAD and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
                 self._body = BodyReader(-1 if body is _BY_CLOSE else length)
             self._head = found
         elif found.status < 100 or found.status == 101:
-            # Nobody asked for another protocol: Upgrade is not passed on (RFC 9110, 15.2.2).
+            # No other protocol was requested: Upgrade is not forwarded (RFC 9110, 15.2.2).
             self._refuse(f"the answer's status is {found.status:03d}")
         elif self._interim is not None:
             self._interim(found.status, found.reason, found.raw)
@@ -509,7 +509,7 @@ class HttpAnswer(Struct, eq=False):
 
     async def close(self) -> None:
         """Return the connection to the pool if the exchange is complete, else close it."""
-        # A request that is still being sent is cut: nobody reads the agent's side after this.
+        # A request that is still being sent is cut: the agent's side is not read after this.
         if self._patience is not None:
             self._patience.close()
         try:

@@ -192,7 +192,7 @@ class AgentConnection(asyncio.Protocol):
         if isinstance(request.content, RequestBody):
             stays = await self._discard(request.content) and stays
         if self._came:
-            # Whoever sends many at once is not answered before everybody else.
+            # Yield, so that a client that pipelines many requests does not delay others.
             await asyncio.sleep(0)
         self.is_last = self.is_last or not stays
         if self.is_last:
@@ -237,7 +237,7 @@ class AgentConnection(asyncio.Protocol):
         content: bytes | RequestBody
         if 0 <= length <= len(came):
             self._came, content = came[length:], came[:length]
-        # Whoever expects 100 (Continue) sends no body before (RFC 9110, 10.1.1).
+        # A client that expects 100 (Continue) sends no body before it (RFC 9110, 10.1.1).
         elif 0 <= length <= _SMALL and b"expect" not in start.head.fields:
             self._head = start, length
             self._begun_at = self._loop.time()
@@ -540,7 +540,7 @@ class Downstream(Struct, eq=False):
             yield piece
 
     def _invite(self) -> None:
-        # RFC 9110 section 10.1.1: whoever waits for 100 (Continue) sends no body before it.
+        # A client that waits for 100 (Continue) sends no body before it (RFC 9110, 10.1.1).
         # HTTP/1.0 knows no interim answers, and its Expect is ignored.
         if self._invited or self.asked.version < (1, 1):
             return

@@ -111,7 +111,7 @@ class Route(Struct, frozen=True, dict=True):
         if found is not None or not host:
             return found
         found = resolved(reference, self.resource, _origins_of(host))
-        # One that has the prefix was made by who knows how agents call the upstream.
+        # A reference that already has the prefix was made for the agent's view of the upstream.
         knows = found is not None and self.prefix and _is_within(_path(found), self.prefix)
         return None if knows else found
 

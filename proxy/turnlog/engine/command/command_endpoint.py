@@ -392,7 +392,7 @@ class Commands:
                 await self.send(target, "POST", resource, lines, body, Progress(), length=None)
         except (Failure, TimeoutError):
             return
-        except Exception as error:  # noqa: BLE001 - it is logged; nobody waits for this
+        except Exception as error:  # noqa: BLE001 - it is logged; the task is not awaited
             self._recorder.faulted(error)
 
 

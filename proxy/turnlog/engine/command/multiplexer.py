@@ -147,14 +147,14 @@ class Multiplexer:
         self.write(self._renamed(CommandClient(), reply, asked, handshake))
 
     def on_left(self, reply: CommandReply) -> None:
-        """Detach a response that nobody reads any more; its requests go on."""
+        """Detach a response whose reader is gone; its requests go on."""
         # Beyond a bound they are cancelled: a question on behalf of one that is forgotten would go to
         # another client.
         for one in self._pending.on_left(reply):
             self.write(mcp.cancellation(one.raw_id, _LEFT))
 
     def cancel(self, reply: CommandReply) -> None:
-        """Cancel the requests of a response that nobody reads any more."""
+        """Cancel the requests of a response whose reader is gone."""
         for key in list(reply.awaited):
             if (one := self._pending.forget(key)) is not None:
                 self.write(mcp.cancellation(one.raw_id))

@@ -268,7 +268,7 @@ def _exit_of(child: Child) -> "asyncio.Future[int]":
 
     def wait() -> None:
         code = child.process.wait()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_exit, code)
 
     threading.Thread(target=wait, name="turnlog-wait", daemon=True).start()

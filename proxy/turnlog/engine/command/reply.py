@@ -80,7 +80,7 @@ class CommandReply:
         return self._size > _ROOM and self._failure is None
 
     async def room(self) -> None:
-        """Wait until some of it is read, or nobody will."""
+        """Wait until some of it was read, or its reader is gone."""
         self._taken.clear()
         await self._taken.wait()
 
@@ -104,7 +104,7 @@ class CommandReply:
         return Phase.BODY if self._began else self.progress.phase
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
-        """Fail because of a time limit, unless the call runs on; false while nobody waits."""
+        """Fail with a timeout, unless the call runs on; false if no task waits."""
         if self._waiter is None or self._failure is not None:
             return False
         if not self.progress.outlives(Failure(kind, self._phase, detail)):
@@ -116,7 +116,7 @@ class CommandReply:
     def begin(
         self, left: "Callable[[CommandReply], None]", headers: Headers = (), *, status: int = 200
     ) -> "CommandReply":
-        """Set the head by what has come so far. `left` is called once nobody reads it any more."""
+        """Choose the head by the messages so far. `left` is called when the reader is gone."""
         self._left = left
         if self.is_single:
             return self._head(status, (*headers, _JSON), Framing(Body.LENGTH, self._size))

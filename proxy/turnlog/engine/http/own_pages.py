@@ -31,7 +31,7 @@ from turnlog.wire.http.head import Body, fields, request_headers, response_heade
 SECRET: Final = "Turnlog-Secret"  # noqa: S105 - the name of a field
 """Shows the application that a request was relayed by this process."""
 CALLER: Final = "Turnlog-Caller"
-"""Who is calling: an `CallerEvidence` as JSON in base64."""
+"""The caller: a `CallerEvidence` as JSON in base64."""
 METHOD: Final = "Turnlog-Method"
 """The method as the caller wrote it. The request's own is OPTIONS where that is no standard method,
 because aiohttp's parser refuses such a request."""

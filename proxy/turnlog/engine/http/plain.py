@@ -141,10 +141,10 @@ class PlainCall:
     """Whether its client looks for answers in those to its requests: yes."""
 
     kept_as_sent = True
-    """Whether whoever asks the same again gets the answer as it went: yes."""
+    """Whether duplicates get the answer byte by byte as sent: yes."""
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
-        """Return the whole answer of the server, for whoever asks the same again."""
+        """Return the server's whole answer, for duplicates."""
         ending = self.attempt.ending if self.attempt is not None else None
         return sent if ending is not None and ending.phase is Phase.DONE else None
 
@@ -204,11 +204,11 @@ class PlainCall:
         return content
 
     async def rest(self, pause: Awaitable[None]) -> None:
-        """Wait before the next attempt. Who wants none any more closes the connection."""
+        """Await `pause` before the next attempt; a caller cancels by closing its connection."""
         await pause
 
     def withdrawn(self) -> None:
-        """Return no answer: who cancels a plain call is gone."""
+        """Return no answer: a caller cancels a plain call by closing its connection."""
 
     def late_reader(self) -> None:
         """Return nothing: what a command is asked are messages of MCP."""
@@ -273,7 +273,7 @@ class PlainCall:
         return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
 
     def left(self, kind: ErrorKind) -> None:
-        """Record that nobody waits for the answer any more, for the reason `kind`."""
+        """End the open attempt with `kind`, because no caller waits for it any more."""
         if self.attempt is None or self.attempt.ended:
             return
         if self.attempt.n:

@@ -133,7 +133,7 @@ class StdioHandler:
         if not self._may_deny:
             return content
         if is_doubtful(content, line) or is_unreadable(line) or hides_call(line):
-            # Without an id nobody waits for an answer.
+            # Without an id no answer is expected.
             has_id = isinstance(content, Message) and content.id
             return as_call(content, kind=Kind.REQUEST if has_id else Kind.NOTIFICATION)
         return content
@@ -289,7 +289,7 @@ class StdioHandler:
         exchange.over()
 
     def _leave(self, exchange: PipedExchange) -> None:
-        """Record that a line is not sent, because nobody waits for it any more."""
+        """Record that a line is not sent, because its caller gave it up."""
         exchange.left(ErrorKind.CONNECT_FAILED)
         exchange.over()
 

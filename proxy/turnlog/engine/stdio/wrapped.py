@@ -137,7 +137,7 @@ class Wrapped:
         sent.cancel()
         self._to_server.close()
         self._handler.deaf = True
-        # Nobody is waited for who died with a call open.
+        # A command that died during a call is not waited for.
         over = {tasks.create_task(self._handler.idle()), left}
         _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
         if self._startup.is_awaited:

@@ -46,7 +46,7 @@ class DefinitionWriter:
         work: asyncio.TaskGroup,
         masks: Mapping[str, UrlMask] | None = None,
     ) -> None:
-        """`clean` cuts secrets out of a tool's name; `fault` gets exceptions nobody expected; `masks` say
+        """`clean` cuts secrets out of a tool's name; `fault` gets unexpected exceptions; `masks` say
         what is shown of upstreams' URLs, by name."""
         self._masks = masks or {}
         self._data = data

@@ -80,7 +80,7 @@ class ToolListing:
 
 
 class ToolListings:
-    """Lists of tools by target. A tool that nobody listed is not known."""
+    """Lists of tools by target. A tool that was not listed is unknown."""
 
     def __init__(self) -> None:
         self._listings: OrderedDict[tuple[str, str], ToolListing] = OrderedDict()
