@@ -6,7 +6,7 @@ from turnlog.core.kinds import Effect
 from turnlog.engine.request_identity import Clients, Request
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache
 from turnlog.record.attempt import Ask
-from turnlog.rules.model import Match, Rule
+from turnlog.rules.model import Access, Match, Rule
 from turnlog.rules.policy import Rulebook
 from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.routes import Route, Target
@@ -96,6 +96,14 @@ def test_a_policy_that_depends_on_paths_is_cached_by_path() -> None:
     found = [here.tool(f"/orders/{number}") for number in (8, 7, 8)]
     assert [one.effect for one in found] == [Effect.READ, Effect.WRITE, Effect.READ]
     assert [one.tool for one in found] == ["GET /orders/*", "GET /orders/7", "GET /orders/*"]
+
+
+def test_an_encoded_path_is_denied_whatever_is_remembered_under_its_tool_name() -> None:
+    here = where(Rule(name="no", match=Match(tool=("GET /secret",)), access=Access.DENY))
+    plain, encoded = here.tool("/7"), here.tool("/%73ecret")
+    assert plain.tool == encoded.tool == "GET /*"
+    assert [one.policy.access for one in (plain, encoded)] == [Access.ALLOW, Access.DENY]
+    assert here.tool("/7") is plain
 
 
 def test_names_are_clean_and_methods_moderate() -> None:

@@ -244,13 +244,15 @@ class HttpToolCache:
         mask = request.route.target.mask
         tool = tool or http_tool(method, path if mask is None else mask.pattern(path))
         key = (server, request.credential, method, tool, request.asked.version)
-        known = self._tools.get(key) if not pathed else None
+        meant = normalized_path(path)
+        # `/7` and `/%62` are both called `/*`, but only the second may mean a tool that is denied.
+        known = self._tools.get(key) if not pathed and meant == path else None
         if known is not None:
             return known
         # Paths are many: one that no rule looks at keeps nothing from being remembered.
         subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
         model = self._look(request, subject, arguments)
-        if (meant := normalized_path(path)) != path:
+        if meant != path:
             # What a server takes `/a/../b` or `/%62` for is denied where `/b` is.
             tool = tool_of_path(pathed, server, method, meant) or http_tool(method, meant)
             subject = Subject(server=server, tool=tool, method=method, path=meant)
