@@ -35,9 +35,9 @@ class CallRegistry:
         self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
         self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._joining: dict[tuple[Scope, str], list[tuple[str, Driver]]] = {}
-        """Those that wait for an earlier call, with `Attempt.kin`; their servers never heard of them."""
+        """Calls that wait for an earlier call, with `Attempt.kin`; they were not sent."""
         self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Deadlines]]] = OrderedDict()
-        """Questions of servers: whom they were put to (`Attempt.kin`), and what waits for the answer."""
+        """Open requests of servers: the client (`Attempt.kin`), and the limits paused until the answer."""
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Add an attempt that starts."""

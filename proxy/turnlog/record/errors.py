@@ -20,7 +20,7 @@ _SAYS: Final = {
 }
 
 _RULED: Final = frozenset({ErrorKind.UNVERIFIED_PROVENANCE, ErrorKind.POLICY_BLOCKED})
-"""Of a call alone: whatever was sent together with it is not to blame."""
+"""Kinds caused by one call alone, not by other messages in its request."""
 _BEFORE: Final = {
     Executed.NO: "the call was not executed",
     Executed.MAYBE: "the call may have been executed by an attempt before",
@@ -34,16 +34,16 @@ class Failure(Exception):
     def __init__(
         self, kind: ErrorKind, phase: Phase, detail: str, *, retry_after: float | None = None
     ) -> None:
-        """`retry_after` is what to wait, in seconds, where that is known."""
+        """`retry_after` is the time to wait, in seconds, if known."""
         super().__init__(detail)
         self.retry_after = retry_after
         self.kind = kind
         self.phase = phase
-        """How far the attempt came."""
+        """The phase that the attempt had reached."""
         self.detail = detail
 
     def is_managed(self, policy: Policy) -> bool:
-        """Return whether a rule made turnlog answerable for it: a time limit, or retries."""
+        """Return whether a rule makes turnlog answer after it: a time limit, or retries."""
         if self.kind in _SAYS:
             return True
         named = policy.retry.on if policy.retry is not None else ()

@@ -25,7 +25,7 @@ from turnlog.wire.splice import with_id, with_meta
 from .attempt import Ask, Attempt
 
 KEY = "turnlog/outcome"
-"""Where an answer says how its call ended."""
+"""The member of `_meta` with the outcome of a call."""
 CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
 """The text for an agent; the reason is for the operator, in the log."""

@@ -28,7 +28,7 @@ class Unread:
         self._moment = moment
         self._waiting: dict[bytes, Callable[[], object]] = {}
         self._reading: dict[bytes, Callable[[], object]] = {}
-        """Those whose time has begun."""
+        """Callbacks whose wait has begun."""
         self._is_timed = False
 
     def after(self, call: bytes, then: Callable[[], object]) -> None:

@@ -156,7 +156,7 @@ class ResponseHead(Struct, frozen=True):
     raw: tuple[tuple[bytes, bytes], ...]
     """The fields without Content-Length."""
     framing: Framing
-    """Of the body."""
+    """Framing of the body."""
     persists: bool
     """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
 

@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._interim: Interim | None = None
         self._uploaded = False
         self._head: ResponseHead | None = None
-        """Of the final answer, once it has come; the body with it."""
+        """Head of the final answer, once it has come; set together with the body."""
         self._body: BodyReader | None = None
         self._may_persist = False
         """Whether nothing has come behind the answer."""

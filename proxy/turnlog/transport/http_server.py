@@ -121,19 +121,19 @@ class AgentConnection(asyncio.Protocol):
         self.half_closed = False
         """Whether the agent has ended its side while answers are outstanding."""
         self._came: bytes | bytearray = b""
-        """What came and was not read: a head that is not whole, requests behind the present one."""
+        """Unparsed input: an incomplete head, or requests behind the current one."""
         self._searched = 0
-        """How much of that was looked through for the end of a head."""
+        """How much of that was searched for the end of a head."""
         self._head: tuple[RequestStart, int] | None = None
-        """That of the next request and its body's length, while it waits for the body."""
+        """Head of the next request and length of its body, while the body is awaited."""
         self._begun_at: float | None = None
-        """Since when the next request does not go on: from its first byte on, with a body from the latest."""
+        """Start of the time limit for the next request: its first byte, or the latest byte of its body."""
         self._body: RequestBody | None = None
-        """Of the present request, while more of it is to come."""
+        """Body of the current request, while more of it is to come."""
         self._is_busy = True
-        """Whether the task does not wait for a request."""
+        """Whether the task is not waiting for a request."""
         self._next: Downstream | Unreadable | None = None
-        """What the task is woken for."""
+        """The request or error that the task is woken for."""
         self._idle_since = server.now
         self._paused = False
         self.writing_paused = False
@@ -495,7 +495,7 @@ class Downstream(Struct, eq=False):
     asked: RequestStart
     """Its line and fields, without Content-Length."""
     length: int
-    """Of the body in bytes; negative where it comes in chunks."""
+    """Length of the body in bytes; negative for chunks."""
     content: bytes | RequestBody
     """The body: all of it, or what it is read from."""
     method: str

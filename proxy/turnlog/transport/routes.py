@@ -68,7 +68,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Route(Struct, frozen=True, dict=True):
-    """Where one request goes."""
+    """The route of one request."""
 
     target: Target
     path: str

@@ -82,9 +82,9 @@ class OpenRequest(Struct, eq=False, kw_only=True):
 
     client: CommandClient
     reply: CommandReply | None
-    """Where its answer goes; `None` once no client waits for it."""
+    """The response for its answer; `None` once no client waits for it."""
     process: Process | None
-    """The process that was asked."""
+    """The process that it was sent to."""
     raw_id: bytes
     """Its id as the command knows it."""
     own_id: bytes

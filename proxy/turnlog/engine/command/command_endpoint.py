@@ -100,10 +100,10 @@ class CommandEndpoint:
         self._principals = principals
         self.supervisors: set[Supervisor] = set()
         self._common: Supervisor | None = None
-        """Shared by all sessions, once there is one."""
+        """The supervisor shared by all sessions, once started."""
         self._sessions: dict[bytes, ClientPath] = {}
         self._stateless: dict[bytes, ClientPath] = {}
-        """By the digests of the callers' credentials."""
+        """Paths of clients without sessions, by the digest of their credentials."""
 
     def _new_path(self, shared: Supervisor | None, *, renames: bool) -> ClientPath:
         """Return a new client of the process that is shared, or of a new one."""

@@ -32,7 +32,7 @@ _OF_ONE_TARGET: Final = frozenset({Rung.TRANSPORT, Rung.IMPLICIT})
 
 
 class RedirectTarget(Struct, frozen=True):
-    """Where an answer leads."""
+    """The target of a redirect."""
 
     resource: str | None = None
     """Path and query at its own server; `None` for nowhere, or another origin."""
@@ -95,7 +95,7 @@ class Redirects:
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[Hashable, tuple[NextAttempt, int]] = OrderedDict()
-        """Those that wait to be followed, mostly none; each with the end of its time."""
+        """Redirected calls not followed yet, usually none; each with its deadline."""
 
     def note(self, key: Hashable, attempt: Attempt, until: int) -> None:
         """Remember an attempt that has ended, by what the next request has in common with it.

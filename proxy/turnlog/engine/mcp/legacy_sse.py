@@ -56,7 +56,7 @@ class LegacyStreams:
 
     def __init__(self) -> None:
         self.by_endpoint: dict[tuple[str, str], LegacyStream] = {}
-        """By server and endpoint."""
+        """Streams by server and endpoint."""
 
     def open(self, server: str, endpoint: str, target: str = "") -> LegacyStream:
         """Register a stream that has named its endpoint; of several with one endpoint the last counts."""

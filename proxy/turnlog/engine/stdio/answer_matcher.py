@@ -26,13 +26,13 @@ _MOST: Final = 1024
 
 
 class LongLine(StrEnum):
-    """How a long line of the server goes on, by its start."""
+    """The treatment of a long line of the server, decided at its start."""
 
     PASSES = "passes"
     STAYS = "stays"
-    """It is late: the agent has got another answer."""
+    """Withheld: it is late, and the agent already has another answer."""
     WAITS = "waits"
-    """Only its end tells."""
+    """Held until its end, which decides."""
 
 
 class AbandonedAttempt(Struct, frozen=True):

@@ -176,9 +176,9 @@ class PipeCarrier:
         self.exchange = exchange
         attempt = exchange.attempt
         self.policy = attempt.ask.policy if attempt is not None else _NO_RULES
-        """Of its call; that of no rules where there is none."""
+        """The policy of its call; without a call that of no rules."""
         self.token = ""
-        """Key of the token with which its progress is reported, if it is."""
+        """Key of its progress token; empty for none."""
         if exchange.driver is not None:
             exchange.driver.carrier = self
 

@@ -77,9 +77,9 @@ class StdioHandler:
         self._tasks: dict[PipeCarrier, asyncio.Task[None]] = {}
         """Carriers that wait for a slot, or for their next attempt."""
         self._queued: set[PipeCarrier] = set()
-        """Those that wait for a slot."""
+        """Carriers that wait for a slot."""
         self._counted: set[PipeCarrier] = set()
-        """Those that hold one."""
+        """Carriers that hold a slot."""
         self._waiting: dict[asyncio.Task[None], tuple[str, GuardedCall]] = {}
         """Calls that wait for an earlier one, by the keys of their ids; other lines pass them."""
         self.undelivered: set[PipeCarrier] = set()

@@ -36,12 +36,12 @@ class Learned(Struct, frozen=True):
     added: int
     changed: int
     whole: frozenset[str] | None
-    """All tools of the list that the page ends; `None` where it ends none that was seen from its
-    beginning."""
+    """All tools of the list, if the page completes one; `None` if it does not, or its start was not
+    seen."""
 
 
 class ToolListing:
-    """The tools that one credential was listed, and the listing under way."""
+    """The tools listed to one credential, and its unfinished listing."""
 
     def __init__(self) -> None:
         self.known: dict[str, Definition] = {}
