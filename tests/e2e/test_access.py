@@ -91,7 +91,7 @@ def test_a_batch_with_a_denied_call_is_not_sent(rig: Rig) -> None:
     ],
     ids=["first", "last", "method", "no name", "escapes", "batch", "5 MiB", "17 MiB", "broken"],
 )
-def test_what_cannot_be_read_surely_is_refused(rig: Rig, body: bytes) -> None:
+def test_an_ambiguous_body_under_a_denial_is_refused(rig: Rig, body: bytes) -> None:
     with rig.client() as client:
         headers = (*MCP_HEADERS, ("Mcp-Protocol-Version", "2025-11-25"))
         client.request("POST", rig.path, body, headers=headers)

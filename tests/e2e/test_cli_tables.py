@@ -69,7 +69,7 @@ def test_the_table_of_what_is_pending_fits_as_well(data: Path) -> None:
     assert all(columns_of(line) <= 80 for line in table), table
 
 
-def test_what_a_narrow_table_shows_of_a_call_settles_it(data: Path) -> None:
+def test_the_call_shown_in_a_narrow_table_is_enough_to_resolve_it(data: Path) -> None:
     head, first, _ = printed(data, 80, "dangling")
     call = first[head.index("CALL") :].split()[0]
     assert len(call) < 36
@@ -77,7 +77,7 @@ def test_what_a_narrow_table_shows_of_a_call_settles_it(data: Path) -> None:
     assert done.stdout.startswith(f"call {ids.to_text(call_id(1))} of files/write_everything")
 
 
-def test_what_a_narrow_table_shows_of_a_session_names_it(data: Path) -> None:
+def test_the_session_shown_in_a_narrow_table_is_enough_to_name_it(data: Path) -> None:
     head, *rows = printed(data, 80, "sessions")
     assert {"SESSION", "NAMES"} < set(head.split())
     for row in rows:

@@ -52,7 +52,7 @@ def test_a_plain_upstream_is_asked_for_by_its_whole_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("WIRE-28")
-def test_what_an_agent_sends_to_a_proxy_is_not_sent_to_the_upstream(tmp_path: Path) -> None:
+def test_proxy_fields_of_an_agent_are_not_sent_to_the_upstream(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, f"far={upstream.url}") as proxy:
         with Client(proxy.urls[0]) as client:
             client.request("GET", "/far/x", headers=(("Proxy-Authorization", "Basic x"),))

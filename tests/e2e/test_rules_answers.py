@@ -104,7 +104,7 @@ def test_a_call_tells_what_it_changed(rig: Rig) -> None:
 
 
 @pytest.mark.promise("RULE-28")
-def test_what_a_rule_redacts_is_on_no_disk(rig: Rig) -> None:
+def test_a_value_that_a_rule_redacts_is_on_no_disk(rig: Rig) -> None:
     secret = "nobody may read this"
     rig.upstream.script = answer(ok(said(f"you said: {secret}")))
     assert rig.post(call("secret", {"note": secret})) == said(f"you said: {secret}")

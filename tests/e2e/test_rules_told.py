@@ -192,7 +192,7 @@ def test_an_event_stream_that_no_rule_judges_stays_encoded(rig: Rig) -> None:
 
 
 @pytest.mark.promise("OUT-27")
-def test_of_a_plain_call_the_head_tells_what_a_rule_makes_of_it(rig: Rig) -> None:
+def test_the_head_of_a_plain_answer_holds_the_outcome_by_the_rules(rig: Rig) -> None:
     rig.upstream.script = in_chunks(b"{}x")
     with rig.client() as client:
         given = client.request("GET", f"/s/{rig.session}/page")

@@ -193,7 +193,7 @@ async def test_on_a_terminal_a_person_decides(stage: Stage, answer: bytes, pins:
     assert (b"nothing was pinned" in asked.stdout) == (pins == 0)
 
 
-async def test_what_a_server_says_never_steers_the_terminal(stage: Stage) -> None:
+async def test_text_from_a_server_never_controls_the_terminal(stage: Stage) -> None:
     define(stage.tools, add=HOSTILE)
     await stage.play()
     shown = stage.trust()

@@ -136,7 +136,7 @@ def test_a_session_is_named_by_flag_or_environment(
     assert [name for name, _ in found] == ([rung] if rung != "implicit" else [rung, rung])
 
 
-def test_what_a_call_says_of_its_session_is_above_the_environment(tmp_path: Path) -> None:
+def test_a_session_named_in_a_call_precedes_the_environment(tmp_path: Path) -> None:
     with wrapping(tmp_path, environ={"CLAUDE_CODE_SESSION_ID": "theirs"}) as wrap:
         wrap.asked(call("put", _meta={"turnlog/session": "own", "turnlog/turn": "t1"}))
         wrap.server.answer({"id": 1})

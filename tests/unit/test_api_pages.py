@@ -239,7 +239,7 @@ async def test_another_method_is_told_which_ones_there_are(
         f"{V1}/sessions/%ff", f"{V1}/sessions/\udcff", f"{V1}/sessions/{{x}}",
     ],
 )  # fmt: skip
-async def test_what_is_not_there_is_not_found(pages: Pages, target: str) -> None:
+async def test_a_missing_page_gets_404(pages: Pages, target: str) -> None:
     (await pages.ask(target, headers=(BEARER,))).problem(404)
 
 

@@ -249,7 +249,7 @@ def operation(op: str, evidence: str, **more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_what_a_call_changed_is_written() -> None:
+def test_the_changes_of_a_call_are_written() -> None:
     made = Made(Policy(delta=(PATH, MADE)))
     assert made.delta == [operation("modified", "declared"), operation("created", "observed")]
 

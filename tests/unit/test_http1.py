@@ -168,7 +168,7 @@ def test_the_length_of_a_body_is_what_the_fields_say(lines: bytes, length: int) 
         HOST + b"".join(b"X-%d: 1\r\n" % number for number in range(1024)),
     ],
 )
-def test_what_two_readers_could_take_for_different_requests_is_refused(lines: bytes) -> None:
+def test_a_request_that_two_readers_could_read_differently_is_refused(lines: bytes) -> None:
     heads = RequestHeads()
     for _ in range(2):  # a head that was refused is refused again
         assert heads.read(LINE + lines + b"\r\n") == UNSOUND

@@ -60,7 +60,7 @@ def test_a_store_that_was_shown_nothing_has_nothing(tmp_path: Path) -> None:
     assert definitions.changed(tmp_path, digest("a"), digest("b")) == []
 
 
-def test_what_a_server_showed_is_there_by_server_and_tool(tmp_path: Path) -> None:
+def test_listed_definitions_are_found_by_server_and_tool(tmp_path: Path) -> None:
     keep(tmp_path, listing("b", "a"))
     keep(tmp_path, listing("z", server="other@there", whole=False))
     assert tools(tmp_path) == ["other/z", "s/a", "s/b"]

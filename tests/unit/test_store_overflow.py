@@ -62,7 +62,7 @@ async def refused(writer: SubmitQueue, *drafts: PendingAppend) -> None:
             await draft.done()
 
 
-async def test_what_came_first_is_written_first() -> None:
+async def test_drafts_are_written_in_their_order() -> None:
     disk = Disk(0)
     writer = SubmitQueue(disk, asyncio.get_running_loop(), print)
     first, second, after = ended(), ended(), begun()
@@ -99,7 +99,7 @@ async def test_outcomes_that_do_not_fit_at_the_end_are_reported() -> None:
     assert [str(report) for report in reports] == ["the disk is full (2 drafts were not written)"]
 
 
-async def test_what_cannot_be_written_at_all_holds_up_nothing() -> None:
+async def test_a_draft_that_can_never_be_written_delays_no_other() -> None:
     reports: list[StoreError] = []
     disk = Disk(0)
     writer = SubmitQueue(disk, asyncio.get_running_loop(), reports.append)

@@ -76,14 +76,14 @@ A = [("created", "/src/a.py"), ("modified", "/src/a.py"), ("deleted", "/src/a.py
 
 
 @pytest.mark.parametrize("glob", ["/src/a.py", "/src/a*", "*a.py"])
-def test_what_changed_a_file_is_found_across_sessions(
+def test_changes_of_a_file_are_found_across_sessions(
     data: Path, glob: str, last: int | None
 ) -> None:
     assert found(data, Query(path=glob, last=last)) == A
     assert found(data, Query(path=glob, field="files_modified", last=last)) == A
 
 
-def test_what_changed_a_field_is_found_across_sessions(data: Path, last: int | None) -> None:
+def test_changes_of_a_field_are_found_across_sessions(data: Path, last: int | None) -> None:
     query = Query(field="files_modified", last=last)
     assert found(data, query) == [A[0], ("created", "/src/b.py"), *A[1:]]
     assert found(data, Query(field="facts", last=last)) == []

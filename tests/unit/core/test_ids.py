@@ -64,7 +64,7 @@ def test_the_text_form_is_read_back(at: int, dice: bytes) -> None:
     assert len(to_text(made)) == 36
 
 
-def test_what_has_no_identifier_yet_has_no_text() -> None:
+def test_an_empty_identifier_has_no_text() -> None:
     assert to_text(b"") == ""
 
 

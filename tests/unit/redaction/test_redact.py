@@ -490,7 +490,7 @@ def test_a_secret_behind_many_layers_of_percent_encoding_is_redacted_with_its_va
     assert Redactor().text(url)[0] == "https://x.example/?q=[redacted]"
 
 
-def test_of_nested_secrets_the_outer_one_is_redacted() -> None:
+def test_the_outer_one_of_nested_secrets_is_redacted() -> None:
     text = '{"name":"password","value":{"token":"hunter22","a":1},"b":2}'
     assert left(text) == '{"name":"password","value":"[redacted]","b":2}'
 

@@ -71,7 +71,7 @@ def test_secrets_go_wherever_they_stand(value: dict[str, object]) -> None:
         assert secret.encode() not in made.text
 
 
-def test_what_nests_too_deeply_is_redacted_as_a_whole() -> None:
+def test_a_value_nested_too_deeply_is_redacted_as_a_whole() -> None:
     value: object = {"password": {"default": "hunter2"}}
     for _ in range(70):
         value = {"a": value}
@@ -119,7 +119,7 @@ def test_a_large_value_that_is_no_object_is_left_out() -> None:
     assert kept(json.dumps("x" * 2 * LARGEST).encode(), REDACTOR).value.startswith("[left out")
 
 
-def test_of_large_members_as_many_as_needed_are_left_out() -> None:
+def test_as_many_large_members_as_needed_are_left_out() -> None:
     note = f"[left out: {LARGEST + 2} bytes]"
     value, _ = keep({"a": "d" * LARGEST, "b": "e" * LARGEST, "title": "A"})
     assert value == {"a": note, "b": note, "title": "A"}

@@ -46,7 +46,7 @@ def test_a_diff_shows_lines_of_text_as_lines() -> None:
     ]
 
 
-def test_what_is_new_or_gone_is_shown_whole() -> None:
+def test_new_and_removed_tools_are_shown_whole() -> None:
     assert diff(None, {"name": "a", "x": 1, "description": "d"}) == [
         "@@ -0,0 +1,4 @@",
         "+name: a",

@@ -37,7 +37,7 @@ def test_a_definition_without_canonical_form_has_the_digest_of_its_bytes() -> No
     assert page.definitions["a"].digest == sha256(text).digest()
 
 
-def test_what_cannot_be_read_is_left_out() -> None:
+def test_unreadable_tools_are_left_out() -> None:
     page = read_tools_list(
         Raw(
             b'{"tools":[5,{"name":6},{},{"name":"ok","annotations":{"readOnlyHint":"yes",'
