@@ -67,7 +67,7 @@ def pack_advice(found: Iterable[PackMatch]) -> str:
     )
 
 
-def short_list(names: Collection[str], most: int = 3) -> str:
-    """Return a list of names for people; only the first few of many."""
-    some = ", ".join(list(names)[:most])
-    return some if len(names) <= most else f"{some} and {len(names) - most} more tools"
+def short_list(names: Collection[str]) -> str:
+    """Return a list of names for people; only the first three of many."""
+    some = ", ".join(list(names)[:3])
+    return some if len(names) <= 3 else f"{some} and {len(names) - 3} more tools"

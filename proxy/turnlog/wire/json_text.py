@@ -281,10 +281,9 @@ def _decoder(kind: type[Struct]) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(kind).decode
 
 
-def scan_members(raw: bytes, limit: int | None = None) -> list[tuple[str, Raw]]:
-    """Return an object's first `limit` members, equal keys too, as far as the text goes."""
-    found = islice(member_spans(raw), limit)
-    return [(name, Raw(raw[start:end])) for name, start, end in found]
+def scan_members(raw: bytes) -> list[tuple[str, Raw]]:
+    """Return an object's members, equal keys too, as far as the text goes."""
+    return [(name, Raw(raw[start:end])) for name, start, end in member_spans(raw)]
 
 
 def named_spans(raw: bytes, name: str, start: int = 0) -> list[tuple[int, int]]:
