@@ -405,10 +405,6 @@ class Outline(Struct, frozen=True):
         """Return the token at a path; empty where there is none."""
         return self.tokens.get(path, b"")
 
-    def shape(self, path: str) -> ValueShape:
-        """Return the shape of the value at a path."""
-        return shape(self.tokens.get(path, b""))
-
 
 class OutlineReader:
     """An incremental reader of one message; `finish` returns its outline. Raises nothing."""

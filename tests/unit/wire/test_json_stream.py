@@ -10,7 +10,7 @@ from turnlog.wire.json_stream import (
     OutlineReader,
     outline_of,
 )
-from turnlog.wire.json_text import ValueShape
+from turnlog.wire.json_text import ValueShape, shape
 
 BIG = b"x" * 300_000
 
@@ -33,10 +33,10 @@ def test_an_answer_too_large_to_hold_still_tells_how_it_ended(size: int) -> None
     assert outline.complete
     assert outline.raw("id") == b'"a\\u0062"'
     assert outline.raw("result.isError") == b"true"
-    assert outline.shape("result") is ValueShape.FULL
-    assert outline.shape("result.content") is ValueShape.FULL
-    assert outline.shape("result.structuredContent") is ValueShape.EMPTY
-    assert outline.shape("result.task") is ValueShape.ABSENT
+    assert shape(outline.raw("result")) is ValueShape.FULL
+    assert shape(outline.raw("result.content")) is ValueShape.FULL
+    assert shape(outline.raw("result.structuredContent")) is ValueShape.EMPTY
+    assert shape(outline.raw("result.task")) is ValueShape.ABSENT
     assert outline.raw("result.resultType") == b""
 
 
