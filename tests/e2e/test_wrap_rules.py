@@ -35,14 +35,18 @@ def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wrap]:
 LAST = iter(range(100, 10_000))
 
 
-def ended(wrap: Wrap, tool: str) -> list[Row]:
+def rows_of(wrap: Wrap, tool: str) -> list[Row]:
     return [row for row in wrap.rows() if row.tool == tool]
+
+
+def has_ended(row: Row, attempt: int) -> bool:
+    return row.attempt == attempt and row.status != "pending"
 
 
 def is_late(wrap: Wrap, tool: str) -> bool:
     """Wait until the last answer that a tool gave is recorded as one that came too late."""
-    wait_until(lambda: any("late" in row.flags for row in ended(wrap, tool)[-1:]), tool)
-    return ended(wrap, tool)[-1].status == "ok"
+    wait_until(lambda: any("late" in row.flags for row in rows_of(wrap, tool)[-1:]), tool)
+    return rows_of(wrap, tool)[-1].status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_progress_of_its_own_token_keeps_a_call_alive(ruled: Wrap) -> None:
     while "id" not in (got := ruled.stdout.json()):
         pass
     assert got == text_answer(own)
-    assert ended(ruled, "see_idle")[0].status == "ok"
+    assert rows_of(ruled, "see_idle")[0].status == "ok"
 
 
 def test_a_question_of_the_server_stops_the_clock(ruled: Wrap) -> None:
@@ -108,7 +112,7 @@ def test_a_question_of_the_server_stops_the_clock(ruled: Wrap) -> None:
     assert ruled.server.request()["id"] == "q"
     ruled.server.say(text_answer(number))
     assert ruled.stdout.json() == text_answer(number)
-    row = ended(ruled, "ask_later")[0]
+    row = rows_of(ruled, "ask_later")[0]
     assert (row.status, "server_request" in row.flags) == ("ok", True)
 
 
@@ -127,8 +131,8 @@ def test_another_attempt_is_made_after_the_first_was_taken_back(
     ruled.server.answer(first, "first")
     ruled.server.answer(second, "second")
     assert ruled.stdout.json() == text_answer(number, "second")
-    wait_until(lambda: ended(ruled, "read_soon")[-1].attempt == 2, "the second attempt's row")
-    one, two = ended(ruled, "read_soon")[-2:]
+    wait_until(lambda: has_ended(rows_of(ruled, "read_soon")[-1], 2), "the second attempt ends")
+    one, two = rows_of(ruled, "read_soon")[-2:]
     assert (one.call, one.attempt, two.attempt) == (two.call, 1, 2)
     assert "late" in one.flags
     assert (two.status, two.flags) == ("ok", ["retried"])
@@ -157,7 +161,7 @@ def test_a_cancel_between_the_agents_id_and_the_servers(ruled: Wrap) -> None:
     ruled.server.answer(second, "too late")
     assert ruled.stdout.json() == text_answer(number, "too late")
     assert is_late(ruled, "read_again")
-    one, two = ended(ruled, "read_again")[-2:]
+    one, two = rows_of(ruled, "read_again")[-2:]
     assert (one.kind, one.attempt, two.attempt) == ("upstream_internal", 1, 2)
 
 
@@ -167,7 +171,7 @@ def test_a_write_that_failed_is_not_made_again(ruled: Wrap) -> None:
     said = {"content": [{"type": "text", "text": "no"}], "isError": True}
     ruled.server.say(result_of(said)(number))
     assert ruled.stdout.json()["result"] == said
-    assert [row.attempt for row in ended(ruled, "write_again")] == [1]
+    assert [row.attempt for row in rows_of(ruled, "write_again")] == [1]
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -217,7 +221,7 @@ def test_a_call_that_is_too_large_to_hold_has_a_limit_for_its_answer(ruled: Wrap
     assert pumped(said, ruled.stdin, ruled.server.stdin) == said
     assert outcome(ruled.stdout.json())["kind"] == "response_timeout"
     assert ruled.server.request()["method"] == "notifications/cancelled"
-    assert ended(ruled, "large_soon")[0].phase == "sent"
+    assert rows_of(ruled, "large_soon")[0].phase == "sent"
 
 
 def test_a_long_answer_that_has_begun_is_not_cut_off_by_a_limit(ruled: Wrap) -> None:
@@ -232,7 +236,7 @@ def test_a_long_answer_that_has_begun_is_not_cut_off_by_a_limit(ruled: Wrap) -> 
     ruled.server.stdout.send(said[2 << 20 :])
     assert early + ruled.stdout.line() == said
     assert ruled.stdout.json()["id"] == other
-    assert ended(ruled, "begun_later")[0].status == "ok"
+    assert rows_of(ruled, "begun_later")[0].status == "ok"
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["id first", "id last"])
