@@ -47,7 +47,6 @@ def reference(stream: bytes) -> list[tuple[Any, ...]]:
     events: list[tuple[Any, ...]] = []
     kind = b"message"
     identifier: str | None = None
-    retry: int | None = None
     data: list[bytes] | None = None
     seen = False
     *whole, _ = re.split(rb"\r\n|\r|\n", stream.removeprefix(b"\xef\xbb\xbf"))
@@ -55,8 +54,8 @@ def reference(stream: bytes) -> list[tuple[Any, ...]]:
         if not line:
             if seen:
                 joined = None if data is None else b"\n".join(data)
-                events.append((kind.decode("utf-8", "replace"), identifier, retry, joined))
-            kind, identifier, retry, data, seen = b"message", None, None, None, False
+                events.append((kind.decode("utf-8", "replace"), identifier, joined))
+            kind, identifier, data, seen = b"message", None, None, False
             continue
         name, _, value = line.partition(b":")
         value = value[1:] if value.startswith(b" ") else value
@@ -67,12 +66,12 @@ def reference(stream: bytes) -> list[tuple[Any, ...]]:
         elif name == b"id" and b"\0" not in value:
             identifier, seen = value.decode("utf-8", "replace"), True
         elif name == b"retry" and value.isdigit():
-            retry, seen = int(value), True
+            seen = True
     return events
 
 
 def described(event: Event) -> tuple[Any, ...]:
-    return event.type, event.id, event.retry, None if event.body is None else event.data
+    return event.type, event.id, None if event.body is None else event.data
 
 
 def read(stream: bytes, cuts: list[int]) -> tuple[list[tuple[Any, ...]], bytes]:

@@ -30,11 +30,10 @@ _USUAL: Final = re.compile(
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One block of fields. `id` is `None` without an id field; `retry` is in ms."""
+    """One block of fields. `id` is `None` without an id field."""
 
     type: str
     id: str | None
-    retry: int | None
     body: MessageReader | None
     """The data lines joined by LF, finished; `None` without a data field."""
 
@@ -62,7 +61,6 @@ class EventReader:
         "_id",
         "_limit",
         "_line",
-        "_retry",
         "_streaming",
         "_type",
     )
@@ -80,7 +78,6 @@ class EventReader:
     def _reset(self) -> None:
         self._type = ""
         self._id: str | None = None
-        self._retry: int | None = None
         self._body: MessageReader | None = None
         self._fields = False
 
@@ -118,7 +115,6 @@ class EventReader:
             event = Event(
                 type=kind.decode("utf-8", "replace") if kind else "message",
                 id=None if id_ is None else id_.decode("utf-8", "replace"),
-                retry=None,
                 body=MessageReader.of(data, self._limit),
             )
             end = found.end()
@@ -210,7 +206,7 @@ class EventReader:
             case b"id" if b"\0" not in value:
                 self._id = value.decode("utf-8", "replace")
             case b"retry" if value.isdigit() and len(value) < 16:
-                self._retry = int(value)
+                pass  # a block of this field alone is an event as well
             case _:
                 return
         self._fields = True
@@ -220,7 +216,7 @@ class EventReader:
             return None
         if self._body is not None:
             self._body.finish()
-        event = Event(type=self._type or "message", id=self._id, retry=self._retry, body=self._body)
+        event = Event(type=self._type or "message", id=self._id, body=self._body)
         self._reset()
         return event
 

@@ -70,31 +70,32 @@ def test_lines_and_fields_are_those_of_the_specification(
 
 
 @pytest.mark.parametrize(
-    ("block", "kind", "identifier", "retry", "has_data"),
+    ("block", "kind", "identifier", "has_data"),
     [
-        (b"data: a\n\n", "message", None, None, True),
-        (b"event: endpoint\ndata: /m\n\n", "endpoint", None, None, True),
-        (b"event\ndata: a\n\n", "message", None, None, True),
-        (b"id: 7\ndata:\n\n", "message", "7", None, False),
-        (b"id\nretry: 1500\n\n", "message", "", 1500, False),
-        (b"id: a\0b\ndata: x\n\n", "message", None, None, True),
-        (b"retry: -1\ndata: x\n\n", "message", None, None, True),
-        (b"retry: 99999999999999999999\ndata: x\n\n", "message", None, None, True),
-        (b"event: \xff\nid: \xff\n\n", "\ufffd", "\ufffd", None, False),
+        (b"data: a\n\n", "message", None, True),
+        (b"event: endpoint\ndata: /m\n\n", "endpoint", None, True),
+        (b"event\ndata: a\n\n", "message", None, True),
+        (b"id: 7\ndata:\n\n", "message", "7", False),
+        (b"id\nretry: 1500\n\n", "message", "", False),
+        (b"retry: 1500\n\n", "message", None, False),
+        (b"id: a\0b\ndata: x\n\n", "message", None, True),
+        (b"retry: -1\ndata: x\n\n", "message", None, True),
+        (b"retry: 99999999999999999999\ndata: x\n\n", "message", None, True),
+        (b"event: \xff\nid: \xff\n\n", "\ufffd", "\ufffd", False),
     ],
 )
 def test_each_block_with_a_field_is_an_event(
-    block: bytes, kind: str, identifier: str | None, retry: int | None, has_data: bool
+    block: bytes, kind: str, identifier: str | None, has_data: bool
 ) -> None:
     for size in (1, 1000):
         (event,) = events(block, size)
-        assert (event.type, event.id, event.retry) == (kind, identifier, retry)
+        assert (event.type, event.id) == (kind, identifier)
         assert (event.body is not None and event.body.size > 0) is has_data
 
 
 def test_fields_do_not_outlive_their_event() -> None:
     _, second = events(b"event: x\nid: 1\nretry: 5\ndata: a\n\ndata: b\n\n")
-    assert (second.type, second.id, second.retry, second.data) == ("message", None, None, b"b")
+    assert (second.type, second.id, second.data) == ("message", None, b"b")
 
 
 def test_the_data_of_an_event_is_a_message() -> None:

@@ -673,7 +673,7 @@ class Relay(Struct, eq=False):
                     clean, notes = self._clean(raw)
                     text, known = (raw, content) if clean is None else (clean, None)
                     body = MessageReader.of(text, self._keep, notes, known)
-                    event = Event(type="message", id=None, retry=None, body=body)
+                    event = Event(type="message", id=None, body=body)
                     await self._add(ready, event, as_event(text))
                 await self._leave(ready)
         except Failure as failure:
