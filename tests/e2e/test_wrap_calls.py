@@ -211,6 +211,17 @@ def test_an_answer_to_the_server_overtakes_calls_that_wait_for_the_disk(tmp_path
         assert [number for number in came if number != "q"] == list(range(100, 140))
 
 
+@pytest.mark.promise("PIPE-1")
+def test_an_answer_to_the_server_stays_behind_the_notifications_before_it(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage"})
+        wrap.stdout.line()
+        notes = [message("notifications/progress", {"n": n}, request_id=None) for n in range(20)]
+        wrap.send(*notes, b'{"jsonrpc":"2.0","id":"q","result":{}}')
+        came = [wrap.server.request() for _ in range(21)]
+        assert [one.get("id") for one in came] == [None] * 20 + ["q"]
+
+
 def test_a_call_that_finds_no_room_in_the_store_is_refused_and_not_sent(tmp_path: Path) -> None:
     # JSON is YAML.
     (tmp_path / "turnlog.yaml").write_text('{"limits": {"store": "1MiB"}}')

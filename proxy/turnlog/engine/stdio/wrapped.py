@@ -19,7 +19,7 @@ from turnlog.engine.services import own_tasks
 from turnlog.observe.events import ProcessFailed
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
 from turnlog.transport.outbox import Outbox
-from turnlog.wire.jsonrpc import Batch, Malformed, Message
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, messages_of
 from turnlog.wire.message import LinePiece, LineReader
 
 from .stdio_handler import ServerLines, StdioHandler
@@ -42,6 +42,14 @@ class Line(Struct, frozen=True):
     piece: LinePiece
     content: Message | Batch | Malformed | None
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may hold a call, which waits for the disk."""
+        if self.content is None:
+            return True
+        methods = (message.method for message in messages_of(self.content))
+        return any(method and not method.startswith("notifications/") for method in methods)
+
 
 class Wrapped:
     """One command and the client that has started it."""
@@ -61,6 +69,8 @@ class Wrapped:
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
         """Whether the client has sent anything since that was looked at."""
+        self._may_wait = 0
+        """Lines of the client, not passed on yet, that may wait for the disk."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once a signal asks to end."""
         self._name = request.server
@@ -114,12 +124,17 @@ class Wrapped:
         await self._lines.put(None)
 
     async def _queue(self, piece: LinePiece) -> None:
-        """Queue a line, unless it answers the server: that must not wait."""
+        """Queue a line, unless it answers the server: that must not wait for a call."""
         whole = piece.starts and piece.ends
         content = self._handler.read(piece.raw) if whole else None
-        if isinstance(content, Message) and self._handler.passes_at_once(content, piece.raw):
-            return
-        await self._lines.put(Line(piece, content))
+        if isinstance(content, Message):
+            if content.kind in {Kind.RESPONSE, Kind.ERROR} and not self._may_wait:
+                await self._lines.join()
+            if self._handler.passes_at_once(content, piece.raw):
+                return
+        line = Line(piece, content)
+        self._may_wait += line.may_wait
+        await self._lines.put(line)
 
     async def _forward(self, tasks: asyncio.TaskGroup) -> None:
         while line := await self._lines.get():
@@ -127,6 +142,7 @@ class Wrapped:
                 await self._handler.forward(line.content, line.piece.raw)
             else:
                 await self._handler.forward_piece(line.piece)
+            self._may_wait -= line.may_wait
             await self._to_server.room()
             self._lines.task_done()
         self._lines.task_done()
