@@ -5,7 +5,7 @@ certain outcome the attempt is closed.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
@@ -22,6 +22,8 @@ from turnlog.core.note import (
     Metadata,
     Note,
     Recall,
+    TurnStart,
+    UserInput,
     decode_note,
     note_kind,
 )
@@ -130,8 +132,8 @@ class _Folding:
                 self._outcome(commit)
             case CommitKind.NOTE:
                 self._content_note(commit)
-            case _:
-                pass  # LIFECYCLE, REWIND, COMPACT and REDACT change no state
+            case CommitKind.LIFECYCLE | CommitKind.REWIND | CommitKind.COMPACT | CommitKind.REDACT:
+                pass
 
     def _content_note(self, commit: Commit) -> None:
         note = decode_note(commit.body.note) if commit.body and commit.body.note else None
@@ -243,7 +245,6 @@ class _Folding:
 
     def _note(self, seq: int, note: Note) -> None:
         why = ""
-        named: list[tuple[str, str]]
         match note:
             case Decision():
                 self._decision(seq, note)
@@ -265,9 +266,11 @@ class _Folding:
             case Budget():
                 self._budget = note
                 named = [("usage", name) for name in _BUDGET_KEYS]
-            case _:
-                # TurnStart: turns are in the links. UserInput: a source of values, not a state.
+            case TurnStart() | UserInput():
+                # Turns are in the links; text of the user is a source of values, not a state.
                 named = []
+            case _:
+                assert_never(note)
         self._add_causes(seq, note_kind(note), why, named)
 
     def _decision(self, seq: int, note: Decision) -> None:
