@@ -202,11 +202,13 @@ def _first(evidence: CallerEvidence, table: tuple[Vendor, ...], what: str) -> tu
 
 
 def _lookup(evidence: CallerEvidence, where: KeyLocation, keys: tuple[str, ...]) -> str:
-    if where is KeyLocation.META:
-        return _meta_name(evidence.meta, keys)
-    if where is KeyLocation.HEADER:
-        return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
-    return _dig(evidence.environment.get(keys[0], ""), keys[1:])
+    match where:
+        case KeyLocation.META:
+            return _meta_name(evidence.meta, keys)
+        case KeyLocation.HEADER:
+            return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
+        case KeyLocation.ENVIRONMENT:
+            return _dig(evidence.environment.get(keys[0], ""), keys[1:])
 
 
 def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:

@@ -119,11 +119,13 @@ def decide_duplicate(
     """Return what to do with a call, given the earlier one if there is any."""
     if earlier is None:
         return DuplicateAction.FORWARD
-    if earlier.likeness is Likeness.SAME:
-        return _decide(earlier, call, limits)
-    if earlier.likeness is Likeness.OTHERS:
-        return _after_anothers(earlier, call, limits)
-    return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
+    match earlier.likeness:
+        case Likeness.SAME:
+            return _decide(earlier, call, limits)
+        case Likeness.OTHERS:
+            return _after_anothers(earlier, call, limits)
+        case Likeness.GUESSED:
+            return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
 
 
 def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
