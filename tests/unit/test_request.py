@@ -63,7 +63,7 @@ def test_another_client_on_the_connection_means_another_session(told: Told) -> N
 
 def test_a_client_that_tells_its_name_late_counts_from_then_on(told: Told) -> None:
     assert told.meant(Client()).identity.client == ""
-    told.clients.learn(told.request.scope, OTHER)
+    told.clients[told.request.scope] = OTHER
     assert told.meant(Client()).identity.client == "other"
 
 

@@ -4,12 +4,12 @@ A turn is what an agent does in answer to one message of its user; a step is a s
 makes at once. Callers and vendors may name turns; otherwise pauses separate them.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
 from msgspec import Struct, structs
 
+from .bounded_dict import BoundedDict
 from .kinds import TurnSource
 
 # A member of an enum costs Python 3.11 a slow lookup, and this runs for every commit.
@@ -102,7 +102,7 @@ class LoopDetector:
     """Counts failures by what was called and how it failed, to find calls that keep failing."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
+        self._failures: BoundedDict[Hashable, _Failure] = BoundedDict(_MAX_REMEMBERED)
 
     def add_failure(self, what: Hashable, call: bytes, *, turn: int) -> bool:
         """Count a failure of a call; return whether it is now part of a loop.
@@ -112,10 +112,8 @@ class LoopDetector:
         """
         seen = self._failures.get(what)
         if seen is None or (turn and seen.turn and turn != seen.turn):
-            seen = self._failures[what] = _Failure(0, b"", turn)
-            if len(self._failures) > _MAX_REMEMBERED:
-                self._failures.popitem(last=False)
-        self._failures.move_to_end(what)
+            seen = _Failure(0, b"", turn)
+        self._failures[what] = seen
         seen.turn = turn or seen.turn
         # Attempts of one call count once.
         if seen.last_call != call:

@@ -5,11 +5,11 @@ answers on another stream of the same protocol session, further legs, the end of
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.exchange.events import Cancelled
 from turnlog.record.attempt import Attempt, Driver
 from turnlog.record.deadlines import Deadlines
@@ -32,11 +32,13 @@ class CallRegistry:
     def __init__(self) -> None:
         self._open: dict[Scope, dict[str, list[Attempt]]] = {}
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
-        self._parked: OrderedDict[bytes, Attempt] = OrderedDict()
+        self._parked: BoundedDict[bytes, Attempt] = BoundedDict(_PARKED)
         self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._joining: dict[tuple[Scope, str], list[tuple[str, Driver]]] = {}
         """Calls that wait for an earlier call, with `Attempt.kin`; they were not sent."""
-        self._asked: OrderedDict[tuple[Scope, str], tuple[str, list[Deadlines]]] = OrderedDict()
+        self._asked: BoundedDict[tuple[Scope, str], tuple[str, list[Deadlines]]] = BoundedDict(
+            _PARKED
+        )
         """Open requests of servers: the client (`Attempt.kin`), and the limits paused until the answer."""
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
@@ -167,8 +169,6 @@ class CallRegistry:
             patience.on_server_request(id_key)
         if waiting:
             self._asked[scope, id_key] = (attempts[0].kin, waiting)
-            if len(self._asked) > _PARKED:
-                self._asked.popitem(last=False)
 
     def on_server_request_settled(self, scope: Scope, id_key: str, kin: str = "") -> None:
         """Resume the time limits that wait for a request of the server: it was answered or cancelled.
@@ -247,9 +247,6 @@ class CallRegistry:
         attempt.shrink()
         for link in links:
             self._parked[link] = attempt
-            self._parked.move_to_end(link)
-        while len(self._parked) > _PARKED:
-            self._parked.popitem(last=False)
 
     def parked(self, links: tuple[bytes, ...]) -> Attempt | None:
         """Return the parked call that one of the keys names, the first that does."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
@@ -114,13 +115,13 @@ class DuplicateIndex:
         self._replacements = replacements or Replacements()
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """The newest call for each link, oldest first."""
-        self._guessed: OrderedDict[str, OrderedDict[int | str, float]] = OrderedDict()
+        self._guessed: BoundedDict[str, BoundedDict[int | str, float]] = BoundedDict(MOST)
         """By the pair of credential and client, when each connection made its latest call."""
         self._replayed: list[CallDriver] = []
         """Calls that were answered from an earlier one a moment ago."""
         self._under_way: set[CallDriver] = set()
         self._held = 0
-        self._arrived: OrderedDict[bytes, None] = OrderedDict()
+        self._arrived: BoundedDict[bytes, None] = BoundedDict(MOST)
         """Calls of other processes whose answers were delivered by this one."""
 
     # -- links: the keys of the index ---------------------------------------------------------
@@ -391,8 +392,6 @@ class DuplicateIndex:
             self._arrived.pop(call, None)
             return
         self._arrived[call] = None
-        if len(self._arrived) > MOST:
-            self._arrived.popitem(last=False)
 
     # -- sessions ----------------------------------------------------------------------------
 
@@ -400,13 +399,9 @@ class DuplicateIndex:
         """Remember when a connection of a guessed session made a call."""
         if not guess.pair:
             return
-        calls = self._guessed.setdefault(guess.pair, OrderedDict())
+        calls = self._guessed.setdefault(guess.pair, BoundedDict(MOST))
         calls[guess.connection] = asyncio.get_running_loop().time()
-        calls.move_to_end(guess.connection)
         self._guessed.move_to_end(guess.pair)
-        for kept in (calls, self._guessed):
-            if len(kept) > MOST:
-                kept.popitem(last=False)
 
     def on_attempt_ended(self, running: CallDriver) -> None:
         """Note that a session may be lost: its server broke the connection, or does not know it."""

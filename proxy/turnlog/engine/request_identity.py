@@ -1,6 +1,5 @@
 """The caller of a request: what its head says, the session of its calls, and the client behind the connection."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import Final
@@ -9,6 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify, vendor_headers
 from turnlog.core.kinds import Rung
 from turnlog.engine.mcp.legacy_sse import LegacyStream
@@ -85,6 +85,14 @@ def _shown(name: str) -> str:
     return "".join(char for char in name[:_NAME_CHARS] if char.isprintable())
 
 
+class _MetSession(Struct):
+    ref: SessionRef
+    at: int
+    """When it was last met: monotonic clock, ns."""
+    kin: str
+    """`SessionHint.kin`."""
+
+
 class Sessions:
     """The sessions that this process has met lately."""
 
@@ -108,27 +116,24 @@ class Sessions:
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
         self._hints: dict[tuple[str | int, ...], SessionHint] = {}
-        self._refs: OrderedDict[str, tuple[SessionRef, int, str]] = OrderedDict()
-        """With when they were last met, and `SessionHint.kin`; those of late stand at the end."""
+        self._met: BoundedDict[str, _MetSession] = BoundedDict(_SESSIONS)
+        """By `SessionHint.key`; the one met last is at the end."""
         self.replacements = Replacements()
 
     def find(self, hint: SessionHint, client: Client) -> SessionRef:
         """Return the session of a call, a new one if need be."""
         key, now = hint.key, self._clock.monotonic()
-        known = self._refs.get(key)
-        if known is None or (hint.is_implicit and now - known[1] > IDLE_GAP):
+        met = self._met.get(key)
+        if met is None or (hint.is_implicit and now - met.at > IDLE_GAP):
             ref = self._open(hint.identity, client, () if hint.is_implicit else (key,))
             self._note_replaced(ref, key)
-            kin = hint.kin
-        else:
-            ref, _, kin = known
-            if self.replacements.lost:
-                self.replacements.on_used(key)
-        self._refs[key] = (ref, now, kin)
-        self._refs.move_to_end(key)
-        if len(self._refs) > _SESSIONS:
-            self._refs.popitem(last=False)
-        return ref
+            self._met[key] = _MetSession(ref, now, hint.kin)
+            return ref
+        if self.replacements.lost:
+            self.replacements.on_used(key)
+        met.at = now
+        self._met.move_to_end(key)
+        return met.ref
 
     def begun(self, caller: Hashable, session: str) -> SessionStart:
         """Return whether the protocol session that a caller has begun by `initialize` replaces a lost one."""
@@ -137,9 +142,9 @@ class Sessions:
     def _note_replaced(self, ref: SessionRef, key: str) -> None:
         """Write into a session's metadata which one it replaces, where that is known."""
         before = next(iter(self.replacements.predecessors(key)), None)
-        replaced = self._refs.get(before) if before is not None else None
-        if replaced is not None and replaced[0].id is not None:
-            ref.metadata["replaces"] = ids.to_text(replaced[0].id)
+        replaced = self._met.get(before) if before is not None else None
+        if replaced is not None and replaced.ref.id is not None:
+            ref.metadata["replaces"] = ids.to_text(replaced.ref.id)
 
     def own(self, evidence: CallerEvidence, client: Client) -> list[SessionRef]:
         """Return the sessions that a request to turnlog's own pages may mean.
@@ -152,11 +157,11 @@ class Sessions:
             return [self.find(hint, client)]
         kin, now = hint.kin, self._clock.monotonic()
         found: list[SessionRef] = []
-        for ref, met, its in reversed(self._refs.values()):
-            if now - met > IDLE_GAP:
+        for met in reversed(self._met.values()):
+            if now - met.at > IDLE_GAP:
                 break
-            if kin and its == kin and ref.id is not None:
-                found.append(ref)
+            if kin and met.kin == kin and met.ref.id is not None:
+                found.append(met.ref)
         return found
 
     def tells(self, meta: Mapping[str, bytes]) -> bool:
@@ -228,18 +233,11 @@ def _kin(evidence: CallerEvidence) -> str:
     return f"{evidence.credential}\n{evidence.client_name}"
 
 
-class Clients:
+class Clients(BoundedDict[Scope, Client]):
     """Clients by protocol session or connection, as they described themselves at `initialize`."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Scope, Client] = OrderedDict()
-
-    def learn(self, scope: Scope, client: Client) -> None:
-        """Remember a client."""
-        self.known[scope] = client
-        self.known.move_to_end(scope)
-        if len(self.known) > _CLIENTS:
-            self.known.popitem(last=False)
+        super().__init__(_CLIENTS)
 
 
 class Request:
@@ -432,7 +430,7 @@ class Request:
     @property
     def client(self) -> Client:
         """The client's name, version and protocol revision from `initialize`, if that went through this proxy."""
-        return self._clients.known.get(self.scope, UNKNOWN_CLIENT)
+        return self._clients.get(self.scope, UNKNOWN_CLIENT)
 
     @property
     def client_name(self) -> str:

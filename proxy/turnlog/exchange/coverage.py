@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from enum import StrEnum
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import Rung
 
 _CALLERS: Final = 1024
@@ -30,9 +31,9 @@ class Coverage:
     """Watches the sessions of calls with a known effect; reports each gap once per caller."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[Hashable, OrderedDict[Hashable, int]] = OrderedDict()
+        self._sessions: BoundedDict[Hashable, OrderedDict[Hashable, int]] = BoundedDict(_CALLERS)
         """By caller and session: the number of calls; the newest session is last."""
-        self._told: OrderedDict[tuple[Hashable, CoverageGap], None] = OrderedDict()
+        self._told: BoundedDict[tuple[Hashable, CoverageGap], None] = BoundedDict(_CALLERS)
 
     def on_call(self, caller: Hashable, session: Hashable, rung: Rung) -> CoverageGap | None:
         """Count a call without an idempotency key; return a gap to report, if any."""
@@ -48,8 +49,6 @@ class Coverage:
     def _gap(self, caller: Hashable, session: Hashable) -> CoverageGap | None:
         sessions = self._sessions.setdefault(caller, OrderedDict())
         self._sessions.move_to_end(caller)
-        if len(self._sessions) > _CALLERS:
-            self._sessions.popitem(last=False)
         is_new = session not in sessions
         returns = not is_new and next(reversed(sessions)) != session
         sessions[session] = sessions.get(session, 0) + 1
@@ -64,6 +63,4 @@ class Coverage:
         if (whose, gap) in self._told:
             return None
         self._told[whose, gap] = None
-        if len(self._told) > _CALLERS:
-            self._told.popitem(last=False)
         return gap

@@ -4,13 +4,13 @@ A client whose server failed, or forgot its session, begins a new one by `initia
 call again. The new session replaces the old one only if it cannot be another client's.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import ErrorKind
 
 REPLACE_WITHIN: Final = 60.0
@@ -48,18 +48,16 @@ class Replacements:
     """The sessions that replace others. Times are seconds on one clock."""
 
     def __init__(self) -> None:
-        self._callers: OrderedDict[Hashable, _CallerSessions] = OrderedDict()
-        self.lost: OrderedDict[str, Hashable] = OrderedDict()
+        self._callers: BoundedDict[Hashable, _CallerSessions] = BoundedDict(_CALLERS)
+        self.lost: BoundedDict[str, Hashable] = BoundedDict(_SESSIONS)
         """The caller of each session that may be lost."""
-        self._before: OrderedDict[str, str] = OrderedDict()
+        self._before: BoundedDict[str, str] = BoundedDict(_SESSIONS)
         """The session that each new one replaces."""
 
     def on_broken(self, caller: Hashable, session: str, now: float) -> None:
         """Record that a call of a session ended in one of `SESSION_BREAKS`."""
         known = self._callers.setdefault(caller, _CallerSessions({}, {}))
         self._callers.move_to_end(caller)
-        if len(self._callers) > _CALLERS:
-            self._callers.popitem(last=False)
         if (before := self._before.get(session)) is not None:
             # The new session failed as well: now it is the one to be replaced.
             known.lost.pop(before, None)
@@ -67,8 +65,6 @@ class Replacements:
         _forget(known, now)
         known.lost[session] = now
         self.lost[session] = caller
-        if len(self.lost) > _SESSIONS:
-            self.lost.popitem(last=False)
 
     def on_used(self, session: str) -> None:
         """Record that a session is used: it is not lost, and nothing replaces it."""
@@ -92,8 +88,6 @@ class Replacements:
                 self._unlink(lost)
             return SessionStart.AMBIGUOUS
         self._before[session] = next(iter(known.lost))
-        if len(self._before) > _SESSIONS:
-            self._before.popitem(last=False)
         return SessionStart.REPLACES
 
     def predecessors(self, session: str) -> list[str]:

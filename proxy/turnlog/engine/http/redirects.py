@@ -5,13 +5,13 @@ server. Only 307 and 308 ask for the same request again. Nor is it to repeat a c
 refused until a person has opened a URL (-32042, MCP 2025-11-25).
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct, structs
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import EarlierAttempts
 from turnlog.core.kinds import Executed, Rung
@@ -94,7 +94,7 @@ class Redirects:
     """Calls whose server asked for them again, the newest at the end."""
 
     def __init__(self) -> None:
-        self.waiting: OrderedDict[Hashable, tuple[NextAttempt, int]] = OrderedDict()
+        self.waiting: BoundedDict[Hashable, tuple[NextAttempt, int]] = BoundedDict(_MOST)
         """Redirected calls not followed yet, usually none; each with its deadline."""
 
     def note(self, key: Hashable, attempt: Attempt, until: int) -> None:
@@ -113,9 +113,6 @@ class Redirects:
             past=attempt.past,
         )
         self.waiting[key] = (step, until)
-        self.waiting.move_to_end(key)
-        if len(self.waiting) > _MOST:
-            self.waiting.popitem(last=False)
 
     def followed(self, ask: Ask, now: int, *keys: Hashable) -> Ask:
         """Return what a call asks: the next attempt of the one that its server asked for, if it is."""

@@ -90,7 +90,7 @@ class HandshakeObserver(Struct, frozen=True):
         revision = mcp.agreed_revision(answer.result) if answer.result else ""
         info = bytes(members(asked.params).get("clientInfo", b""))
         client = read_client(info, revision)
-        self.context.clients.learn(scope, client)
+        self.context.clients[scope] = client
         if session and client.name and answer.result:
             self._begun(session, client)
 

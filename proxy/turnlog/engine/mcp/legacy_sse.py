@@ -4,9 +4,9 @@ The stream's first event names the endpoint. What is posted there gets 202, and 
 stream: so to its requests the endpoint is what a protocol session is in later revisions.
 """
 
-from collections import OrderedDict
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.transport.routes import Route
 from turnlog.wire.jsonrpc import Kind, Message, id_key
 
@@ -27,15 +27,12 @@ class LegacyStream:
         self.target = target
         """Digest of the stream's URL: each stream has another endpoint."""
         self.is_open = True
-        self._awaited: OrderedDict[str, Message] = OrderedDict()
+        self._awaited: BoundedDict[str, Message] = BoundedDict(_AWAITED)
 
     def expect(self, message: Message) -> None:
         """Remember a request that is no call, whose answer tells something."""
-        if message.kind is not Kind.REQUEST:
-            return
-        self._awaited[id_key(message.id)] = message
-        if len(self._awaited) > _AWAITED:
-            self._awaited.popitem(last=False)
+        if message.kind is Kind.REQUEST:
+            self._awaited[id_key(message.id)] = message
 
     @property
     def unanswered(self) -> list[Message]:

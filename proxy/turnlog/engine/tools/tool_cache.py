@@ -1,11 +1,11 @@
 """Tools as they were listed, and what rules come to for their calls."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance
 from turnlog.engine.request_identity import Request
@@ -83,7 +83,7 @@ class ToolListings:
     """Lists of tools by target. A tool that was not listed is unknown."""
 
     def __init__(self) -> None:
-        self._listings: OrderedDict[tuple[str, str], ToolListing] = OrderedDict()
+        self._listings: BoundedDict[tuple[str, str], ToolListing] = BoundedDict(_LISTINGS)
         self.changes = 0
         """How often something was learnt or forgotten."""
 
@@ -96,8 +96,6 @@ class ToolListings:
         key = (target, credential)
         listing = self._listings.setdefault(key, ToolListing())
         self._listings.move_to_end(key)
-        if len(self._listings) > _LISTINGS:
-            self._listings.popitem(last=False)
         return listing.take(page, first=first)
 
     def forget(self, target: str, credential: str) -> bool:
