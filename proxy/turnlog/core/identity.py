@@ -7,7 +7,7 @@ comes from outside: a value that cannot be a name is skipped, not an error.
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, cast
+from typing import Annotated, assert_never, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -209,6 +209,8 @@ def _lookup(evidence: CallerEvidence, where: KeyLocation, keys: tuple[str, ...])
             return _dig(evidence.headers.get(keys[0].lower(), ""), keys[1:])
         case KeyLocation.ENVIRONMENT:
             return _dig(evidence.environment.get(keys[0], ""), keys[1:])
+        case _:
+            assert_never(where)
 
 
 def _meta_name(meta: Mapping[str, bytes], keys: tuple[str, ...]) -> str:

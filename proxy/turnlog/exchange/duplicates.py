@@ -6,7 +6,7 @@
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import inf
-from typing import Final
+from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
@@ -126,6 +126,8 @@ def decide_duplicate(
             return _after_anothers(earlier, call, limits)
         case Likeness.GUESSED:
             return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
+        case _:
+            assert_never(earlier.likeness)
 
 
 def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:

@@ -134,6 +134,8 @@ class _Folding:
                 self._content_note(commit)
             case CommitKind.LIFECYCLE | CommitKind.REWIND | CommitKind.COMPACT | CommitKind.REDACT:
                 pass
+            case _:
+                assert_never(commit.facts.kind)
 
     def _content_note(self, commit: Commit) -> None:
         note = decode_note(commit.body.note) if commit.body and commit.body.note else None

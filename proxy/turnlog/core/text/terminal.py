@@ -250,9 +250,6 @@ def _broken_summary(answer: bytes, size: int, limit: int) -> str:
 
 
 def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-
     def one(match: re.Match[str]) -> str:
         try:
             decoded: Any = msgspec.json.decode(f'"{match[0]}"')
