@@ -13,7 +13,7 @@ MATRIX := tests/conformance/matrix
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo lint bench bench-full bench-growth bench-peers torture conformance lock clean
+.PHONY: help install test cover demo lint bench bench-full bench-growth bench-peers torture conformance lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -26,6 +26,14 @@ test conformance: export PYTHONDONTWRITEBYTECODE :=
 test: WORKERS ?= 4
 test: $(INSTALLED) ## run the tests, without the network
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+cover: $(INSTALLED) ## fail if unit tests miss a line or branch of the packages without I/O
+	@mkdir -p build
+	@for package in core rules redaction wire exchange; do \
+		echo "turnlog.$$package" && \
+		$(BIN)/coverage run --source=turnlog.$$package -m pytest -q tests/unit/$$package \
+		&& $(BIN)/coverage report || exit 1; \
+	done
 
 demo: $(INSTALLED) ## run a real agent and a real server through turnlog, then print the log
 	$(BIN)/turnlog demo
