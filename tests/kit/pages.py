@@ -20,7 +20,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import CALLER, METHOD, SECRET, resource_of
 from turnlog.engine.services import recording
-from turnlog.record.attempt import AnswerFacts
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.settings.layers import Flags, read_settings
 from turnlog.store.base import SessionRef
 

@@ -14,8 +14,8 @@ from turnlog.engine.duplicate_index import DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Over, Woken
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.events import CallBug
-from turnlog.record.attempt import AnswerFacts
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase
 from turnlog.core.operation import ChangedField, OperationType
-from turnlog.record.attempt import AnswerFacts, Attempt
+from turnlog.exchange.outcome import AnswerFacts
+from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.model import Extractor, KeepContent

@@ -17,8 +17,8 @@ from turnlog.engine.duplicate_index import KEPT, MOST, DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.events import CallBug
-from turnlog.record.attempt import AnswerFacts
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.store.base import SessionRef, StoreFull
 

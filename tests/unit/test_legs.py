@@ -22,8 +22,9 @@ from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
 from turnlog.engine.upstream_health import Health
 from turnlog.exchange.duplicates import NeverTwice
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.exchange.principal import PrincipalNames
-from turnlog.record.attempt import AnswerFacts, Ask, Attempt
+from turnlog.record.attempt import Ask, Attempt
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.state.state_at import saved_states

@@ -10,7 +10,7 @@ import pytest
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.record.attempt import AnswerFacts
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.transport.async_pipes import ReadEnd, WriteEnd
 from turnlog.transport.outbox import ROOM, Outbox
 

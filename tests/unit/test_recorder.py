@@ -21,6 +21,7 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.exchange.duplicates import DuplicateAction, replayed_ending, unsent_ending
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.events import (
     CallEnded,
     CallStarted,
@@ -28,7 +29,7 @@ from turnlog.observe.events import (
     SessionOpened,
     StoreFilled,
 )
-from turnlog.record.attempt import AnswerFacts, Attempt
+from turnlog.record.attempt import Attempt
 from turnlog.record.recorder import OFF_LOOP
 from turnlog.store.base import StoreFull
 

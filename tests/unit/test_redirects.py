@@ -9,7 +9,8 @@ from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import refused
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.http.redirects import Redirects, call_key, lead
-from turnlog.record.attempt import AnswerFacts, Ask, Attempt
+from turnlog.exchange.outcome import AnswerFacts
+from turnlog.record.attempt import Ask, Attempt
 from turnlog.transport.routes import Route, Routes, target_of
 
 SECOND = 1_000_000_000

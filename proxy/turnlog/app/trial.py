@@ -6,11 +6,9 @@ import msgspec
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
-from turnlog.packs.examples import Sample, SampleOutcome
-from turnlog.packs.explain import MCP, call_arguments
-from turnlog.record.attempt import AnswerFacts, Ask
-from turnlog.record.outcome import (
+from turnlog.exchange.outcome import (
     JSON,
+    AnswerFacts,
     AnswerText,
     Circumstances,
     answered,
@@ -18,6 +16,9 @@ from turnlog.record.outcome import (
     judged,
     seen,
 )
+from turnlog.packs.examples import Sample, SampleOutcome
+from turnlog.packs.explain import MCP, call_arguments
+from turnlog.record.attempt import Ask
 from turnlog.rules.effects import extract_delta
 from turnlog.rules.policy import Policy, Subject
 from turnlog.store.base import SessionRef

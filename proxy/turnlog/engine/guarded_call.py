@@ -19,14 +19,8 @@ from turnlog.exchange.duplicates import (
     unsent_detail,
     unsent_ending,
 )
-from turnlog.record.attempt import (
-    NO_LINKS,
-    AnswerFacts,
-    Ask,
-    Attempt,
-    DuplicateLinks,
-    StoredTicket,
-)
+from turnlog.exchange.outcome import AnswerFacts
+from turnlog.record.attempt import NO_LINKS, Ask, Attempt, DuplicateLinks, StoredTicket
 from turnlog.record.deadlines import in_time
 from turnlog.record.own_answers import OwnAnswer
 from turnlog.store.base import Conflict, SessionRef

@@ -20,6 +20,7 @@ from turnlog.engine.mcp.legacy_sse import LegacyStreams
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
@@ -38,7 +39,7 @@ from turnlog.observe.events import (
 from turnlog.packs.load import load
 from turnlog.packs.lock import lock_file, write_lock_note
 from turnlog.packs.sources import find_pack, packs_folder
-from turnlog.record.attempt import AnswerFacts, Attempt
+from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor

@@ -1,4 +1,4 @@
-"""The data that is recorded: a call as requested, one attempt of it, and the facts of its answer."""
+"""The data that is recorded: a call as requested, and one attempt of it."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -8,7 +8,16 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
 from turnlog.core.commit import Commit, Facts
-from turnlog.core.kinds import LOOKUPS, MCP_METHODS, Effect, Flag, Rung, TurnSource
+from turnlog.core.kinds import (
+    LOOKUPS,
+    MCP_METHODS,
+    Effect,
+    ErrorKind,
+    Flag,
+    Phase,
+    Rung,
+    TurnSource,
+)
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
@@ -19,6 +28,7 @@ from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
 
 from .deadlines import Deadlines
+from .errors import Failure
 
 
 class Driver(Protocol):
@@ -215,31 +225,28 @@ BLANK: Final = Ask(
 """The template of all calls, with nothing known."""
 
 
-class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
-    """The facts of an answer. `content` is the result as received, truncated if not `complete`."""
+def blocked(ask: Ask) -> Failure:
+    """Return why a call that a rule blocks is not sent."""
+    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
 
-    http_status: int = 0
-    code: int | None = None
-    content: bytes = b""
-    complete: bool = True
-    digest: bytes = b""
-    """sha256 of the whole content; empty if `content` and `rest` are all of it."""
-    rest: bytes = b""
-    """The part truncated from `content`, as far as it is still in memory."""
-    media_type: str = ""
-    is_mcp: bool = False
-    is_result: bool = False
-    """Whether `content` is the tool's result, and not an error or another answer."""
-    size: int = 0
-    flags: tuple[Flag, ...] = ()
-    links: tuple[bytes, ...] = ()
-    ttl: int | None = None
-    """Lifetime of the task in ns; `None` if not stated, -1 for unlimited."""
-    detail: str = ""
-    retry_after: float | None = None
-    """Seconds from the server's `Retry-After`."""
-    said: str = ""
-    """The text of turnlog's own answer to the caller, in place of the server's."""
+
+def _denied(ask: Ask) -> Failure:
+    rule, why = ask.policy.decided_by["access"], ask.policy.why
+    said = f"the rule {rule!r} denies calls of {ask.tool!r} of {ask.server!r}"
+    return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
+
+
+def _unpinned(ask: Ask) -> Failure:
+    tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
+    if not ask.is_mcp:
+        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
+    elif ask.standing.provenance is Provenance.MISMATCH:
+        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
+    elif not ask.definition:
+        said = f"the definition of {tool} was not seen: list the tools first"
+    else:
+        said = f"{tool} is not pinned ({pinning} does that)"
+    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
 
 
 def following(before: "Attempt") -> Ask:

@@ -17,6 +17,7 @@ from turnlog.core.classify import Ending
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
 from turnlog.core.text.terminal import SUMMARY_BYTES, body_summary, preview, result_summary
+from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
@@ -27,8 +28,7 @@ from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json_text import value_of
 
-from .attempt import NO_LINKS, AnswerFacts, Ask, Attempt
-from .outcome import seen
+from .attempt import NO_LINKS, Ask, Attempt
 from .own_answers import envelope, with_tail
 
 _DETAIL_CHARS: Final = 1024

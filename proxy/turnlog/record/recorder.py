@@ -28,6 +28,7 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.core.turns import LoopDetector
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import (
     CallBug,
@@ -46,7 +47,7 @@ from turnlog.rules.retry import StopReason
 from turnlog.store.base import Conflict, Draft, SessionRef, StoreError, StoreFull, Ticket
 from turnlog.store.lmdb import LmdbStore
 
-from .attempt import AnswerFacts, Ask, Attempt
+from .attempt import Ask, Attempt
 from .drafts import Drafter, retell
 from .unread import Unread
 

@@ -19,10 +19,10 @@ from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
-from turnlog.record.attempt import AnswerFacts, Ask, Attempt, following
+from turnlog.exchange.outcome import AnswerFacts, AnswerText, answered_plainly, judged, waiting
+from turnlog.record.attempt import Ask, Attempt, following
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import AnswerText, answered_plainly, judged, waiting
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input

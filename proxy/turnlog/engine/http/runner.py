@@ -24,10 +24,9 @@ from turnlog.exchange.events import (
     CallerChecked,
 )
 from turnlog.observe.events import AuthRequired, UpstreamFailed
-from turnlog.record.attempt import Attempt
+from turnlog.record.attempt import Attempt, blocked
 from turnlog.record.deadlines import Deadlines, in_time
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import blocked
 from turnlog.record.own_answers import OwnAnswer, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason

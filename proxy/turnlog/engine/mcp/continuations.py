@@ -16,9 +16,9 @@ from turnlog.core.kinds import CommitKind, Flag, Rung, Status
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
 from turnlog.exchange.delivery import lacks_answer
+from turnlog.exchange.outcome import AnswerText, Circumstances, answered, judged, unwrapped
 from turnlog.observe.events import StoreFailed
 from turnlog.record.attempt import Ask, Attempt, StoredTicket
-from turnlog.record.outcome import AnswerText, Circumstances, answered, judged, unwrapped
 from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline

@@ -7,7 +7,8 @@ from turnlog.core.classify import Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
-from turnlog.record.attempt import AnswerFacts, Attempt
+from turnlog.exchange.outcome import AnswerFacts
+from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import Unanswered
 from turnlog.store.base import Ticket

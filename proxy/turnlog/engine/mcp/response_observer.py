@@ -24,13 +24,10 @@ from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.events import ServerAsked
-from turnlog.observe.events import RequestRelayed, rpc_id
-from turnlog.record.attempt import AnswerFacts, Ask, Attempt
-from turnlog.record.deadlines import Progress
-from turnlog.record.errors import Failure
-from turnlog.record.outcome import (
+from turnlog.exchange.outcome import (
     JSON,
     SAYS_WHEN,
+    AnswerFacts,
     AnswerText,
     Circumstances,
     acknowledged,
@@ -44,6 +41,10 @@ from turnlog.record.outcome import (
     unanswered,
     waiting,
 )
+from turnlog.observe.events import RequestRelayed, rpc_id
+from turnlog.record.attempt import Ask, Attempt
+from turnlog.record.deadlines import Progress
+from turnlog.record.errors import Failure
 from turnlog.record.own_answers import (
     EVENTS,
     NOT_RECORDED,

@@ -11,9 +11,9 @@ from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.command.process import FRAMED, Startup
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
+from turnlog.exchange.outcome import AnswerText, is_answer, nameless_error
 from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.record.attempt import Attempt
-from turnlog.record.outcome import AnswerText, is_answer, nameless_error
 from turnlog.store.base import Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline

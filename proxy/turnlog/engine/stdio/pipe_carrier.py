@@ -18,10 +18,10 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
-from turnlog.record.attempt import AnswerFacts, Ask, Attempt
+from turnlog.exchange.outcome import AnswerFacts, AnswerText
+from turnlog.record.attempt import Ask, Attempt, blocked
 from turnlog.record.deadlines import Deadlines, Progress, in_time
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import AnswerText, blocked
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason

@@ -18,9 +18,9 @@ from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.guarded_call import GuardedCall
 from turnlog.engine.request_identity import Request
+from turnlog.exchange.outcome import JSON, AnswerText, is_answer
 from turnlog.record.attempt import Attempt
 from turnlog.record.errors import Failure
-from turnlog.record.outcome import JSON, AnswerText, is_answer
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import AgentPipes
 from turnlog.transport.outbox import OnWritten, Outbox

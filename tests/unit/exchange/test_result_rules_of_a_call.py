@@ -9,8 +9,8 @@ import pytest
 from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
-from turnlog.record.attempt import AnswerFacts, Ask
-from turnlog.record.outcome import judged, seen, unwrapped, waiting
+from turnlog.exchange.outcome import AnswerFacts, judged, seen, unwrapped, waiting
+from turnlog.record.attempt import Ask
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import ErrorMap, Expects
 from turnlog.rules.policy import Policy
@@ -211,3 +211,9 @@ def test_a_large_answer_is_not_searched(
 ) -> None:
     ending, found = judged(asked(policy), OK, reply(content))
     assert (ending.kind, found.flags) == (kind, flags)
+
+
+def test_several_rules_may_look_at_the_values_of_one_answer() -> None:
+    other = ErrorMap(kind=ErrorKind.NOT_FOUND, when=("$..[?@.id == 8]",))
+    ending, _ = judged(asked(Policy(map_error=(BROKEN, other))), OK, reply(b'{"rows":[{"id":8}]}'))
+    assert ending.kind == "not_found"

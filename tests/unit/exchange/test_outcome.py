@@ -1,4 +1,4 @@
-"""`record.outcome`: what an answer says of a call, from its text and its HTTP status."""
+"""`exchange.outcome`: what an answer says of a call, from its text and its HTTP status."""
 
 import json
 
@@ -6,18 +6,21 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, Status
-from turnlog.record.attempt import AnswerFacts
-from turnlog.record.outcome import (
+from turnlog.core.kinds import Effect, Flag, Status
+from turnlog.exchange.outcome import (
+    AnswerFacts,
     AnswerText,
     Circumstances,
     acknowledged,
     answered,
     answered_plainly,
     instead,
+    is_answer,
     is_unfit,
+    mislabelled,
     unanswered,
 )
+from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Message
 from turnlog.wire.message import MessageReader
 from turnlog.wire.tool_result import read_answer
@@ -358,3 +361,78 @@ def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> 
         assert is_unfit(text, content) is unfit
         ping = AnswerText(text.body, JSON, text.size, "ping")
         assert not is_unfit(ping, content)
+
+
+@pytest.mark.parametrize(
+    ("data", "answers"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{}}', True),
+        (b'{"id":7,"result":{}}', True),
+        (b'{"jsonrpc":"2.0","id":null,"error":{"code":1}}', True),
+        (b'{"error":{"code":1}}', False),
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping"}', False),
+        (b'{"jsonrpc":"2.0","method":"notifications/progress"}', False),
+    ],
+)
+def test_a_result_or_an_error_with_a_version_or_an_id_is_an_answer(
+    data: bytes, answers: bool
+) -> None:
+    content = text_of(data).body.content
+    assert isinstance(content, Message)
+    assert is_answer(content) is answers
+
+
+def test_an_answer_too_large_to_hold_is_one_by_its_outline() -> None:
+    for kind in (b"result", b"error"):
+        content = text_of(b'{"jsonrpc":"2.0","id":7,"%b":{}}' % kind, limit=5).body.content
+        assert isinstance(content, Outline)
+        assert is_answer(content)
+
+
+def test_the_error_of_an_answer_too_large_to_hold_is_recorded_as_it_begins() -> None:
+    text = text_of(b'{"jsonrpc":"2.0","id":7,"error":{"code":-32603}}', limit=30)
+    message = text.body.content
+    assert isinstance(message, Outline)
+    ending, reply = answered(read_answer(message, revision=""), message, text, around(200))
+    assert (ending.kind, reply.code) == ("upstream_internal", -32603)
+    assert (reply.content, reply.is_result) == (b'{"jsonrpc":"2.0","id":7,"error', False)
+
+
+def test_the_data_of_an_error_is_recorded_with_it() -> None:
+    error = {"code": -32603, "message": "no", "data": {"why": 1}}
+    _, reply = ended(200, {"error": error})
+    assert json.loads(reply.content) == error
+
+
+def test_a_stream_under_another_media_type_is_read_as_events() -> None:
+    events = mislabelled(text_of(b'data: {"id":1}\n\n: ping\n\ndata: x\n\n').body, 1 << 20)
+    assert [event.body.finish() for event in events] == [b'{"id":1}', b"x"]
+    assert not mislabelled(text_of(b"<html>").body, 1 << 20)
+    assert not mislabelled(text_of(b'{"id":1,"result":{}}').body, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("said", "flags"),
+    [
+        ({"result": DONE}, ()),
+        ({"result": None}, (Flag.NULL_RESULT, Flag.VOID)),
+        ({"result": {"content": [{"type": "text", "text": " "}]}}, (Flag.NULL_RESULT,)),
+        ({"result": [1]}, (Flag.MALFORMED,)),
+        ({"result": {**DONE, "structuredContent": []}}, (Flag.EMPTY,)),
+        ({"error": {"code": -32603, "message": "no"}, "id": None}, (Flag.ID_MISMATCH,)),
+    ],
+)
+def test_what_is_odd_about_an_answer_is_flagged(
+    said: dict[str, object], flags: tuple[Flag, ...]
+) -> None:
+    assert ended(200, said)[1].flags == flags
+
+
+def test_an_answer_under_another_media_type_is_flagged_with_what_happened_to_its_text() -> None:
+    data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": DONE}).encode()
+    body = MessageReader.of(data, notes=(Flag.FORGED_OUTCOME,))
+    message = body.content
+    assert isinstance(message, Message)
+    said = read_answer(message, revision="")
+    _, reply = answered(said, message, AnswerText(body, "text/plain", 9), around(200))
+    assert reply.flags == (Flag.CONTENT_TYPE_MISMATCH, Flag.FORGED_OUTCOME)

@@ -1,9 +1,9 @@
-"""How an attempt ended and what to record of its answer: by the protocol, then by the rules. Pure."""
+"""The meaning of an answer: how the attempt ended and what to record, by the protocol, then by the rules."""
 
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct, structs
@@ -19,10 +19,8 @@ from turnlog.core.classify import (
     refused,
     succeeded,
 )
-from turnlog.core.kinds import Effect, ErrorKind, Flag, Phase, Status
-from turnlog.core.pins import Provenance
+from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
 from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
-from turnlog.rules.model import Access
 from turnlog.rules.policy import Policy
 from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
@@ -42,9 +40,6 @@ from turnlog.wire.tool_result import (
     text_of_error,
     text_of_result,
 )
-
-from .attempt import AnswerFacts, Ask
-from .errors import Failure
 
 JSON: Final = "application/json"
 _HTML: Final = "text/html"
@@ -87,6 +82,57 @@ _REASON_FLAGS: Final = {
     Defect.NOT_JSON: (Flag.NOT_JSON,),
     Defect.NOT_JSONRPC: (Flag.MALFORMED,),
 }
+
+
+class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
+    """The facts of an answer. `content` is the result as received, truncated if not `complete`."""
+
+    http_status: int = 0
+    code: int | None = None
+    content: bytes = b""
+    complete: bool = True
+    digest: bytes = b""
+    """sha256 of the whole content; empty if `content` and `rest` are all of it."""
+    rest: bytes = b""
+    """The part truncated from `content`, as far as it is still in memory."""
+    media_type: str = ""
+    is_mcp: bool = False
+    is_result: bool = False
+    """Whether `content` is the tool's result, and not an error or another answer."""
+    size: int = 0
+    flags: tuple[Flag, ...] = ()
+    links: tuple[bytes, ...] = ()
+    ttl: int | None = None
+    """Lifetime of the task in ns; `None` if not stated, -1 for unlimited."""
+    detail: str = ""
+    retry_after: float | None = None
+    """Seconds from the server's `Retry-After`."""
+    said: str = ""
+    """The text of turnlog's own answer to the caller, in place of the server's."""
+
+
+class Asked(Protocol):
+    """The request that an answer belongs to, as far as rules look at it."""
+
+    @property
+    def effect(self) -> Effect:
+        """Its effect."""
+        ...
+
+    @property
+    def policy(self) -> Policy:
+        """The decisions of the rules for it."""
+        ...
+
+    @property
+    def arguments(self) -> bytes:
+        """Its arguments as JSON, truncated if not `complete`."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether all arguments are here."""
+        ...
 
 
 class AnswerText(Struct, frozen=True):
@@ -270,11 +316,6 @@ def suspicion(error: str, around: Circumstances) -> tuple[Flag, ...]:
     return (Flag.SESSION_SUSPECT,) if found is not None else ()
 
 
-def blocked(ask: Ask) -> Failure:
-    """Return why a call that a rule blocks is not sent."""
-    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
-
-
 def redirects(status: int) -> tuple[Flag, ...]:
     """Return the flag of a status that leads elsewhere."""
     leads = kind_of_redirect(status) is not None and status != _NOT_MODIFIED
@@ -282,7 +323,7 @@ def redirects(status: int) -> tuple[Flag, ...]:
 
 
 def judged(
-    ask: Ask, ending: Ending, reply: AnswerFacts, *, harmless: bool = False
+    asked: Asked, ending: Ending, reply: AnswerFacts, *, harmless: bool = False
 ) -> tuple[Ending, AnswerFacts]:
     """Return how an attempt ended, as the rules of its call see it, and what to record of it.
 
@@ -290,12 +331,12 @@ def judged(
     """
     if ending.status.parked:
         return ending, reply
-    if ask.policy.judges_answers:
+    if asked.policy.judges_answers:
         kind = ErrorKind(ending.kind) if ending.kind else None
-        policy, reply = _searched(ask, reply)
-        found = judge_answer(policy, _said(ask, kind, reply))
+        policy, reply = _searched(asked, reply)
+        found = judge_answer(policy, _said(asked, kind, reply))
         if found.kind is not kind:
-            ending = refused(found.kind, ask.effect) if found.kind is not None else succeeded()
+            ending = refused(found.kind, asked.effect) if found.kind is not None else succeeded()
         if found.flags != reply.flags or found.retry_after is not None:
             reply = structs.replace(reply, flags=found.flags, retry_after=found.retry_after)
     if not ending.kind and not harmless and _speaks_of_error(reply):
@@ -320,34 +361,15 @@ def unwrapped(reply: AnswerFacts) -> AnswerFacts:
     return structs.replace(reply, content=bytes(inner))
 
 
-def seen(ask: Ask, reply: AnswerFacts, unreadable: object = None) -> ExpressionInput:
+def seen(asked: Asked, reply: AnswerFacts, unreadable: object = None) -> ExpressionInput:
     """Return what expressions look at: what is cut or no JSON is not there. `unreadable` stands for
     what is whole and cannot be read."""
     readable = reply.is_result and reply.complete
     return ExpressionInput(
-        args=read_value(ask.arguments, unreadable) if ask.complete else None,
+        args=read_value(asked.arguments, unreadable) if asked.complete else None,
         result=read_value(reply.content, unreadable) if readable else None,
         status=reply.http_status or None,
     )
-
-
-def _denied(ask: Ask) -> Failure:
-    rule, why = ask.policy.decided_by["access"], ask.policy.why
-    said = f"the rule {rule!r} denies calls of {ask.tool!r} of {ask.server!r}"
-    return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
-
-
-def _unpinned(ask: Ask) -> Failure:
-    tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
-    if not ask.is_mcp:
-        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
-    elif ask.standing.provenance is Provenance.MISMATCH:
-        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
-    elif not ask.definition:
-        said = f"the definition of {tool} was not seen: list the tools first"
-    else:
-        said = f"{tool} is not pinned ({pinning} does that)"
-    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
 
 
 def _unfit(text: AnswerText) -> tuple[ErrorKind, tuple[Flag, ...]]:
@@ -443,10 +465,10 @@ def _error_content(message: Message | Outline, text: AnswerText) -> bytes:
     return msgspec.json.encode(error)
 
 
-def _searched(ask: Ask, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
+def _searched(asked: Asked, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
     """Return the rules that an answer is held against: a large one is not searched."""
-    policy = ask.policy
-    if len(ask.arguments) + len(reply.content) <= MAX_SEARCHED_BYTES:
+    policy = asked.policy
+    if len(asked.arguments) + len(reply.content) <= MAX_SEARCHED_BYTES:
         return policy, reply
     bounded = without_searches(policy)
     if bounded is policy:
@@ -454,7 +476,7 @@ def _searched(ask: Ask, reply: AnswerFacts) -> tuple[Policy, AnswerFacts]:
     return bounded, structs.replace(reply, flags=(*reply.flags, Flag.NOT_SEARCHED))
 
 
-def _said(ask: Ask, kind: ErrorKind | None, reply: AnswerFacts) -> ReceivedAnswer:
+def _said(asked: Asked, kind: ErrorKind | None, reply: AnswerFacts) -> ReceivedAnswer:
     looked: list[ExpressionInput] = []
     # A plain tool may answer with any text.
     json = reply.is_mcp or reply.content.lstrip()[:1] in _CONTAINERS
@@ -462,7 +484,7 @@ def _said(ask: Ask, kind: ErrorKind | None, reply: AnswerFacts) -> ReceivedAnswe
 
     def look() -> ExpressionInput:
         if not looked:
-            looked.append(seen(ask, reply, unreadable))
+            looked.append(seen(asked, reply, unreadable))
         return looked[0]
 
     return ReceivedAnswer(
