@@ -6,14 +6,13 @@ import threading
 from contextlib import suppress
 
 import pytest
-from msgspec import structs
 
-from conformance.store.kit import intent, new_id, session
+from conformance.store.kit import intent, new_id, outcome, session
 from kit.proxy import until
 from turnlog.core.commit import CommitBody
-from turnlog.store.base import Blob, Draft, StoreClosed, StoreError
-from turnlog.store.write.batch_writer import MOST
-from turnlog.store.write.pending_append import PendingAppend, chained, new_pending
+from turnlog.store.base import Blob, StoreClosed, StoreError
+from turnlog.store.write.batch_writer import MOST, first_batch
+from turnlog.store.write.pending_append import PendingAppend, new_pending
 from turnlog.store.write.submit_queue import Stall, SubmitQueue
 
 
@@ -322,11 +321,9 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
     writer = SubmitQueue(engine, asyncio.get_running_loop(), reports.append)
 
     async def write(count: int, *, lazy: bool = True) -> None:
-        chain: Draft | None = None
         for _ in range(count):
-            chain = structs.replace(intent(session(), new_id()), more=chain)
-        assert chain is not None
-        writer.submit(new_pending(chain, bytes, lazy=lazy), wait=False)
+            pending = new_pending(intent(session(), new_id()), bytes, lazy=lazy)
+            writer.submit(pending, wait=False)
         await writer.run(lambda: None)
 
     engine.error = StoreError("the disk is full")
@@ -350,26 +347,26 @@ async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     content = intent(session(), new_id(), body=CommitBody(), blob=Blob(bytes(1000)))
-    content.more = intent(session(), new_id())
-    chained_draft = new_pending(content, bytes)
-    writer.submit(chained_draft, wait=True)
+    pending = new_pending(content, bytes)
+    writer.submit(pending, wait=True)
     assert 1000 < writer.submitted - writer.finished < 2000
-    assert writer.submitted - writer.finished == chained_draft.size > 1000 + draft().size
+    assert writer.submitted - writer.finished == pending.size
     # What the engine adds to a draft does not count.
-    chained_draft.body += b"x" * 100
-    await until_landed(chained_draft)
+    pending.body += b"x" * 100
+    await until_landed(pending)
     await writer.run(lambda: None)
     assert writer.submitted == writer.finished
     await writer.stop()
 
 
-def test_a_chain_is_read_in_order() -> None:
-    last = intent(session(), new_id())
-    middle = structs.replace(intent(session(), new_id()), more=last)
-    first = new_pending(structs.replace(intent(session(), new_id()), more=middle), bytes)
+def test_a_call_that_was_never_sent_is_never_cut_between_two_transactions() -> None:
+    ref, call = session(), new_id()
+    begun = new_pending(intent(ref, call), bytes)
+    ended = new_pending(outcome(ref, call, begun), bytes)
+    before, after = [draft() for _ in range(MOST - 1)], [draft()]
+    assert first_batch([*before, begun, ended, *after]) == [*before, begun, ended]
     alone = draft()
-    drafts = [pending.draft for pending in chained([first, alone])]
-    assert drafts == [first.draft, middle, last, alone.draft]
+    assert first_batch([*before, alone, *after]) == [*before, alone]
 
 
 async def test_after_a_write_that_failed_it_is_tried_again_whether_writing_works() -> None:

@@ -400,11 +400,6 @@ class StoredTicket:
         """The commit."""
         return self._commit
 
-    @property
-    def more(self) -> None:
-        """None: no draft was appended with it."""
-        return
-
     async def done(self) -> Commit:
         """Return the commit at once."""
         return self._commit

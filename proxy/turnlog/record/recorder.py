@@ -71,11 +71,6 @@ class PreparingTicket:
         ticket = self._task.result() if self._task.done() else None
         return ticket.placed if ticket is not None else None
 
-    @property
-    def more(self) -> None:
-        """None: no draft is appended with it."""
-        return
-
     async def done(self) -> Commit:
         """Wait until the outcome is on disk. Raises `StoreError`."""
         ticket = await asyncio.shield(self._task)
@@ -184,10 +179,10 @@ class Recorder:
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
             retell(outcome, source)
-        draft.more = outcome
         try:
-            attempt.intent = self._store.submit(draft, wait=attempt.waits)
-            attempt.outcome = attempt.intent.more
+            # Queued one after the other, they are written in one transaction.
+            attempt.intent = outcome.intent = self._store.submit(draft, wait=attempt.waits)
+            attempt.outcome = self._store.submit(outcome, wait=attempt.waits)
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         if self._tells_content and draft.body is not None:

@@ -140,9 +140,6 @@ class Draft(Struct, kw_only=True, gc=False):
     seen: int | None = None
     """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""
-    more: "Draft | None" = None
-    """Another draft of the same session for the same transaction, right behind this one. An
-    outcome there answers the intent before it when `intent` is not given."""
 
 
 class FlawKind(StrEnum):
@@ -173,11 +170,6 @@ class Ticket(Protocol):
         A draft that was on disk before (same session, call, leg, attempt, kind and n) is not
         written again: its ticket is placed at the commit that exists.
         """
-        ...
-
-    @property
-    def more(self) -> "Ticket | None":
-        """The ticket of `Draft.more`."""
         ...
 
     async def done(self) -> Commit:

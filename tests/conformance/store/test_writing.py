@@ -123,13 +123,11 @@ async def test_what_was_queued_before_a_wait_is_on_disk_after_it(store: LmdbStor
 async def test_a_call_that_was_never_sent_is_written_whole(store: LmdbStore) -> None:
     ref = session()
     call = new_id()
-    draft = intent(ref, call)
-    draft.more = outcome(ref, call, status=Status.REPLAYED)
-    ticket = store.submit(draft, wait=True)
-    begun = await ticket.done()
-    assert ticket.more is not None
-    ended = ticket.more.placed
-    assert ended is not None
+    ticket = store.submit(intent(ref, call), wait=True)
+    answered = outcome(ref, call, ticket, status=Status.REPLAYED)
+    ended = await store.submit(answered, wait=True).done()
+    begun = ticket.placed
+    assert begun is not None
     assert ended.position == begun.position + 1
     assert ended.link.ref == begun.link.seq
     with store.view() as view:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.store.base import StoreError, StoreFull, StoreGone
 
-from .pending_append import PendingAppend, chained, fail, land
+from .pending_append import PendingAppend, fail, land
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
@@ -160,7 +160,7 @@ class BatchWriter:
         passes = isinstance(error, _PASSING)
         gone = [pending for pending in batch if not (passes and self._overflow.take(pending))]
         self._post(fail, batch, error)
-        self._missed(sum(pending.lazy for pending in chained(gone)), error)
+        self._missed(sum(pending.lazy for pending in gone), error)
 
     def _missed(self, unseen: int, error: StoreError) -> None:
         """Report the first failure in a row of drafts without a waiter, and count the others."""
@@ -169,6 +169,15 @@ class BatchWriter:
             self.report(StoreError(f"{error} ({unseen} drafts were not written)"))
         else:
             self._unsaid += unseen
+
+
+def first_batch(queue: list[PendingAppend]) -> list[PendingAppend]:
+    """Return the drafts at the front of a queue that one transaction takes."""
+    end = MOST
+    # A call that was never sent is queued whole: between its commits there must be no crash.
+    while end < len(queue) and queue[end].draft.intent is queue[end - 1]:
+        end += 1
+    return queue[:end]
 
 
 class OverflowBuffer:

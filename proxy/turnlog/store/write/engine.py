@@ -23,7 +23,7 @@ from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .ledger import Ledger
-from .pending_append import SALT, PendingAppend, chained, land, new_pending
+from .pending_append import SALT, PendingAppend, land, new_pending
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark after which the derived tables are written."""
@@ -88,12 +88,11 @@ class LmdbEngine:
 
         Raises `StoreError`; then nothing of the batch is on disk.
         """
-        drafts = chained(batch)
-        self._prepare(drafts)
+        self._prepare(batch)
         try:
             return self._commit(lambda txn: batch)
         except BaseException:
-            for pending in drafts:
+            for pending in batch:
                 pending.forget()
             raise
 
@@ -195,7 +194,7 @@ class LmdbEngine:
             raise
 
     def _commit(self, fill: Callable[[Txn], Sequence[PendingAppend]]) -> list[PendingAppend]:
-        """Append what `fill` returns, and their chains, in one transaction; return what went along."""
+        """Append what `fill` returns in one transaction; return what went along."""
         try:
             with self._env.write() as txn:
                 self._ledger.begin(txn)

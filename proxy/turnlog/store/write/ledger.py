@@ -59,7 +59,7 @@ from turnlog.store.log.tables import (
 )
 
 from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
-from .pending_append import SALT, PendingAppend, chained
+from .pending_append import SALT, PendingAppend
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -111,18 +111,8 @@ class Ledger:
         self._newest_digest = digests.read_newest(txn)
         self._loaded = True
 
-    def append(self, txn: Txn, first: PendingAppend) -> None:
-        """Place a draft and what follows in its chain."""
-        before: PendingAppend | None = None
-        for pending in chained((first,)):
-            self._place(txn, pending, before)
-            before = pending
-
-    def _place(self, txn: Txn, pending: PendingAppend, before: PendingAppend | None) -> None:
-        """Place a draft, and the session's `open` commit before its first.
-
-        `before` is the draft that this one follows in its chain.
-        """
+    def append(self, txn: Txn, pending: PendingAppend) -> None:
+        """Place a draft, and the session's `open` commit before its first."""
         draft, body = pending.draft, pending.completed
         session, facts, intent = draft.session.id, draft.facts, draft.intent
         if session is None or session not in self.heads:
@@ -135,7 +125,7 @@ class Ledger:
             facts = unwritten
         is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
         if not is_first:
-            follows = self._answered(txn, session, draft, before)
+            follows = self._answered(txn, session, draft)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
         may_conflict = linked or draft.claims or (follows is None and intent is not None)
@@ -304,16 +294,13 @@ class Ledger:
             if is_same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
 
-    def _answered(
-        self, txn: Txn, session: bytes, draft: Draft, before: PendingAppend | None
-    ) -> Link | None:
+    def _answered(self, txn: Txn, session: bytes, draft: Draft) -> Link | None:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind
         if kind is _OUTCOME:
-            intent = before if draft.intent is None else draft.intent
-            if isinstance(intent, PendingAppend):
-                return self._followed(txn, intent)
+            if isinstance(draft.intent, PendingAppend):
+                return self._followed(txn, draft.intent)
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None
@@ -336,7 +323,7 @@ class Ledger:
             if ticket.completed and not ticket.completed.salt:
                 # It was refused before any transaction, because there was no room.
                 ticket.complete(self._entropy(SALT), iter(()))
-            self._place(txn, ticket, None)
+            self.append(txn, ticket)
             self.again.append(ticket)
         return ticket.entry.link if ticket.entry else None
 
@@ -377,7 +364,7 @@ class Ledger:
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
         facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
         draft = Draft(session=ref, facts=facts)
-        pending = PendingAppend(draft, encode_facts(facts), body, encode_body(body), None, 0)
+        pending = PendingAppend(draft, encode_facts(facts), body, encode_body(body), 0)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.tail.last, self.tail.last + 1)
         self._extend(session, pending, facts, None, False)
 

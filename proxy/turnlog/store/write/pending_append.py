@@ -38,9 +38,8 @@ class PendingAppend(Struct, eq=False):
     completed: CommitBody | None
     """The draft's body; with salt and blobs once it is ready to be written."""
     body: bytes
-    more: "PendingAppend | None"
     size: int
-    """Bytes that it takes while it waits, with what follows in its chain."""
+    """Bytes that it takes while it waits."""
     lazy: bool = False
     """Whether it was submitted without `wait`."""
     entry: Entry | None = None
@@ -129,7 +128,6 @@ def new_pending(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = Fals
     kind, given, answered = facts.kind, draft.input_blob, draft.output_blob
     if len(facts.call) != 16 and (kind is _INTENT or kind is _OUTCOME):
         raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
-    more = None if draft.more is None else new_pending(draft.more, salt, lazy=lazy)
     try:
         raw = encode_facts(facts)
     except OverflowError as error:
@@ -140,28 +138,17 @@ def new_pending(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = Fals
     size = max(len(raw), len(body))
     if size > COMMIT_LIMIT:
         raise ValueError(f"a commit of {size} bytes is over the cap of {COMMIT_LIMIT}; cut it")
-    size = len(raw) + len(body) + (0 if more is None else more.size)
+    size = len(raw) + len(body)
     if given is not None:
         size += len(given.data)
     if answered is not None:
         size += len(answered.data)
-    return PendingAppend(draft, raw, completed, body, more, size, lazy)
-
-
-def chained(batch: Iterable[PendingAppend]) -> list[PendingAppend]:
-    """Return every draft of a batch, each before what follows in its chain."""
-    found: list[PendingAppend] = []
-    for first in batch:
-        link: PendingAppend | None = first
-        while link is not None:
-            found.append(link)
-            link = link.more
-    return found
+    return PendingAppend(draft, raw, completed, body, size, lazy)
 
 
 def land(batch: Iterable[PendingAppend], along: Iterable[PendingAppend] = ()) -> None:
     """Resolve the tickets of a batch that is on disk, and of what went along. Called on the loop."""
-    for pending in (*chained(batch), *along):
+    for pending in (*batch, *along):
         pending.landed, pending.error = pending.refused is None, pending.refused
         # Mostly there is no waiter: two of these land for each call.
         if pending.on_written is not None or pending.waiters:
@@ -170,7 +157,7 @@ def land(batch: Iterable[PendingAppend], along: Iterable[PendingAppend] = ()) ->
 
 def fail(batch: Iterable[PendingAppend], error: StoreError) -> None:
     """Reject the tickets of a batch that was not written. Called on the loop."""
-    for pending in chained(batch):
+    for pending in batch:
         pending.error = error
         pending.wake()
 
@@ -219,8 +206,6 @@ class Admission:
         Raises `StoreFull`, `StoreError`.
         """
         self._check_room(draft, queued)
-        if draft.more is not None:
-            draft = structs.replace(draft, more=self.admit(draft.more, wait, queued))
         return without_content(draft) if queued > self._backlog.content and not wait else draft
 
     def shortage(self, what: str = "calls") -> str:

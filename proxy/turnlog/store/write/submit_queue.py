@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from turnlog.store.base import StoreClosed, StoreError
 
-from .batch_writer import AGAIN, MOST, BatchWriter, Engine
+from .batch_writer import AGAIN, BatchWriter, Engine, first_batch
 from .pending_append import KEPT, PendingAppend, fail
 
 LAZY = 0.05
@@ -208,7 +208,7 @@ class SubmitQueue:
             closing = self._closed
         before = self._batches.again()
         while self._writing:
-            self._write(self._writing[:MOST], before)
+            self._write(first_batch(self._writing), before)
         while jobs:
             job, future = jobs[0]
             self._post(_settle, future, self._batches.run(job))
