@@ -29,6 +29,7 @@ class Seen(Struct, frozen=True):
 
     status: int
     headers: list[tuple[bytes, bytes]]
+    """Without Content-Length."""
     body: bytes
 
 
@@ -79,7 +80,8 @@ def by_h11(method: str, data: bytes) -> Seen | None:
             event = reader.next_event()
             match event:
                 case h11.Response():
-                    status, headers = event.status_code, list(event.headers.raw_items())
+                    status, fields = event.status_code, event.headers.raw_items()
+                    headers = [pair for pair in fields if pair[0].lower() != b"content-length"]
                 case h11.Data():
                     body += bytes(event.data)
                 case h11.EndOfMessage():
@@ -143,7 +145,7 @@ async def read(connection: Connection) -> Seen:
         body = b""
         while piece := await connection.read():
             body += piece
-    return Seen(head.status, head.headers, body)
+    return Seen(head.status, list(head.raw), body)
 
 
 @settings(max_examples=150)

@@ -75,8 +75,8 @@ async def by_turnlog(data: bytes, cuts: list[int]) -> list[Seen]:
 
     async def answer(down: Downstream) -> bool:
         body, _ = await down.read(1 << 20)
-        line = (down.method.encode(), down.target.encode("utf-8", "surrogateescape"))
-        seen.append(Seen(*line, list(down.raw), body))
+        line = (down.asked.method.encode(), down.asked.target.encode("utf-8", "surrogateescape"))
+        seen.append(Seen(*line, list(down.asked.head.raw), body))
         await down.answer(200, b"OK", b"", b"")
         return down.done()
 

@@ -67,7 +67,7 @@ async def opened(endpoint: CommandEndpoint) -> dict[bytes, bytes]:
     """Begin a session; return the field that names it."""
     params: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
     answer, _ = await post(endpoint, message("initialize", params), {})
-    fields = {name.lower(): value for name, value in answer.headers}
+    fields = {name.lower(): value for name, value in answer.head.raw}
     return {b"mcp-session-id": fields[b"mcp-session-id"]}
 
 

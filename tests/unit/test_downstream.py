@@ -194,7 +194,9 @@ async def test_a_request_is_seen_as_it_came() -> None:
     seen: list[object] = []
 
     async def handle(down: Downstream) -> None:
-        seen.extend([down.method, down.target, list(down.raw), down.asked.version])
+        seen.extend(
+            [down.asked.method, down.asked.target, list(down.asked.head.raw), down.asked.version]
+        )
         await down.answer(200, b"OK", b"", b"")
 
     raw = b"PURGE /a//b?x= HTTP/1.1\r\nHost: h\r\nx-B: \xe9\r\nX-b: 2\r\nConnection: close\r\n\r\n"

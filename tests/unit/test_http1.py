@@ -4,21 +4,21 @@ import pytest
 
 from turnlog.transport.http1 import (
     HEAD_LIMIT,
+    HEADS,
     UNSOUND,
     BadChunksError,
     BodyReader,
     Chunks,
-    ResponseHead,
     Unreadable,
     begins_like_request,
     begins_like_response,
     is_beyond_mending,
-    read_mended,
     read_request_line,
     read_response,
 )
-from turnlog.transport.message_heads import HEADS, RequestHeads, RequestStart
-from turnlog.wire.http.head import Body, Framing
+from turnlog.transport.message_heads import RequestHeads, RequestStart
+from turnlog.wire.http.head import Body
+from turnlog.wire.http.response_head import ResponseHead
 
 LINE = b"POST /a HTTP/1.1\r\n"
 HOST = b"Host: h\r\n"
@@ -215,6 +215,29 @@ def test_the_same_fields_behind_another_line_are_the_same_object() -> None:
     assert first.head is second.head
 
 
+def test_the_head_of_the_request_before_is_not_read_again() -> None:
+    heads = RequestHeads()
+    before, _ = read(LINE + HOST + b"Content-Length: 1\r\n\r\n")
+    found = heads.read(LINE + HOST + b"Content-Length: 20\r\n\r\n", before)
+    assert isinstance(found, tuple)
+    assert found[0] is before
+    assert found[1] == 20
+    for other in (LINE + HOST + b"X: 1\r\n\r\n", b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"):
+        found = heads.read(other, before)
+        assert isinstance(found, tuple)
+        assert found[0] != before
+
+
+def test_a_length_beside_chunks_is_refused_behind_a_request_with_the_same_fields() -> None:
+    chunked = LINE + HOST + b"Transfer-Encoding: chunked\r\n"
+    heads = RequestHeads()
+    before = heads.read(chunked + b"\r\n")
+    assert isinstance(before, tuple)
+    assert before[1] < 0
+    assert heads.read(chunked + b"Content-Length: 1\r\n\r\n", before[0]) == UNSOUND
+    assert heads.read(chunked + b"\r\n", before[0]) == before
+
+
 def test_only_so_many_heads_are_remembered_and_none_that_is_large() -> None:
     heads = RequestHeads()
 
@@ -237,7 +260,46 @@ def test_only_so_many_heads_are_remembered_and_none_that_is_large() -> None:
 
 def response(head: bytes, method: str) -> ResponseHead | str:
     found = read_response(head, method)
-    return read_mended(head, method, found) if isinstance(found, str) else found
+    return found if isinstance(found, str) else found[0]
+
+
+def test_a_head_that_came_before_with_another_length_is_the_same_object() -> None:
+    found = [
+        read_response(b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: %d\r\n\r\n" % size, "POST")
+        for size in (1, 20)
+    ]
+    (one, first), (twenty, second) = (each for each in found if not isinstance(each, str))
+    assert one is twenty
+    assert (first, second) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (b"Content-Length: 5\r\nContent-Length: 5\r\n", (Body.LENGTH, 5)),
+        (b"Content-Length: 5\r\nContent-Length: 0\r\n", None),
+        (b"Content-Length: 5\r\nContent-Length: 6\r\n", None),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", (Body.CHUNKED, 0)),
+        (b"Content-Length: 5\nContent-Length: 5\r\n", (Body.LENGTH, 5)),
+        (b"A: Content-Length\r\nContent-Length: 5\r\n", (Body.LENGTH, 5)),
+    ],
+)
+def test_lengths_mean_the_same_whatever_came_before(
+    lines: bytes, wanted: tuple[Body, int] | None
+) -> None:
+    for _ in range(2):
+        found = read_response(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", "POST")
+        assert (None if isinstance(found, str) else (found[0].body, found[1])) == wanted
+
+
+def test_an_answer_without_body_tells_the_length_of_one_that_is_not_sent() -> None:
+    for status, method in ((200, "HEAD"), (304, "GET")):
+        for size in (b"4", b"9"):
+            found = response(
+                b"HTTP/1.1 %d X\r\nContent-Length: %b\r\n\r\n" % (status, size), method
+            )
+            assert not isinstance(found, str)
+            assert (found.body, found.lengths) == (Body.NONE, (size,))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +327,7 @@ def test_to_head_a_connection_persists_where_the_body_would_have_an_end() -> Non
     for lines, persists in ((b"", False), (b"Content-Length: 4\r\n", True)):
         found = response(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", "HEAD")
         assert not isinstance(found, str)
-        assert found.framing == Framing(Body.NONE)
+        assert found.body is Body.NONE
         assert found.persists is persists
 
 

@@ -41,7 +41,7 @@ async def reading() -> AsyncGenerator[int]:
 
     async def answer(down: Downstream) -> bool:
         body, _ = await down.read(1000)
-        said = f"{down.method} {down.target} ".encode() + body
+        said = f"{down.asked.method} {down.asked.target} ".encode() + body
         await down.answer(200, b"OK", b"", said)
         return down.done()
 
@@ -141,7 +141,7 @@ async def test_trailers_are_no_fields_of_the_next_request() -> None:
     headers: list[list[tuple[bytes, bytes]]] = []
 
     async def answer(down: Downstream) -> bool:
-        headers.append(list(down.raw))
+        headers.append(list(down.asked.head.raw))
         await down.answer(200, b"OK", b"", b"")
         return down.done()
 

@@ -16,7 +16,7 @@ from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock
 from turnlog.store.base import SessionRef, alias
-from turnlog.transport.message_heads import RequestStart
+from turnlog.transport.message_heads import RequestStart, forwarded
 from turnlog.transport.routes import Route
 from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
@@ -359,6 +359,11 @@ class Request:
         """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
         of another target are never the same."""
         return self._digest(_joined("target", *self.place)).hex()[:32]
+
+    @cached_property
+    def forwarded(self) -> bytes:
+        """The lines of its fields on their way to the server, without Content-Length."""
+        return forwarded(self.asked.head.raw, self.route.target.authority)
 
     @property
     def place(self) -> tuple[str, ...]:

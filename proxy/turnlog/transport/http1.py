@@ -6,18 +6,24 @@ Nothing here waits or writes.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import httptools
 from msgspec import Struct
 
-from turnlog.wire.http.head import BadFraming, Body, Framing, framing
+from turnlog.wire.http.head import BadFraming, Body, Framing, fields, framing
 from turnlog.wire.http.mend import mended
+from turnlog.wire.http.response_head import ResponseHead, response_head
 
 HEAD_LIMIT: Final = 256 * 1024
 """bytes: longest head of a message, and longest trailer section."""
 FIELDS_LIMIT: Final = 1024
 """Most fields of a request."""
+HEADS: Final = 1024
+"""Heads remembered of each kind."""
+KNOWN_BYTES: Final = 8192
+"""A head with more bytes is not remembered."""
 READ_AHEAD: Final = 256 * 1024
 """bytes: more than this is not read before the other side took what came earlier."""
 
@@ -32,13 +38,14 @@ _AUTHORITY: Final = rb"(?:[^/?#@\[\]]*@)?(?:\[[0-9A-Za-z:.%]+\]|[^/?#:@\[\]]+)(?
 _AUTHORITY_FORM: Final = re.compile(_AUTHORITY)
 _ABSOLUTE_FORM: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://" + _AUTHORITY + rb"(?:[/?#].*)?")
 _HTTP: Final = b"HTTP/"
-_CONNECTION: Final = b"connection"
 _LENGTH: Final = b"content-length"
-_CODING: Final = b"transfer-encoding"
-_BY_SIZE: Final = {len(name): name for name in (_CONNECTION, _LENGTH, _CODING)}
+# A line with the length of a body. To take it out of a head makes no other line of any, since a line that
+# would go on with it, or with the one before it, is refused.
+LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)", re.IGNORECASE)
 _TLS: Final = b"\x16\x03"
 _EMPTY_LINE: Final = b"\r\n\r\n"
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
+_BY_LENGTH: Final = Body.LENGTH
 _NO_END: Final = "its head has no end"
 _TRAILERS_END: Final = {b"\n": b"\r\n", b"\r": b"\n\r\n"}
 """What ends a trailer section, by the last byte that came of it."""
@@ -147,30 +154,42 @@ def read_request_fields(lines: bytes) -> tuple[tuple[bytes, bytes], ...] | Unrea
 # -- responses -----------------------------------------------------------------------------
 
 
-class ResponseHead(Struct, frozen=True):
-    """The head of a response."""
-
-    status: int
-    reason: bytes
-    headers: list[tuple[bytes, bytes]]
-    raw: tuple[tuple[bytes, bytes], ...]
-    """The fields without Content-Length."""
-    framing: Framing
-    """Framing of the body."""
-    persists: bool
-    """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
-
-
 def begins_like_response(data: bytes | bytearray) -> bool:
     """Return whether `data`, the start of a head, may become a response."""
     return data.startswith(_HTTP) if len(data) > len(_HTTP) else _HTTP.startswith(data)
 
 
-def read_response(head: bytes, method: str, *, is_mended: bool = False) -> ResponseHead | str:
-    """Return what the whole head of a response says, or why it cannot be read.
-
-    `method` is the request's.
+def read_response(head: bytes, method: str) -> tuple[ResponseHead, int] | str:
+    """Return what the whole head of a response says, and the length of the body; else why it cannot be
+    read. `method` is the request's.
     """
+    # A server's heads differ in their length most, so one that came before is not read again (decision 71).
+    said = LENGTH.search(head)
+    if said is not None and len(head) <= KNOWN_BYTES and method != "HEAD":
+        known = _known_response(b"%b0%b" % (head[: said.start(1)], head[said.end(1) :]))
+        if known is not None:
+            return known, int(said[1])
+    found = parse_response(head, method)
+    if isinstance(found, str):
+        # What is nearly HTTP is mended (decision 20).
+        again = parse_response(mended(head), method, is_mended=True)
+        if isinstance(again, str):
+            return found
+        found = again
+    return found, found.length
+
+
+@lru_cache(HEADS)
+def _known_response(head: bytes) -> ResponseHead | None:
+    """Return what a head says whose length stands for any other; `None` where it has not exactly one."""
+    found = parse_response(head, "")
+    if isinstance(found, str) or found.body is not _BY_LENGTH or len(found.lengths) != 1:
+        return None
+    return found
+
+
+def parse_response(head: bytes, method: str, *, is_mended: bool = False) -> ResponseHead | str:
+    """Return what the whole head of a response says as it stands, or why it cannot be read."""
     collector = _FieldCollector()
     parser = httptools.HttpResponseParser(collector)
     # A lone LF ends a line (RFC 9112, 2.2); chunked wins over a length (6.3). A mended head keeps
@@ -189,18 +208,8 @@ def read_response(head: bytes, method: str, *, is_mended: bool = False) -> Respo
         return str(error)
     if not collector.is_whole:
         return _NO_END
-    said: dict[bytes, list[bytes]] = {}
-    raw: list[tuple[bytes, bytes]] = []
-    for field in collector.headers:
-        # Few other fields have names of those lengths, and to compare numbers costs less.
-        name = _BY_SIZE.get(len(field[0]))
-        if name is not None and field[0].lower() == name:
-            said.setdefault(name, []).append(field[1])
-            if name is _LENGTH:
-                continue
-        raw.append(field)
-    status = parser.get_status_code()
-    lengths, codings = said.get(_LENGTH, []), said.get(_CODING, [])
+    headers, status = collector.headers, parser.get_status_code()
+    lengths, codings = fields(headers, _LENGTH), fields(headers, b"transfer-encoding")
     found = framing(status, method, lengths, codings)
     if isinstance(found, BadFraming):
         return f"nobody can tell where the answer ends: {found}"
@@ -208,17 +217,17 @@ def read_response(head: bytes, method: str, *, is_mended: bool = False) -> Respo
     ends = framing(status, "GET", lengths, codings) if method == "HEAD" else found
     # The parser took the line: its version has three bytes, its status three digits.
     stays = b"1.1" <= head[5:8] != b"2.0"
-    options = connection_options(said[_CONNECTION]) if _CONNECTION in said else ()
+    options = connection_options(fields(headers, b"connection"))
     persists = b"close" not in options and (stays or b"keep-alive" in options)
-    reason = head[13 : head.index(b"\n")].rstrip(b"\r")
-    persists = persists and ends != _UNTIL_CLOSE
-    return ResponseHead(status, reason, collector.headers, tuple(raw), found, persists)
-
-
-def read_mended(head: bytes, method: str, why: str) -> ResponseHead | str:
-    """Return what a head says that could not be read, once it is mended (decision 20); else `why`."""
-    again = read_response(mended(head), method, is_mended=True)
-    return why if isinstance(again, str) else again
+    return response_head(
+        status,
+        head[13 : head.index(b"\n")].rstrip(b"\r"),
+        [field for field in headers if field[0].lower() != _LENGTH],
+        found.body,
+        length=found.length,
+        lengths=tuple(lengths),
+        persists=persists and ends != _UNTIL_CLOSE,
+    )
 
 
 def connection_options(values: list[bytes]) -> set[bytes]:
@@ -230,7 +239,7 @@ def is_beyond_mending(start: bytes) -> bool:
     """Return whether the start of a head could not have become that of a response."""
     if not begins_like_response(start):
         return True
-    return read_response(mended(start), "GET", is_mended=True) != _NO_END
+    return parse_response(mended(start), "GET", is_mended=True) != _NO_END
 
 
 # -- bodies --------------------------------------------------------------------------------
@@ -350,23 +359,24 @@ class BodyReader(Struct, eq=False):
 
     def feed(self, data: bytes) -> bytes:
         """Read bytes; return those behind the body's end. Raises `BadChunksError`."""
-        missing = self.missing
-        if not missing or not data:
-            return data
+        missing, rest = self.missing, b""
         if self._chunks is not None:
-            pieces, behind = self._chunks.feed(data)
-            self.pieces += pieces
-            self.size += sum(map(len, pieces))
-            self.missing = -1 if behind is None else 0
-            return behind or b""
-        rest = b""
-        if 0 < missing < len(data):
+            return self._dechunk(self._chunks, data) if missing else data
+        if 0 <= missing < len(data):
             data, rest = data[:missing], data[missing:]
-        self.pieces.append(data)
-        self.size += len(data)
-        if missing > 0:
-            self.missing = missing - len(data)
+        if data:
+            self.pieces.append(data)
+            self.size += len(data)
+            if missing > 0:
+                self.missing = missing - len(data)
         return rest
+
+    def _dechunk(self, chunks: Chunks, data: bytes) -> bytes:
+        pieces, behind = chunks.feed(data)
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
+        self.missing = -1 if behind is None else 0
+        return behind or b""
 
     def end(self) -> bool:
         """Note the end of the connection; return whether it ends the body as well."""

@@ -20,8 +20,9 @@ from msgspec import Struct
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Deadlines, Progress
 from turnlog.record.errors import Failure
-from turnlog.wire.http.head import Body, Framing, Headers
+from turnlog.wire.http.head import Body
 from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
+from turnlog.wire.http.response_head import ResponseHead
 
 from .http1 import (
     HEAD_LIMIT,
@@ -29,11 +30,9 @@ from .http1 import (
     BadChunksError,
     BodyReader,
     Chunks,
-    ResponseHead,
     begins_like_response,
     is_beyond_mending,
     joined,
-    read_mended,
     read_response,
 )
 from .message_heads import Raw
@@ -57,8 +56,9 @@ _NOTICE: Final = 5.0
 
 _SENDING: Final = Phase.SENDING
 # To look a member up costs more than to compare it.
+_BY_LENGTH: Final = Body.LENGTH
 _CHUNKED: Final = Body.CHUNKED
-_BY_CLOSE: Final = Body.UNTIL_CLOSE
+_NONE: Final = Body.NONE
 _TOO_LONG: Final = f"the answer's head is longer than {HEAD_LIMIT} bytes"
 
 Content = bytes | AsyncIterator[bytes]
@@ -93,8 +93,10 @@ class Connection(asyncio.Protocol):
         self._head: ResponseHead | None = None
         """Head of the final answer, once it has come; set together with the body."""
         self._body: BodyReader | None = None
-        self._may_persist = False
-        """Whether nothing has come behind the answer."""
+        self.length: int | None = None
+        """Length of the answer's body in bytes; `None` where only its end tells."""
+        self._persists = False
+        """Whether the answer's head says that the connection stays, and nothing has come behind it."""
 
     # -- one exchange ----------------------------------------------------------------------
 
@@ -108,10 +110,9 @@ class Connection(asyncio.Protocol):
         is_whole: bool = True,
     ) -> None:
         """Send a request, or its first bytes; `interim` gets 1xx answers. Raises `Failure`."""
-        self._busy = self._may_persist = True
+        self._busy, self._uploaded = True, False
         self._method, self._progress, self._interim = method, progress, interim
-        self._uploaded = False
-        self._head = self._body = None
+        self._head = self._body = self.length = None
         progress.phase = _SENDING
         if progress.patience is not None and not progress.patience.connected(self.expire):
             progress.patience = None
@@ -163,6 +164,13 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
+    def take_whole(self) -> bytes | None:
+        """Read the body at once if it is here from its start to its end, and nothing of it was read."""
+        body = self._body
+        if body is None or body.missing or not body.pieces or self._paused:
+            return None
+        return body.take()
+
     @property
     def has_piece(self) -> bool:
         """Whether something of the body is here that was not read."""
@@ -176,17 +184,14 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another."""
-        self._busy = False
-        self._interim = None
-        head, body = self._head, self._body
-        if head is None or body is None or body.missing or body.pieces or self._paused:
+        self._busy, self._interim, body = False, None, self._body
+        if body is None or body.missing or body.pieces or self._paused or self._closed:
             is_over = False
         else:
-            is_over = self._uploaded and self._may_persist and head.persists
-        if is_over and not self._closed:
-            return True
-        self.close()
-        return False
+            is_over = self._uploaded and self._persists
+        if not is_over:
+            self.close()
+        return is_over
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail the exchange with a timeout; false if no task is waiting for it now."""
@@ -258,7 +263,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(f"the answer's chunks are not sound: {error}")
                 return
             if rest and rest.strip(b"\r\n"):
-                self._may_persist = False  # unsolicited bytes behind the answer
+                self._persists = False  # unsolicited bytes behind the answer
             if body.size > READ_AHEAD and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()
@@ -291,23 +296,24 @@ class Connection(asyncio.Protocol):
         """Read a whole head: of the answer, or of an interim one (1xx)."""
         found = read_response(head, self._method)
         if isinstance(found, str):
-            found = read_mended(head, self._method, found)
-        if isinstance(found, str):
             self._refuse(f"the answer is not HTTP/1.1: {found}")
-        elif len(head) > HEAD_LIMIT:
+            return
+        answer, length = found
+        if len(head) > HEAD_LIMIT:
             self._refuse(_TOO_LONG)
-        elif found.status >= 200:
-            body, length = found.framing.body, found.framing.length
-            if body is _CHUNKED:
+        elif answer.status >= 200:
+            self._head, self._persists, body = answer, answer.persists, answer.body
+            if body is _BY_LENGTH:
+                self.length, self._body = length, BodyReader(length)
+            elif body is _CHUNKED:
                 self._body = BodyReader(-1, Chunks(is_response=True))
             else:
-                self._body = BodyReader(-1 if body is _BY_CLOSE else length)
-            self._head = found
-        elif found.status < 100 or found.status == 101:
+                self._body = BodyReader(0 if body is _NONE else -1)
+        elif answer.status < 100 or answer.status == 101:
             # No other protocol was requested: Upgrade is not forwarded (RFC 9110, 15.2.2).
-            self._refuse(f"the answer's status is {found.status:03d}")
+            self._refuse(f"the answer's status is {answer.status:03d}")
         elif self._interim is not None:
-            self._interim(found.status, found.reason, found.raw)
+            self._interim(answer.status, answer.reason, answer.raw)
 
     def eof_received(self) -> bool:
         """End a body that has no other end, and fail at a head that could never become one."""
@@ -394,18 +400,18 @@ class Origin:
         )
         return connection
 
-    def reuse(self, now: float) -> Connection | None:
+    def reuse(self) -> Connection | None:
         """Return an idle connection that is still usable, or `None`."""
         while self.idle:
             connection, since = self.idle.pop()
-            if now - since < IDLE_LIMIT and connection.is_quiet():
+            if monotonic() - since < IDLE_LIMIT and connection.is_quiet():
                 return connection
             connection.close()
         return None
 
-    def give_back(self, connection: Connection, now: float) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next request, for `IDLE_LIMIT` at the most."""
-        self.idle.append((connection, now))
+        self.idle.append((connection, monotonic()))
         if len(self.idle) > _IDLE_CONNECTIONS:
             self.idle.pop(0)[0].close()
         if self._timer is None:
@@ -443,12 +449,13 @@ class OriginHere(Origin):
 class Answer(Protocol):
     """An answer of a tool server: its head, and its body as it comes in."""
 
-    status: int
-    reason: bytes
-    headers: Headers
-    raw: Raw
-    """The fields without Content-Length."""
-    framing: Framing
+    head: ResponseHead
+    length: int | None
+    """Length of the body in bytes; `None` where only its end tells."""
+
+    def take_whole(self) -> bytes | None:
+        """Read the body at once if it is here from its start to its end, and nothing of it was read."""
+        ...
 
     def read(self) -> Coroutine[None, None, bytes]:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -481,11 +488,9 @@ class HttpAnswer(Struct, eq=False):
     _origin: Origin
     _upload: asyncio.Task[None] | None
     _patience: Deadlines | None
-    status: int
-    reason: bytes
-    headers: Headers
-    raw: Raw
-    framing: Framing
+    head: ResponseHead
+    length: int | None
+    take_whole: Callable[[], bytes | None]
     read: Callable[[], Coroutine[None, None, bytes]]
 
     @property
@@ -503,7 +508,7 @@ class HttpAnswer(Struct, eq=False):
         with suppress(Failure, TimeoutError):
             async with asyncio.timeout(_REACHED):
                 connection = await self._origin.connect()
-            self._origin.give_back(connection, monotonic())
+            self._origin.give_back(connection)
             return True
         return False
 
@@ -516,9 +521,8 @@ class HttpAnswer(Struct, eq=False):
             if self._upload is not None:
                 await _stopped(self._upload)
         finally:
-            reusable = self._connection.finish()
-        if reusable:
-            self._origin.give_back(self._connection, monotonic())
+            if self._connection.finish():
+                self._origin.give_back(self._connection)
 
 
 class Upstreams:
@@ -564,7 +568,7 @@ class Upstreams:
         """
         origin = self._origins.get(target.name) or self._met(target)
         progress.phase = _CONNECTING
-        connection = origin.reuse(monotonic())
+        connection = origin.reuse()
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin.connect(), progress.patience, now)
@@ -588,11 +592,9 @@ class Upstreams:
             origin,
             upload,
             progress.patience,
-            head.status,
-            head.reason,
-            head.headers,
-            head.raw,
-            head.framing,
+            head,
+            connection.length,
+            connection.take_whole,
             connection.read,
         )
 

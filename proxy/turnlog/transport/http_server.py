@@ -27,7 +27,7 @@ from .http1 import (
     begins_like_request,
     joined,
 )
-from .message_heads import Raw, RequestHead, RequestHeads, RequestStart
+from .message_heads import RequestHeads, RequestStart
 from .wakeup import Wakeup
 
 _LOG: Final = logging.getLogger("turnlog.http_server")
@@ -124,6 +124,8 @@ class AgentConnection(asyncio.Protocol):
         """Unparsed input: an incomplete head, or requests behind the current one."""
         self._searched = 0
         """How much of that was searched for the end of a head."""
+        self._known: RequestStart | None = None
+        """How the latest request began: most begin as the one before."""
         self._head: tuple[RequestStart, int] | None = None
         """Head of the next request and length of its body, while the body is awaited."""
         self._begun_at: float | None = None
@@ -217,19 +219,28 @@ class AgentConnection(asyncio.Protocol):
         found = HEAD_END.search(came, max(self._searched - 3, 0))
         # Lines that end in another way than by CRLF end a head as well, which is refused then: to look
         # for its end elsewhere would be to read it otherwise than others do.
-        end = 0 if found is None else found.end()
-        if not end and len(came) <= HEAD_LIMIT:
-            self._searched = len(came)
+        end = len(came) if found is None else found.end()
+        if end > HEAD_LIMIT:
+            return begins_like_request(came) or UNSOUND
+        if found is None:
+            self._searched = end
             if self._begun_at is None:
                 self._begun_at = self._loop.time()
             # What does not even begin like a request is not waited for.
             return begins_like_request(came)
-        if end > HEAD_LIMIT or not end:
-            return begins_like_request(came) or UNSOUND
         self._searched = 0
-        head = self._server.heads.read(bytes(came[:end]))
         self._came = bytes(came[end:])
-        return head if isinstance(head, Unreadable) else self._request(*head)
+        return self._begun(bytes(came[:end]))
+
+    def _begun(self, head: bytes) -> "Downstream | Unreadable | None":
+        """Return the request with this head."""
+        found = self._server.heads.read(head, self._known)
+        if isinstance(found, Unreadable):
+            return found
+        start, length = found
+        if start is not self._known:
+            self._known = start if start.is_ordinary else None
+        return self._request(start, length)
 
     def _request(self, start: RequestStart, length: int) -> "Downstream | Unreadable | None":
         """Return the request that begins so, with as much of its body as is here."""
@@ -253,8 +264,7 @@ class AgentConnection(asyncio.Protocol):
             self._body = body if body.missing else None
             content = body if body.missing else body.take()
         self._head = self._begun_at = None
-        head = start.head
-        return Downstream(self, start, length, content, start.method, start.target, head.raw, head)
+        return Downstream(self, start, length, content)
 
     async def _linger(self) -> None:
         """End this side and drop what still comes, for `_LINGER`. The end of the connection cancels this."""
@@ -493,16 +503,11 @@ class Downstream(Struct, eq=False):
     agent: AgentConnection
     """The connection that it came on."""
     asked: RequestStart
-    """Its line and fields, without Content-Length."""
+    """Its line and fields, but for Content-Length."""
     length: int
     """Length of the body in bytes; negative for chunks."""
     content: bytes | RequestBody
     """The body: all of it, or what it is read from."""
-    method: str
-    target: str
-    raw: Raw
-    """The fields without Content-Length."""
-    head: RequestHead
     begun: bool = False
     """Whether the answer's head has left."""
     finished: bool = False
@@ -544,7 +549,7 @@ class Downstream(Struct, eq=False):
         # HTTP/1.0 knows no interim answers, and its Expect is ignored.
         if self._invited or self.asked.version < (1, 1):
             return
-        if self.head.fields.get(b"expect", b"").lower() == b"100-continue":
+        if self.asked.head.fields.get(b"expect", b"").lower() == b"100-continue":
             self._invited = True
             self._write(_CONTINUE, is_start=True)
 
@@ -577,7 +582,7 @@ class Downstream(Struct, eq=False):
         """
         length = b"\r\nContent-Length: %d" % len(body)
         head = self._head(status, reason, lines, length)
-        self._write(head if self.method == _HEAD else head + body, is_start=True)
+        self._write(head if self.asked.method == _HEAD else head + body, is_start=True)
         self.begun = self.finished = True
         if self.agent.writing_paused:
             await self.agent.drained()
@@ -652,7 +657,7 @@ class Downstream(Struct, eq=False):
             self.abort()
         else:
             head, end, _ = data.partition(b"\r\n\r\n")
-            self._write(head + end if self.method == _HEAD else data, is_start=True)
+            self._write(head + end if self.asked.method == _HEAD else data, is_start=True)
         self.finished = True
 
     def done(self) -> bool:

@@ -4,24 +4,19 @@ Agents send the same fields again and again, so what those say is remembered (de
 Content-Length, which the connections write anew.
 """
 
-import re
 from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from turnlog.wire.http.head import (
-    OWN_PREFIX,
-    SEALS,
-    Headers,
-    fields,
-    media_of,
-    request_headers,
-    response_headers,
-)
-from turnlog.wire.http.reference import LEADING, led_back
+from turnlog.wire.http.head import Headers, fields, lines, request_headers, response_headers
+from turnlog.wire.http.reference import led_back
+from turnlog.wire.http.response_head import ResponseHead
 
 from .http1 import (
+    HEADS,
+    KNOWN_BYTES,
+    LENGTH,
     UNSOUND,
     Unreadable,
     connection_options,
@@ -32,19 +27,11 @@ from .routes import Route
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
-# A line with the length of a body. To take it out of a head makes no other line of any, since a line that
-# would go on with it, or with the one before it, is refused.
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)", re.IGNORECASE)
-HEADS: Final = 1024
-"""Heads remembered of each kind."""
 _FIELDS: Final = 64
-_BYTES: Final = 8192
-"""A head with more fields or bytes is not remembered."""
+"""A head with more fields is not remembered."""
 
 
 Raw = tuple[tuple[bytes, bytes], ...]
-Way = tuple[Raw, bytes]
-"""An agent's fields, and the authority they go to."""
 
 
 class RequestHead(Struct, frozen=True, eq=False):
@@ -71,7 +58,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     """Whether it does in HTTP/1.0 as well."""
 
 
-class RequestStart(Struct, frozen=True, kw_only=True):
+class RequestStart(Struct, frozen=True):
     """A request's line and fields, but for Content-Length."""
 
     method: str
@@ -80,31 +67,14 @@ class RequestStart(Struct, frozen=True, kw_only=True):
     keeps: bool
     """Whether the connection may carry another request."""
     head: RequestHead
-    """What they say."""
+    """What the fields say."""
+    text: bytes = b""
+    """Line and fields as they came; empty where the body comes in chunks."""
 
     @property
     def is_ordinary(self) -> bool:
         """Whether it is small enough to be remembered."""
-        return self.head.is_moderate and len(self.target) <= _BYTES
-
-
-class AnswerHead(Struct, frozen=True, kw_only=True):
-    """The meaning of an answer's fields, and the header lines for the agent, each with CRLF before it,
-    without Content-Length."""
-
-    media: str
-    charsets: tuple[str, ...]
-    """Those that its media type names."""
-    is_json: bool
-    codings: str
-    sets_cookies: bool
-    leads: bool
-    """Whether they hold references, to where else to go."""
-    is_sealed: bool
-    """Whether they hold a digest or signature of the body, which a change would break."""
-    lines: bytes
-    speaks_for_turnlog: bool
-    """Whether fields were left out because only turnlog sends them."""
+        return self.head.is_moderate and len(self.target) <= KNOWN_BYTES
 
 
 class Memo(dict[_K, _V]):
@@ -127,7 +97,7 @@ class Memo(dict[_K, _V]):
 
 def is_moderate(raw: Raw) -> bool:
     """Return whether a head is small enough to be remembered."""
-    return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= _BYTES
+    return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= KNOWN_BYTES
 
 
 def read_request(raw: Raw) -> RequestHead:
@@ -158,39 +128,14 @@ def read_request(raw: Raw) -> RequestHead:
     )
 
 
-def lines(headers: Headers) -> bytes:
-    """Return the lines of a head, each with CRLF before it."""
-    return b"".join([b"\r\n%b: %b" % pair for pair in headers])
-
-
-def forwarded(way: Way) -> bytes:
-    """Return the lines that an agent's fields become on their way upstream."""
-    raw, authority = way
+def forwarded(raw: Raw, authority: bytes) -> bytes:
+    """Return the lines that an agent's fields become on their way to an upstream."""
     return lines(request_headers(raw, authority=authority, forwarded_host=host_of(raw)))
 
 
 def host_of(raw: Raw) -> bytes:
     """Return the Host that an agent's fields name."""
     return next((value for name, value in raw if name.lower() == b"host"), b"")
-
-
-def read_answer(raw: Raw) -> AnswerHead:
-    """Return what an answer's fields say."""
-    given: dict[bytes, list[bytes]] = {}
-    for name, value in raw:
-        given.setdefault(name.lower(), []).append(value)
-    media, charsets = media_of(given.get(b"content-type", ()))
-    return AnswerHead(
-        media=media,
-        charsets=charsets,
-        is_json=media == "application/json" or media.endswith("+json"),
-        codings=b",".join(filter(None, given.get(b"content-encoding", ()))).decode("latin-1"),
-        sets_cookies=b"set-cookie" in given,
-        leads=not LEADING.isdisjoint(given),
-        is_sealed=not SEALS.isdisjoint(given),
-        lines=lines(response_headers(raw, cookie_path=None)),
-        speaks_for_turnlog=any(name.startswith(OWN_PREFIX) for name in given),
-    )
 
 
 class RequestHeads:
@@ -200,16 +145,23 @@ class RequestHeads:
         self._known = Memo(_read_fields, _is_short)
         """What fields say, by their lines as they came, but for Content-Length."""
 
-    def read(self, head: bytes) -> tuple[RequestStart, int] | Unreadable:
-        """Return how a request begins, and the length of its body: negative where it comes in chunks."""
-        end = head.find(b"\r\n")
-        line = read_request_line(head[:end])
+    def read(
+        self, head: bytes, before: RequestStart | None = None
+    ) -> tuple[RequestStart, int] | Unreadable:
+        """Return how a request begins, and the length of its body: negative where it comes in chunks.
+
+        `before` is the start of another request, perhaps the same.
+        """
+        text, length = head, 0
+        if said := LENGTH.search(head):
+            text, length = head[: said.start()] + head[said.end() :], int(said[1])
+        if before is not None and text == before.text:
+            return before, length
+        end = text.find(b"\r\n")
+        line = read_request_line(text[:end])
         if isinstance(line, Unreadable):
             return line
-        lines, length = head[end:], 0
-        if said := _LENGTH.search(lines):
-            lines, length = lines[: said.start()] + lines[said.end() :], int(said[1])
-        found = self._known[lines]
+        found = self._known[text[end:]]
         if isinstance(found, Unreadable):
             return found
         method, target, version = line
@@ -220,15 +172,14 @@ class RequestHeads:
             is_sound, keeps = not found.is_chunked, found.stays and not found.closes
         if found.is_chunked:
             # One beside chunks may end where another reader sees no end (RFC 9112, 6.3).
-            is_sound, length = is_sound and said is None, -1
+            is_sound, length, text = is_sound and said is None, -1, b""
         if not is_sound:
             return UNSOUND
-        start = RequestStart(method=method, target=target, version=version, keeps=keeps, head=found)
-        return start, length
+        return RequestStart(method, target, version, keeps, found, text), length
 
 
 def _is_short(lines: bytes) -> bool:
-    return len(lines) <= _BYTES and lines.count(b"\r\n") - 2 <= _FIELDS
+    return len(lines) <= KNOWN_BYTES and lines.count(b"\r\n") - 2 <= _FIELDS
 
 
 def _read_fields(lines: bytes) -> RequestHead | Unreadable:
@@ -240,30 +191,23 @@ def _read_fields(lines: bytes) -> RequestHead | Unreadable:
     return found if found.is_sound else UNSOUND
 
 
-class Heads:
-    """All heads that are remembered."""
+def answer_lines(head: ResponseHead, route: Route, asked: Raw) -> bytes:
+    """Return the lines of an answer's fields for the agent, to a request with the fields `asked`.
 
-    def __init__(self) -> None:
-        self.forwarded = Memo(forwarded, lambda way: is_moderate(way[0]))
-        self._answers = Memo(read_answer, is_moderate)
+    References of the server's own origin lead back here (semantics, section 13). Cookies are
+    confined to the agent's path to that server where other servers stand behind the same origin.
+    """
+    if head.leads or (head.sets_cookies and route.prefix):
+        return led_back_lines(head.raw, route, asked)
+    return head.lines
 
-    def answer(self, raw: Raw, route: Route, asked: Raw) -> AnswerHead:
-        """Return what an answer's fields say to a request with the fields `asked`.
 
-        References of the server's own origin lead back here (semantics, section 13). Cookies are
-        confined to the agent's path to that server where other servers stand behind the same origin.
-        """
-        head = self._answers[raw]
-        confines = bool(route.prefix) and head.sets_cookies
-        if not (confines or head.leads):
-            return head
-        fields: Headers = raw
-        if head.leads:
-            host = host_of(asked).decode("latin-1")
-            fields = led_back(raw, lambda reference: route.led_back(reference, host))
-        confined = response_headers(
-            fields,
-            cookie_path=route.prefix.encode("utf-8", "surrogateescape") if confines else None,
-            upstream_path=route.target.path.encode(),
-        )
-        return structs.replace(head, lines=lines(confined))
+def led_back_lines(raw: Headers, route: Route, asked: Raw) -> bytes:
+    """Return the same lines of fields that may need a change for that."""
+    host = host_of(asked).decode("latin-1")
+    confined = response_headers(
+        led_back(raw, lambda reference: route.led_back(reference, host)),
+        cookie_path=route.prefix.encode("utf-8", "surrogateescape") if route.prefix else None,
+        upstream_path=route.target.path.encode(),
+    )
+    return lines(confined)

@@ -7,7 +7,8 @@ from typing import Final
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
-from turnlog.wire.http.head import Body, Framing, Headers
+from turnlog.wire.http.head import Body, Headers
+from turnlog.wire.http.response_head import ResponseHead, response_head
 from turnlog.wire.jsonrpc import Message
 
 _MOST: Final = 64 << 20
@@ -32,11 +33,8 @@ _REASONS: Final = {
 class CommandReply:
     """The messages for one request, as they come; an `Answer` once `begin` has set its head."""
 
-    raw: tuple[tuple[bytes, bytes], ...]
-    headers: Headers
-    framing: Framing
-    reason: bytes
-    status = 0
+    head: ResponseHead
+    length: int | None
     at_end = True
     """Whether all of the answer has been read: of each message it has."""
     has_piece = False
@@ -119,13 +117,13 @@ class CommandReply:
         """Choose the head by the messages so far. `left` is called when the reader is gone."""
         self._left = left
         if self.is_single:
-            return self._head(status, (*headers, _JSON), Framing(Body.LENGTH, self._size))
-        return self._head(status, (*headers, *_EVENTS), Framing(Body.CHUNKED))
+            return self._begun(status, (*headers, _JSON), self._size)
+        return self._begun(status, (*headers, *_EVENTS), None)
 
-    def _head(self, status: int, headers: Headers, framing: Framing) -> "CommandReply":
-        self.status, self.reason = status, _REASONS.get(status, b"")
-        self.raw = self.headers = tuple(headers)
-        self.framing = framing
+    def _begun(self, status: int, headers: Headers, length: int | None) -> "CommandReply":
+        body = Body.CHUNKED if length is None else Body.LENGTH
+        self.head = response_head(status, _REASONS.get(status, b""), headers, body)
+        self.length = length
         return self
 
     @classmethod
@@ -136,7 +134,10 @@ class CommandReply:
             reply.add(body)
         reply.end()
         fields = (*headers, _JSON) if body else headers
-        return reply._head(status, fields, Framing(Body.LENGTH, len(body)))
+        return reply._begun(status, fields, len(body))
+
+    def take_whole(self) -> None:
+        """Return nothing: its body is read as a message."""
 
     @property
     def is_single(self) -> bool:

@@ -5,8 +5,7 @@ from typing import Final
 
 from turnlog.record.own_answers import OwnAnswer
 from turnlog.transport.http_server import Downstream, Gone
-from turnlog.transport.message_heads import lines
-from turnlog.wire.http.head import Headers
+from turnlog.wire.http.head import Headers, lines
 from turnlog.wire.splice import as_event
 
 _MOST: Final = 16 << 20
@@ -34,8 +33,7 @@ class GuardedAgent:
         """The last bytes of the body that has left."""
         self.is_there = True
         """Whether what is written goes to the agent."""
-        self.method = down.method
-        self.raw = down.raw
+        self.asked = down.asked
         self.length = down.length
 
     @property

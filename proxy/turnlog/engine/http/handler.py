@@ -19,8 +19,9 @@ from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Content, Failure
 from turnlog.transport.http_server import AgentConnection, Downstream, Gone
-from turnlog.transport.message_heads import Heads, RequestStart, lines
+from turnlog.transport.message_heads import RequestStart
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
+from turnlog.wire.http.head import lines
 
 from .admission import Admission, Refused
 from .agent_side import AgentSide, GuardedAgent
@@ -59,7 +60,6 @@ class Handler:
             frozenset(settings.allow_origins),
             context.clean,
         )
-        self._heads = Heads()
         self._listening: set[asyncio.Task[object]] = set()
         self.in_flight = 0
         self._quiet: asyncio.Event | None = None
@@ -106,7 +106,7 @@ class Handler:
 
     async def _handle(self, down: Downstream, request: Request) -> None:
         """Record, forward and relay a request; an early end is recorded too."""
-        context, route = self._context, request.route
+        context = self._context
         content: Content
         if isinstance(down.content, bytes):  # the usual case: the whole body came with the head
             content = down.content
@@ -116,18 +116,18 @@ class Handler:
         try:
             await exchange.begin()
         except (StoreError, Failure) as error:
-            await self._refuse_call(down, self._carrier(down, route, exchange), exchange, error)
+            await self._refuse_call(down, self._carrier(down, request, exchange), exchange, error)
         except BaseException as error:
             self._end(exchange, error)
             raise
         else:
             driver = exchange.driver
             if driver is None or not driver.is_guarded:
-                await self._carried(down, self._carrier(down, route, exchange), exchange, content)
+                await self._carried(down, self._carrier(down, request, exchange), exchange, content)
             elif driver.is_over:
                 await self._repeat(down, exchange, driver)
             else:
-                await self._guard(driver, down, route, exchange, content)
+                await self._guard(driver, down, request, exchange, content)
         finally:
             # A guarded call that was never carried is over.
             driver = exchange.driver
@@ -178,10 +178,10 @@ class Handler:
         if refusal := self._admission.refusal(down.asked):
             await self._refuse(down, refusal)
             return
-        path, _, query = origin_form(down.target).partition("?")
+        path, _, query = origin_form(down.asked.target).partition("?")
         if is_probe(path):
             context = self._context
-            await self._send(down, probed(down.method, path, context.store, context.stop))
+            await self._send(down, probed(down.asked.method, path, context.store, context.stop))
         elif is_own(path) or own_path(path):
             session, _ = own_path(path) or ("", path)
             route = Route(APPLICATION, path, "", session, "")
@@ -213,7 +213,7 @@ class Handler:
     def _log_refusal(self, down: Downstream, refused: Refused) -> None:
         event = RequestRefused(
             reason=refused.reason,
-            http_method=self._context.clean(down.method),
+            http_method=self._context.clean(down.asked.method),
             http_status=refused.made.status,
             value=refused.value,
         )
@@ -241,13 +241,13 @@ class Handler:
         self,
         driver: CallDriver,
         down: Downstream,
-        route: Route,
+        request: Request,
         exchange: Exchange,
         content: Content,
     ) -> None:
         """Carry a call in a task of its own, which may outlive its caller; wait for its end or its caller's timeout."""
         agent = GuardedAgent(down, keeps=exchange.kept_as_sent)
-        carrier = self._carrier(agent, route, exchange)
+        carrier = self._carrier(agent, request, exchange)
         guarded = self._guarded(driver, down, agent, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
         # A future is cheaper than `asyncio.wait` for the first of two.
@@ -322,12 +322,10 @@ class Handler:
         if driver is not None and not driver.is_guarded:
             driver.close()
 
-    def _carrier(self, down: AgentSide, route: Route, exchange: Exchange) -> HttpCarrier:
-        way, began, attempt = self._ways[route.target.name], self._loop.time(), exchange.attempt
+    def _carrier(self, down: AgentSide, request: Request, exchange: Exchange) -> HttpCarrier:
+        way, began, attempt = self._ways[request.server], self._loop.time(), exchange.attempt
         policy = attempt.ask.policy if attempt is not None else NO_RULES
-        return HttpCarrier(
-            self._context, self._heads, way, down, route, exchange, began, down.raw, policy
-        )
+        return HttpCarrier(self._context, way, down, request, exchange, began, policy)
 
     async def _repeat(self, down: Downstream, exchange: Exchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one."""
@@ -362,7 +360,7 @@ class Handler:
     async def _send(self, down: Downstream, made: OwnAnswer, more: bytes = b"") -> None:
         """Send an answer, with `more` lines in its head."""
         head = lines(made.headers) + more
-        if made.status in _BODILESS or down.method == "HEAD":
+        if made.status in _BODILESS or down.asked.method == "HEAD":
             await down.bodiless(made.status, made.reason, head)
         else:
             await down.answer(made.status, made.reason, head, made.body)

@@ -24,9 +24,8 @@ from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.http_client import Answer, Upstreams
 from turnlog.transport.http_server import Downstream, Gone
-from turnlog.transport.message_heads import lines
 from turnlog.transport.routes import HEALTH, OWN, Target
-from turnlog.wire.http.head import Body, fields, request_headers, response_headers
+from turnlog.wire.http.head import Body, fields, lines, request_headers
 
 SECRET: Final = "Turnlog-Secret"  # noqa: S105 - the name of a field
 """Shows the application that a request was relayed by this process."""
@@ -55,7 +54,7 @@ class OwnPages:
 
     async def relay(self, down: Downstream, request: Request, path: str, query: str) -> None:
         """Answer a request with what the application says. Raises `Gone`."""
-        method = down.method
+        method = down.asked.method
         try:
             answer = await self._upstreams.send(
                 APPLICATION,
@@ -76,9 +75,9 @@ class OwnPages:
     def _head(self, down: Downstream, request: Request) -> bytes:
         """Return the lines of a head for the application: those of the request, then the private ones."""
         # Each field once, because aiohttp refuses some that are repeated.
-        given = dict(down.head.fields)
-        if b"authorization" in down.head.repeated:
-            given[b"authorization"] = b", ".join(fields(down.raw, b"authorization"))
+        given = dict(down.asked.head.fields)
+        if b"authorization" in down.asked.head.repeated:
+            given[b"authorization"] = b", ".join(fields(down.asked.head.raw, b"authorization"))
         caller = request.evidence(self._context.sessions)
         # The protocol session is one with turnlog, not with a server: it names no conversation.
         caller = structs.replace(caller, mcp_session_id="")
@@ -89,7 +88,7 @@ class OwnPages:
         private = (
             (SECRET.encode(), self._secret),
             (CALLER.encode(), base64.b64encode(_encode(caller))),
-            (METHOD.encode(), down.method.encode("latin-1", "replace")),
+            (METHOD.encode(), down.asked.method.encode("latin-1", "replace")),
         )
         return lines((*forwarded, *private))
 
@@ -116,13 +115,11 @@ def resource_of(path: str, query: str) -> str:
 
 async def _pass_on(answer: Answer, down: Downstream) -> None:
     """Pass an answer on as it comes. Raises `Failure` where it is cut, and `Gone`."""
-    head = lines(response_headers(answer.raw, cookie_path=None))
-    framing = answer.framing
-    if framing.body is Body.NONE or down.method == "HEAD":
-        await down.bodiless(answer.status, answer.reason, head)
+    head = answer.head
+    if head.body is Body.NONE or down.asked.method == "HEAD":
+        await down.bodiless(head.status, head.reason, head.lines)
         return
-    length = framing.length if framing.body is Body.LENGTH else None
-    await down.start(answer.status, answer.reason, head, length)
+    await down.start(head.status, head.reason, head.lines, answer.length)
     while piece := await answer.read():
         await down.write(piece)
     await down.end()

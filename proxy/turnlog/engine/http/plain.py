@@ -283,7 +283,7 @@ class PlainCall:
 
     def head(self, answer: Answer) -> None:
         """Read the answer's head."""
-        self._status, self._headers = answer.status, answer.headers
+        self._status, self._headers = answer.head.status, answer.head.raw
         self.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:

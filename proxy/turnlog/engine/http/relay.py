@@ -20,9 +20,10 @@ from turnlog.record.own_answers import call_lines
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
-from turnlog.transport.message_heads import AnswerHead, Raw, lines
+from turnlog.transport.message_heads import Raw
 from turnlog.wire.http.content_coding import ContentDecoder, decoder_for
-from turnlog.wire.http.head import Body, changed_body, fields
+from turnlog.wire.http.head import Body, changed_body, fields, lines
+from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import (
     MASK,
@@ -51,7 +52,6 @@ Exchange = McpExchange | PlainCall
 _Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
 # To look a member up costs more than to compare it.
-_LENGTH: Final = Body.LENGTH
 _NONE: Final = Body.NONE
 _USUAL: Final = b'{"'
 """What most answers begin with; none of several bytes to a letter does."""
@@ -205,10 +205,9 @@ class Relay(Struct, eq=False):
 
     _out: ResponseBuffer
     _answer: Answer
-    _head: AnswerHead
-    """The meaning of the answer's fields, and the fields for the agent."""
-    _head_of: Callable[[Raw], AnswerHead]
-    """Returns the same for other fields."""
+    _head: ResponseHead
+    _lines_of: Callable[[Raw], bytes]
+    """Returns the lines for the agent of other fields of an answer."""
     _exchange: Exchange
     _recorder: Recorder
     _keep: int
@@ -243,12 +242,10 @@ class Relay(Struct, eq=False):
 
         Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
-        head, framing = self._head, self._answer.framing
-        if framing.body is _LENGTH:
-            self._length = framing.length
+        head, self._length = self._head, self._answer.length
         if head.codings or head.charsets or self._out.respelling is not None:
             await self._prepare()
-        if framing.body is _NONE:
+        if head.body is _NONE:
             await self._head_alone()
         elif self._length is None and isinstance(self._answer, CommandReply):
             await self._messages(self._answer)
@@ -278,7 +275,7 @@ class Relay(Struct, eq=False):
                 in_events=head.media == _EVENTS,
                 looks=not self._says_json,
             )
-        if self._decodes and self._answer.framing.body is not _NONE:
+        if self._decodes and head.body is not _NONE:
             self._answer, is_sound = await _peeked(self._answer, head.codings)
             if not is_sound:
                 self._keep_coding()
@@ -309,8 +306,8 @@ class Relay(Struct, eq=False):
         return exchange.judges and exchange.amends and not self._head.is_sealed
 
     def _changed_lines(self, *, decoded: bool = False) -> bytes:
-        kept = changed_body(self._answer.raw, decoded=decoded or self._decodes)
-        return self._head_of(tuple(kept)).lines
+        kept = changed_body(self._head.raw, decoded=decoded or self._decodes)
+        return self._lines_of(tuple(kept))
 
     # -- answers without a body, or with a small one ------------------------------------------
 
@@ -318,10 +315,8 @@ class Relay(Struct, eq=False):
         body = MessageReader(0)
         await self._settle(self._exchange.whole, body, self._head.media, 0)
         # In answers to HEAD and in a 304, Content-Length is that of the body not sent (RFC 9110, 8.6).
-        given = lines(
-            [(b"Content-Length", x) for x in fields(self._answer.headers, b"content-length")]
-        )
-        status, reason = self._answer.status, self._answer.reason
+        given = lines([(b"Content-Length", each) for each in self._head.lengths])
+        status, reason = self._head.status, self._head.reason
         said = call_lines(self._exchange.attempt, whole=True)
         await self._out.bodiless(status, reason, self._lines + given + said)
 
@@ -393,7 +388,7 @@ class Relay(Struct, eq=False):
 
     async def _send(self, raw: bytes, text: bytes, *, changed: bool) -> None:
         """Send a whole answer: `raw`, or its decoded `text` if something is changed in it."""
-        status, reason = self._answer.status, self._answer.reason
+        status, reason = self._head.status, self._head.reason
         attempt, amended = self._exchange.attempt, None
         said = call_lines(attempt, whole=True)
         if attempt is None or attempt.amends:
@@ -451,7 +446,7 @@ class Relay(Struct, eq=False):
     ) -> None:
         """Send the head of an answer; `whole` if its outcome is recorded."""
         head = self._lines + call_lines(self._exchange.attempt, whole=whole)
-        status, reason = self._answer.status, self._answer.reason
+        status, reason = self._head.status, self._head.reason
         await self._out.start(status, reason, head, length, at_once=at_once)
 
     async def _flow(self) -> None:
@@ -569,9 +564,8 @@ class Relay(Struct, eq=False):
 
     def _amended(self, whole: bytes) -> bytes:
         """Return a whole body as it is sent after its head, amended where that is possible."""
-        headers = self._answer.headers
         fixed = self._length is not None or self._decoder is not None or self._head.is_sealed
-        if fixed or fields(headers, b"etag"):
+        if fixed or fields(self._head.raw, b"etag"):
             return whole
         if self._mask is not None and self._mask.found:
             whole = without_mask(whole) or whole
@@ -809,15 +803,15 @@ class _PeekedAnswer:
     """An answer whose first piece was read ahead."""
 
     def __init__(self, answer: Answer, first: bytes | Failure) -> None:
-        self.status = answer.status
-        self.reason = answer.reason
-        self.headers = answer.headers
-        self.raw = answer.raw
-        self.framing = answer.framing
+        self.head = answer.head
+        self.length = answer.length
         self.close = answer.close
         self.is_reachable = answer.is_reachable
         self._answer = answer
         self._first = first
+
+    def take_whole(self) -> None:
+        """Return nothing: some of the body was read."""
 
     @property
     def has_piece(self) -> bool:

@@ -17,7 +17,7 @@ from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
-from turnlog.engine.request_identity import KEY
+from turnlog.engine.request_identity import KEY, Request
 from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
 from turnlog.exchange.events import (
@@ -33,9 +33,8 @@ from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content, Upstreams
-from turnlog.transport.message_heads import AnswerHead, Heads, Raw, lines
-from turnlog.transport.routes import Route
-from turnlog.wire.http.head import changed_body, fields, notice_headers
+from turnlog.transport.message_heads import Raw, answer_lines, forwarded, led_back_lines
+from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .agent_side import AgentSide, GuardedAgent
@@ -73,15 +72,12 @@ class HttpCarrier(Struct, eq=False):
     leaves."""
 
     _context: Context
-    _heads: Heads
     _way: UpstreamSender
     _down: AgentSide
-    _route: Route
+    _request: Request
     _exchange: Exchange
     _began: float
     """Time of the request on the loop's clock."""
-    _raw: Raw
-    """The fields to forward, without Content-Length."""
     _policy: Policy
     guard: Guard | None = None
     """Set if the call may outlive its caller."""
@@ -89,6 +85,8 @@ class HttpCarrier(Struct, eq=False):
     """The buffer of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
     """Withheld answers, by the number of the attempt."""
+    _changed: Raw | None = None
+    """The fields to forward, without Content-Length, where they are not as they came."""
     _notice: asyncio.Task[None] | None = None
     """The task that sends the cancel of the attempt before."""
 
@@ -131,7 +129,7 @@ class HttpCarrier(Struct, eq=False):
 
     def may_retry(self) -> bool:
         """Spend one retry of the server's quota; false where none is left."""
-        return self._context.health.may_retry(self._route.target.name)
+        return self._context.health.may_retry(self._request.route.target.name)
 
     def tell(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
@@ -148,10 +146,9 @@ class HttpCarrier(Struct, eq=False):
         if self._exchange.progress.phase in UNSENT:
             return
         if message := self._exchange.cancelling():
-            target = self._route.target
-            raw = tuple(notice_headers(self._raw))
-            head = self._heads.forwarded[raw, target.authority]
-            self._notice = self._way.notify(target, self._route.resource, head, message)
+            route = self._request.route
+            head = forwarded(tuple(notice_headers(self._raw)), route.target.authority)
+            self._notice = self._way.notify(route.target, route.resource, head, message)
 
     def drop(self, kind: ErrorKind) -> None:
         """Stop carrying the call; its task records the end, because the whole answer may be here already."""
@@ -169,7 +166,7 @@ class HttpCarrier(Struct, eq=False):
             raise blocked(ask)
         driver = self._exchange.driver
         if self._exchange.attempt is not None:
-            self._context.health.called(self._route.target.name)
+            self._context.health.called(self._request.route.target.name)
         repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
         if not self._exchange.is_due and self._policy.concurrency is None:
             if driver is not None:
@@ -196,7 +193,7 @@ class HttpCarrier(Struct, eq=False):
         """Forward the request, retry it by its policy, and relay the last answer."""
         asked, content = content, self._exchange.outgoing(content)
         if content is not asked:
-            self._raw = tuple(changed_body(self._raw, decoded=True))
+            self._changed = tuple(changed_body(self._raw, decoded=True))
         driver = self._exchange.driver
         if driver is not None:
             return self._drive(driver, content)
@@ -249,7 +246,7 @@ class HttpCarrier(Struct, eq=False):
         if body is not None:
             # The id in the answer has to be replaced, so the answer should not be encoded.
             plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
-            self._raw = (*plain, (b"Accept-Encoding", b"identity"))
+            self._changed = (*plain, (b"Accept-Encoding", b"identity"))
             driver.on_recorded(is_repeatable=True)
             return body
         if await self._is_withdrawn():
@@ -300,7 +297,7 @@ class HttpCarrier(Struct, eq=False):
         attempt, circuit = self._exchange.attempt, None
         try:
             if attempt is not None:
-                circuit = self._context.health.watch(self._route.target.name, attempt)
+                circuit = self._context.health.watch(self._request.route.target.name, attempt)
             answer = await self._sent(attempt, content)
         except Failure as failure:
             await self._failed(failure)
@@ -312,9 +309,11 @@ class HttpCarrier(Struct, eq=False):
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
         """Return the coroutine that sends an attempt, with its time limits set."""
-        target, exchange = self._route.target, self._exchange
-        progress, driver = exchange.progress, exchange.driver
-        head = self._heads.forwarded[self._raw, target.authority]
+        route, exchange = self._request.route, self._exchange
+        progress, driver, target = exchange.progress, exchange.driver, route.target
+        head = self._request.forwarded
+        if self._changed is not None:
+            head = forwarded(self._changed, target.authority)
         if attempt is not None:
             if self._policy.timeout != _UNLIMITED:
                 limits = Deadlines(self._policy.timeout, self._began)
@@ -327,8 +326,8 @@ class HttpCarrier(Struct, eq=False):
             progress.late = exchange.late_reader
         return self._way.send(
             target,
-            self._down.method,
-            self._route.resource,
+            self._down.asked.method,
+            route.resource,
             head,
             content,
             progress,
@@ -341,7 +340,7 @@ class HttpCarrier(Struct, eq=False):
         exchange = self._exchange
         try:
             exchange.head(answer)
-            if answer.status == _UNAUTHENTICATED:
+            if answer.head.status == _UNAUTHENTICATED:
                 self._unauthenticated(answer)
             if attempt is not None and attempt.ask.session.id is None:
                 await _opened(attempt)
@@ -358,7 +357,7 @@ class HttpCarrier(Struct, eq=False):
 
     def _key(self, sent: str) -> bytes:
         """Return the `Idempotency-Key` line; empty if the caller sends that field itself."""
-        if fields(self._down.raw, KEY):
+        if fields(self._down.asked.head.raw, KEY):
             return b""
         return lines([(b"Idempotency-Key", sent.encode())])
 
@@ -367,7 +366,7 @@ class HttpCarrier(Struct, eq=False):
         self._held[attempt.ask.number if attempt is not None else 1] = attempt, held
 
     def _interim(self, status: int, reason: bytes, raw: Raw) -> None:
-        self._down.interim(status, reason, self._head_of(raw).lines)
+        self._down.interim(status, reason, self._lines_of(raw))
 
     async def _failed(self, failure: Failure) -> None:
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:
@@ -383,9 +382,9 @@ class HttpCarrier(Struct, eq=False):
     def _note_failure(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
-                server=self._route.target.name,
-                address=self._route.target.host,
-                port=self._route.target.port,
+                server=self._request.route.target.name,
+                address=self._request.route.target.host,
+                port=self._request.route.target.port,
                 error=MEANINGS[failure.kind].family,
                 kind=failure.kind,
                 phase=failure.phase,
@@ -400,28 +399,37 @@ class HttpCarrier(Struct, eq=False):
             spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
-        head = self._heads.answer(answer.raw, self._route, self._raw)
+        head = answer.head
+        agent_lines = answer_lines(head, self._request.route, self._raw)
         recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
-        trusted = self._route.target.name in self._context.trusted
+        trusted = self._request.route.target.name in self._context.trusted
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
         relay = Relay(
-            out, answer, head, self._head_of, self._exchange, recorder, keep, trusted, head.lines
+            out, answer, head, self._lines_of, self._exchange, recorder, keep, trusted, agent_lines
         )
         return relay.run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Log advice if the server asks for a login that the client will refuse behind a proxy."""
-        asked = fields(answer.headers, b"www-authenticate")
+        asked = fields(answer.head.raw, b"www-authenticate")
         if any(b"resource_metadata" in value for value in asked):
             self._context.log.emit(
                 AuthRequired(
-                    server=self._route.target.name, http_status=answer.status, advice=_AUTH_ADVICE
+                    server=self._request.route.target.name,
+                    http_status=answer.head.status,
+                    advice=_AUTH_ADVICE,
                 )
             )
 
-    def _head_of(self, raw: Raw) -> AnswerHead:
-        return self._heads.answer(raw, self._route, self._raw)
+    @property
+    def _raw(self) -> Raw:
+        """The fields to forward, without Content-Length."""
+        return self._down.asked.head.raw if self._changed is None else self._changed
+
+    def _lines_of(self, raw: Raw) -> bytes:
+        """Return the lines for the agent of an answer's fields that are not those of its head."""
+        return led_back_lines(raw, self._request.route, self._raw)
 
     def _is_last(self) -> bool:
         """Return whether no retry follows the attempt; log the retry if one does."""
@@ -439,7 +447,7 @@ class HttpCarrier(Struct, eq=False):
         """Return turnlog's own answer, with the fields that describe the call."""
         attempt = self._exchange.attempt
         head = lines(made.headers) + call_lines(attempt, whole=True)
-        body = None if self._down.method == "HEAD" else made.body
+        body = None if self._down.asked.method == "HEAD" else made.body
         return HeldAnswer(self._down, made.status, made.reason, head, body)
 
 

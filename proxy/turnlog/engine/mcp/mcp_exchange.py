@@ -370,7 +370,7 @@ class McpExchange(ResponseObserver):
         answer, attempt = self._answer, self.attempt
         if attempt is None or not attempt.message or answer is None:
             return None
-        return OwnAnswer(answer.status, answer.reason, JSON, attempt.message)
+        return OwnAnswer(answer.head.status, answer.head.reason, JSON, attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body to send, with the ids in cancels replaced by those of the running attempts.

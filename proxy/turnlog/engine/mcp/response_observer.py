@@ -171,7 +171,7 @@ class ResponseObserver:
 
     def head(self, answer: Answer) -> None:
         """Read the answer's head."""
-        self._answer, self._status = answer, answer.status
+        self._answer, self._status = answer, answer.head.status
         self.progress.phase = _HEAD
 
     def event(self, event: Event) -> Sequence[Ticket]:
@@ -406,7 +406,9 @@ class ResponseObserver:
         self, asked: Message, message: Message | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
-        self._besides.read(asked, message, self._answer.headers if self._answer is not None else ())
+        self._besides.read(
+            asked, message, self._answer.head.raw if self._answer is not None else ()
+        )
         return self._legs.polled(asked, message, text, self.revision, self._around)
 
     @property
@@ -508,14 +510,14 @@ class ResponseObserver:
 
     def _leads(self, answer: Answer) -> RedirectTarget:
         request = self._request
-        return lead(request.route, answer.headers, request.field(b"host"))
+        return lead(request.route, answer.head.raw, request.field(b"host"))
 
     def _end_by_answer(
         self, attempt: Attempt, ending: Ending, reply: AnswerFacts
     ) -> Sequence[Ticket]:
         """Record the outcome of an attempt that was answered."""
         if self._answer is not None and reply.http_status in SAYS_WHEN:
-            reply = waiting(reply, self._answer.headers, self._context.clock.wall)
+            reply = waiting(reply, self._answer.head.raw, self._context.clock.wall)
         return self.end(attempt, ending, reply)
 
     def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:

@@ -30,6 +30,7 @@ __all__ = [
     "framing",
     "is_of_another_site",
     "is_sealed",
+    "lines",
     "media_of",
     "notice_headers",
     "request_headers",
@@ -167,6 +168,11 @@ class BadFraming(StrEnum):
     BAD_LENGTH = "bad_length"
     CONTRADICTING_LENGTHS = "contradicting_lengths"
     BAD_TRANSFER_CODING = "bad_transfer_coding"
+
+
+def lines(headers: Headers) -> bytes:
+    """Return the lines of a head, each with CRLF before it."""
+    return b"".join([b"\r\n%b: %b" % pair for pair in headers])
 
 
 def fields(raw: Headers, name: bytes) -> list[bytes]:

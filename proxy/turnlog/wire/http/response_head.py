@@ -1,0 +1,72 @@
+"""The head of an answer, and what its fields say to a proxy (RFC 9110)."""
+
+from msgspec import Struct
+
+from .head import OWN_PREFIX, SEALS, Body, Headers, lines, media_of, response_headers
+from .reference import LEADING
+
+
+class ResponseHead(Struct, frozen=True, kw_only=True, eq=False):
+    """The head of an answer. One object may stand for many that differ only in Content-Length."""
+
+    status: int
+    reason: bytes
+    raw: tuple[tuple[bytes, bytes], ...]
+    """The fields without Content-Length."""
+    lengths: tuple[bytes, ...] = ()
+    """The values of Content-Length, of an answer without a body: they tell of one that is not sent."""
+    body: Body
+    """What tells where the body ends."""
+    length: int = 0
+    """Length of the body in bytes where `body` is `LENGTH`, in the head that was read first."""
+    persists: bool = False
+    """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
+    media: str
+    charsets: tuple[str, ...]
+    """Those that its media type names."""
+    is_json: bool
+    codings: str
+    sets_cookies: bool
+    leads: bool
+    """Whether the fields hold references, to where else to go."""
+    is_sealed: bool
+    """Whether the fields hold a digest or signature of the body, which a change would break."""
+    lines: bytes
+    """The lines of the fields for the agent, each with CRLF before it, without Content-Length."""
+    speaks_for_turnlog: bool
+    """Whether fields were left out of them because only turnlog sends them."""
+
+
+def response_head(
+    status: int,
+    reason: bytes,
+    raw: Headers,
+    body: Body,
+    *,
+    length: int = 0,
+    lengths: tuple[bytes, ...] = (),
+    persists: bool = False,
+) -> ResponseHead:
+    """Return the head of an answer with these fields, of which none is Content-Length."""
+    given: dict[bytes, list[bytes]] = {}
+    for name, value in raw:
+        given.setdefault(name.lower(), []).append(value)
+    media, charsets = media_of(given.get(b"content-type", ()))
+    return ResponseHead(
+        status=status,
+        reason=reason,
+        raw=tuple(raw),
+        lengths=lengths,
+        body=body,
+        length=length,
+        persists=persists,
+        media=media,
+        charsets=charsets,
+        is_json=media == "application/json" or media.endswith("+json"),
+        codings=b",".join(filter(None, given.get(b"content-encoding", ()))).decode("latin-1"),
+        sets_cookies=b"set-cookie" in given,
+        leads=not LEADING.isdisjoint(given),
+        is_sealed=not SEALS.isdisjoint(given),
+        lines=lines(response_headers(raw, cookie_path=None)),
+        speaks_for_turnlog=any(name.startswith(OWN_PREFIX) for name in given),
+    )
