@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from kit.attempts import START, Bench, ask, bench, session
+from kit.proxy import until
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import (
@@ -27,11 +28,12 @@ from turnlog.observe.events import (
     CallStarted,
     RecorderFailed,
     SessionOpened,
+    StoreFailed,
     StoreFilled,
 )
 from turnlog.record.attempt import Attempt
 from turnlog.record.recorder import OFF_LOOP
-from turnlog.store.base import StoreFull
+from turnlog.store.base import StoreError, StoreFull
 
 OK = succeeded()
 DONE = b'{"content":[{"type":"text","text":"done"}]}'
@@ -319,6 +321,20 @@ async def test_a_full_store_refuses_an_intent(tmp_path: Path) -> None:
             await begun(one)
         assert len(one.log.of(StoreFilled)) == 1
         assert len(one.log.of(CallStarted)) == started
+
+
+async def test_a_store_that_is_gone_is_logged_once_until_it_is_back(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    async with bench(data) as one:
+        for times in (1, 2):
+            await begun(one)
+            data.rename(elsewhere)
+            for _ in range(3):
+                with pytest.raises(StoreError):
+                    await begun(one)
+            assert len(one.log.of(StoreFailed)) == times
+            elsewhere.rename(data)
+            await until(lambda: not one.store.down or None, "a store that can be written to")
 
 
 async def test_a_full_store_may_be_told_to_let_calls_pass(tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ class Recorder:
         self._says_started = log.wants(CallStarted)
         self._tells_content = log.tells_content
         self._when_full = when_full
-        self._full = False
-        """Whether `store.full` was logged and the store is still full."""
+        self._trouble = ""
+        """What the log says of the store since a call could not be recorded; empty once one can be."""
         self._loops = LoopDetector()
         self._unread = Unread()
 
@@ -133,7 +133,7 @@ class Recorder:
             on_written = partial(self._opened, ask.session) if is_new else None
             wait = attempt.is_due or is_new
             attempt.intent = self._store.submit(draft, wait=wait, on_written=on_written)
-            self._full = False
+            self._trouble = ""
         except StoreError as error:
             self._unrecorded(ask, error)
         except ValueError as error:
@@ -406,11 +406,12 @@ class Recorder:
         """Log that a request cannot be recorded; raise `error` if that refuses it (tool calls only)."""
         if isinstance(error, Conflict):
             raise error
-        if not isinstance(error, StoreFull):
-            self._log.emit(StoreFailed(reason=str(error)))
-        elif not self._full:
-            self._full = True
-            self._log.emit(self._filled())
+        # Logged once, however many calls are refused for the same reason.
+        trouble = "full" if isinstance(error, StoreFull) else str(error)
+        if trouble != self._trouble:
+            self._trouble = trouble
+            is_full = isinstance(error, StoreFull)
+            self._log.emit(self._filled() if is_full else StoreFailed(reason=trouble))
         if self._when_full is WhenFull.REFUSE_WRITES and ask.is_call:
             raise error
         self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
