@@ -20,10 +20,11 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -82,22 +83,19 @@ class Packed(Struct, frozen=True, gc=False):
     def digest(self) -> bytes:
         return self.name[:_DIGEST]
 
-    @property
-    def mark(self) -> bytes:
-        return self.name[_DIGEST:]
-
 
 def pack(blob: Blob) -> Packed:
     """Return a blob's digest and stored bytes."""
-    marks = (_REDACTED if blob.redacted else 0) | (_CUT if blob.cut else 0)
     data = blob.data
+    marks = _REDACTED if blob.redacted else 0
+    if blob.cut:
+        marks |= _CUT
     if len(data) > COMPRESS_ABOVE and _is_worth_compressing(data):
         smaller = zstd.compress(data, _LEVEL)
         if len(smaller) < len(data):
             marks |= _ZSTD
             data = smaller
-    digest = blob.digest or sha256(blob.data).digest()
-    return Packed(digest + _MARKS[marks], data)
+    return Packed((blob.digest or sha256(blob.data).digest()) + _MARKS[marks], data)
 
 
 def _is_worth_compressing(data: bytes) -> bool:
@@ -307,18 +305,14 @@ def _gaps(env: Environment) -> list[str]:
     return []
 
 
-def _parts(blobs: Iterable[Packed]) -> Iterator[list[Packed]]:
+def _parts(blobs: Sequence[Packed]) -> Iterator[Sequence[Packed]]:
     """Yield blobs in runs of at most `AT_ONCE` bytes, or of one blob."""
-    part: list[Packed] = []
-    size = 0
-    for blob in blobs:
-        if part and size + len(blob.value) > AT_ONCE:
-            yield part
-            part, size = [], 0
-        part.append(blob)
-        size += len(blob.value)
-    if part:
-        yield part
+    ends = list(accumulate([len(blob.value) for blob in blobs], initial=0))
+    start = 0
+    while start < len(blobs):
+        end = max(start + 1, bisect_right(ends, ends[start] + AT_ONCE) - 1)
+        yield blobs[start:end]
+        start = end
 
 
 class BlobWriter:
@@ -368,21 +362,23 @@ class BlobWriter:
     def _write(self, blobs: Sequence[Packed], now: int) -> dict[bytes, bytes]:
         """Store the new ones in the bucket of `now`; return the handles of all that it remembers."""
         env, bucket = self._current(now)
-        new = {blob.name: blob for blob in blobs if blob.name not in self._known}
-        for part in _parts(new.values()):
+        known = self._known
+        new = {name: blob for blob in blobs if (name := blob.name) not in known}
+        for part in _parts([*new.values()]):
             self._append(env, bucket, part, now)
-        return self._known
+        return known
 
     def _append(self, env: Environment, bucket: Bucket, part: Sequence[Packed], now: int) -> None:
         with env.write() as txn, txn.cursor() as cursor:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
-            values, marks = [blob.value for blob in part], [blob.mark for blob in part]
-            cursor.putmulti(blocks.items(last, values, marks), append=True)
+            marks = [blob.name[_DIGEST:] for blob in part]
+            cursor.putmulti(blocks.items(last, [blob.value for blob in part], marks), append=True)
+        known, span, number = self._known, bucket.span, bucket.number
         for n, blob in enumerate(part, last + 1):
-            place = _Place(bucket.span, bucket.number, n, blob.name[_DIGEST])
-            self._known[blob.name] = blob.digest + _encode_place(place)
+            name = blob.name
+            known[name] = name[:_DIGEST] + _encode_place((span, number, n, name[_DIGEST]))
 
     def trim(self, bucket: Bucket) -> None:
         """Remove a bucket from disk for want of room; if it is the present one, another is begun."""

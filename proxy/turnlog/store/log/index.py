@@ -223,9 +223,9 @@ class Segment:
         begun, ended = entries[positions[0] - first], entries[positions[1] - first]
         if begun is None or ended is None or not is_first_of_call(begun):
             return False
-        facts = ended.facts
+        facts, status = ended.facts, ended.facts.status
         return (
-            (facts.status is _OK or facts.status is _ERROR)
+            (status is _OK or status is _ERROR)
             and ended.link.ref == begun.link.seq
             and facts.kind is _OUTCOME
             and facts.leg == 0

@@ -226,13 +226,15 @@ class LmdbEngine:
         full: list[PendingAppend] = []
         blobs: list[Packed] = []
         for pending in drafts:
-            given, answered = pending.draft.input_blob, pending.draft.output_blob
+            draft = pending.draft
+            given, answered = draft.input_blob, draft.output_blob
             if given is not None:
                 blobs.append(pack(given))
+            elif answered is None:
+                continue
             if answered is not None:
                 blobs.append(pack(answered))
-            if given is not None or answered is not None:
-                full.append(pending)
+            full.append(pending)
         if not full:
             return
         with translated("write to", self._data):
