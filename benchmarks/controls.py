@@ -10,16 +10,15 @@ import time
 from pathlib import Path
 from statistics import median
 
-from turnlog.core.commit import Facts, Link
+from turnlog.core.commit import Commit, Facts, Link
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
-from turnlog.store.log.index import Entry
-from turnlog.store.write.pending_append import PendingAppend, new_pending
+from turnlog.store.write.pending_append import prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
-_ANYWHERE = Entry(
+_ANYWHERE = Commit(
     position=0,
-    header=b"",
+    hash=b"",
     link=Link(
         session=bytes(16),
         seq=0,
@@ -41,11 +40,11 @@ class AppendEngine:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+    def write(self, batch: list[Draft]) -> list[Draft]:
         os.write(self._file, b"".join(map(_record, batch)))
         os.fdatasync(self._file)
-        for pending in batch:
-            pending.entry = _ANYWHERE
+        for draft in batch:
+            draft.commit = _ANYWHERE
         return []
 
     def tend(self) -> None:
@@ -64,20 +63,19 @@ class AppendLog:
     def __init__(self, path: Path) -> None:
         self._writer = SubmitQueue(AppendEngine(path), asyncio.get_running_loop(), print)
 
-    def submit(self, draft: Draft, *, wait: bool) -> PendingAppend:
+    def submit(self, draft: Draft, *, wait: bool) -> Draft:
         """Queue a draft, as a store does."""
-        pending = new_pending(draft, bytes)
-        self._writer.submit(pending, wait=wait)
-        return pending
+        self._writer.submit(prepare(draft, bytes), wait=wait)
+        return draft
 
     async def close(self) -> None:
         """Write what is queued and close the file."""
         await self._writer.stop()
 
 
-def _record(pending: PendingAppend) -> bytes:
-    sizes = len(pending.facts).to_bytes(4, "big") + len(pending.body).to_bytes(4, "big")
-    return sizes + pending.facts + pending.body
+def _record(draft: Draft) -> bytes:
+    facts, body = draft.encoded_facts, draft.encoded_body
+    return len(facts).to_bytes(4, "big") + len(body).to_bytes(4, "big") + facts + body
 
 
 def sync_time(folder: Path, rounds: int) -> float:

@@ -106,7 +106,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 bytes_in=len(call.input),
             ),
             body=CommitBody(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a", why=call.why),
-            input_blob=Blob(call.input),
+            blob=Blob(call.input),
         ),
         wait=True,
     )  # fmt: skip
@@ -127,7 +127,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
                 summary=call.summary,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),
-            output_blob=Blob(call.output) if call.output else None,
+            blob=Blob(call.output) if call.output else None,
         ),
         wait=True,
     )  # fmt: skip

@@ -15,11 +15,10 @@ from kit.disks import disk_of, fill_disk
 from kit.proxy import until
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Status
-from turnlog.store.base import Blob, Filter, Gone, StoreError, StoreFull, Usage
+from turnlog.store.base import Blob, Draft, Filter, Gone, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.quota import STATES_SHARE
 from turnlog.store.saved_states import SavedStates
-from turnlog.store.write.pending_append import PendingAppend
 
 CHILD = Path(__file__).with_name("store_full_child.py")
 HOUR = 3_600_000_000_000
@@ -192,8 +191,8 @@ async def test_an_outcome_that_found_no_room_is_written_once_there_is_some(
     reader.close()
 
 
-def read_call(ticket: PendingAppend) -> bytes:
-    return ticket.draft.facts.call
+def read_call(ticket: Draft) -> bytes:
+    return ticket.facts.call
 
 
 async def test_blobs_that_have_no_room_end_no_process(small_disk: Path) -> None:

@@ -100,7 +100,7 @@ class Made:
 
 
 def _all(draft: Draft) -> str:
-    blobs = [blob.data for blob in (draft.input_blob, draft.output_blob) if blob is not None]
+    blobs = [draft.blob.data] if draft.blob is not None else []
     return repr((draft.body, draft.facts, blobs))
 
 
@@ -184,7 +184,7 @@ def test_a_rule_says_what_is_kept(keep: KeepContent, short: bool, blobs: bool) -
     made = Made(Policy(store=keep))
     bodies = made.asked, made.said
     assert (bool(bodies[0].preview), bool(bodies[1].summary)) == (short, short)
-    assert (made.intent.input_blob is not None, made.outcome.output_blob is not None) == (
+    assert (made.intent.blob is not None, made.outcome.blob is not None) == (
         blobs,
         blobs,
     )
@@ -207,7 +207,7 @@ def test_a_rule_says_what_is_kept(keep: KeepContent, short: bool, blobs: bool) -
 def test_kept_content_has_the_answers_digest_only_if_it_is_the_whole_answer(
     policy: Policy, changes: dict[str, Any], known: bool
 ) -> None:
-    blob = Made(policy, **changes).outcome.output_blob
+    blob = Made(policy, **changes).outcome.blob
     assert blob is not None
     assert blob.digest == (sha256(blob.data).digest() if known else b"")
 
@@ -218,7 +218,7 @@ def test_kept_content_has_the_answers_digest_only_if_it_is_the_whole_answer(
 def test_a_cut_answer_has_the_digest_of_all_that_came(result: bytes) -> None:
     rest = b"and more"
     made = Made(Policy(), result=result, rest=rest, complete=False)
-    blob = made.outcome.output_blob
+    blob = made.outcome.blob
     assert blob is not None
     assert blob.digest == (b"" if blob.redacted else sha256(blob.data).digest())
     known = Made(Policy(), result=result, complete=False, digest=sha256(result + rest).digest())

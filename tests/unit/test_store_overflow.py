@@ -9,11 +9,11 @@ from msgspec import structs
 from conformance.store.kit import intent, new_id, outcome, session
 from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Actor
-from turnlog.store.base import Blob, StoreError, StoreFull
+from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.translate_errors import explained
 from turnlog.store.write.batch_writer import OverflowBuffer
-from turnlog.store.write.pending_append import PendingAppend, new_pending
+from turnlog.store.write.pending_append import prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 FULL = StoreFull("the disk is full")
@@ -24,10 +24,10 @@ class Disk:
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self.written: list[PendingAppend] = []
-        self.damaged: list[PendingAppend] = []
+        self.written: list[Draft] = []
+        self.damaged: list[Draft] = []
 
-    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+    def write(self, batch: list[Draft]) -> list[Draft]:
         if any(pending in self.damaged for pending in batch):
             raise StoreError("a page is damaged")
         if len(batch) > self.room:
@@ -45,17 +45,15 @@ class Disk:
     def close(self) -> None: ...
 
 
-def ended(size: int = 0, begun: PendingAppend | None = None) -> PendingAppend:
-    return new_pending(
-        outcome(session(), new_id(), begun, body=CommitBody(summary="x" * size)), bytes
-    )
+def ended(size: int = 0, begun: Draft | None = None) -> Draft:
+    return prepare(outcome(session(), new_id(), begun, body=CommitBody(summary="x" * size)), bytes)
 
 
-def begun(size: int = 0) -> PendingAppend:
-    return new_pending(intent(session(), new_id(), body=CommitBody(summary="x" * size)), bytes)
+def begun(size: int = 0) -> Draft:
+    return prepare(intent(session(), new_id(), body=CommitBody(summary="x" * size)), bytes)
 
 
-async def refused(writer: SubmitQueue, *drafts: PendingAppend) -> None:
+async def refused(writer: SubmitQueue, *drafts: Draft) -> None:
     for draft in drafts:
         writer.submit(draft, wait=True)
         with pytest.raises(StoreFull):
@@ -135,7 +133,7 @@ async def test_an_operators_word_that_was_refused_is_not_written_later() -> None
     writer = SubmitQueue(disk, asyncio.get_running_loop(), print)
     draft = outcome(session(), new_id())
     facts = structs.replace(draft.facts, actor=Actor.OPERATOR)
-    word, end = new_pending(structs.replace(draft, facts=facts), bytes), ended()
+    word, end = prepare(structs.replace(draft, facts=facts), bytes), ended()
     await refused(writer, word, end)
     disk.room = 9
     await writer.stop()
@@ -146,7 +144,7 @@ async def test_an_intent_that_found_no_room_is_salted_with_its_outcome(tmp_path:
     store = LmdbStore.open(tmp_path / "data")
     ref, call = session(), new_id()
     draft = intent(ref, call, body=CommitBody(summary="x"), blob=Blob(b"content"))
-    refused = new_pending(draft, bytes)
+    refused = prepare(draft, bytes)
     after = await store.submit(outcome(ref, call, refused), wait=True).done()
     assert refused.placed is not None
     assert after.link.ref == refused.placed.link.seq

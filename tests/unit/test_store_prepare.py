@@ -14,8 +14,8 @@ from turnlog.store.write.pending_append import (
     COMMIT_LIMIT,
     Admission,
     Backlog,
-    new_pending,
-    without_content,
+    drop_content,
+    prepare,
 )
 
 CONTENT = Blob(b"content")
@@ -28,19 +28,19 @@ def admission(data: Path) -> Admission:
 
 def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:
     draft = outcome(session(), new_id(), body=CommitBody(summary="kept"), blob=CONTENT)
-    whole = admission(tmp_path).admit(draft, wait=False, queued=100)
-    waited = admission(tmp_path).admit(draft, wait=True, queued=101)
-    dropped = admission(tmp_path).admit(draft, wait=False, queued=101)
-    assert whole.output_blob == waited.output_blob == CONTENT
-    assert dropped.output_blob is None
-    assert dropped.body is not None
-    assert dropped.body.summary == "kept"
-    assert dropped.body.output_blob == sha256(b"content").digest()
+    admission(tmp_path).admit(draft, wait=False, queued=100)
+    admission(tmp_path).admit(draft, wait=True, queued=101)
+    assert draft.blob == CONTENT
+    admission(tmp_path).admit(draft, wait=False, queued=101)
+    assert draft.blob is None
+    assert draft.body == CommitBody(summary="kept", output_blob=sha256(b"content").digest())
 
 
 def test_a_draft_without_content_stays_as_it_is() -> None:
-    draft = intent(session(), new_id())
-    assert without_content(draft) is draft
+    draft = intent(session(), new_id(), body=CommitBody(summary="kept"))
+    body = draft.body
+    drop_content(draft)
+    assert draft.body is body
 
 
 def test_intents_are_refused_when_far_too_much_is_queued(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: P
 def test_a_commit_over_the_cap_is_refused() -> None:
     large = intent(session(), new_id(), body=CommitBody(summary="x" * COMMIT_LIMIT))
     with pytest.raises(ValueError, match=f"over the cap of {COMMIT_LIMIT}"):
-        new_pending(large, bytes)
+        prepare(large, bytes)

@@ -14,13 +14,13 @@ from turnlog.store.log.index import Segment
 from turnlog.store.log.tables import NAMES, Tables
 from turnlog.store.read.snapshot import Snapshot, TailCache
 from turnlog.store.write.ledger import Ledger
-from turnlog.store.write.pending_append import new_pending
+from turnlog.store.write.pending_append import prepare
 
 
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:
     draft = structs.replace(intent(session(), new_id()), body=CommitBody(links=(link,)))
     ledger.begin(txn)
-    ledger.append(txn, new_pending(draft, bytes))
+    ledger.append(txn, prepare(draft, bytes))
     ledger.put(txn)
 
 

@@ -10,9 +10,9 @@ import pytest
 from conformance.store.kit import intent, new_id, outcome, session
 from kit.proxy import until
 from turnlog.core.commit import CommitBody
-from turnlog.store.base import Blob, StoreClosed, StoreError
+from turnlog.store.base import Blob, Draft, StoreClosed, StoreError
 from turnlog.store.write.batch_writer import MOST, first_batch
-from turnlog.store.write.pending_append import PendingAppend, new_pending
+from turnlog.store.write.pending_append import prepare
 from turnlog.store.write.submit_queue import Stall, SubmitQueue
 
 
@@ -20,7 +20,7 @@ class Recorder:
     """An engine that keeps what it is given; a batch can be held back, or fail."""
 
     def __init__(self) -> None:
-        self.batches: list[list[PendingAppend]] = []
+        self.batches: list[list[Draft]] = []
         self.began = threading.Event()
         self.tended = threading.Event()
         self.probed = threading.Event()
@@ -31,7 +31,7 @@ class Recorder:
         self.tending: list[Exception] = []
         self.closing: Exception | None = None
 
-    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+    def write(self, batch: list[Draft]) -> list[Draft]:
         self.batches.append(batch)
         self.began.set()
         assert self.gate.wait(10)
@@ -55,12 +55,12 @@ class Recorder:
             raise self.closing
 
 
-def draft() -> PendingAppend:
+def draft() -> Draft:
     """Return a ticket that nobody placed."""
-    return new_pending(intent(session(), new_id()), bytes)
+    return prepare(intent(session(), new_id()), bytes)
 
 
-async def until_landed(pending: PendingAppend) -> None:
+async def until_landed(pending: Draft) -> None:
     """Wait for a ticket; that its engine placed nothing does not matter here."""
     with pytest.raises(StoreError, match="not written"):
         async with asyncio.timeout(10):
@@ -120,7 +120,7 @@ async def test_a_job_does_not_wait_for_what_comes_behind_it() -> None:
         came.set()
 
     class Overrun(Recorder):
-        def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+        def write(self, batch: list[Draft]) -> list[Draft]:
             if len(self.batches) < 5:
                 loop.call_soon_threadsafe(come)
                 assert came.wait(10)
@@ -322,7 +322,7 @@ async def test_lost_drafts_that_nobody_waits_for_are_reported_once() -> None:
 
     async def write(count: int, *, lazy: bool = True) -> None:
         for _ in range(count):
-            pending = new_pending(intent(session(), new_id()), bytes, lazy=lazy)
+            pending = prepare(intent(session(), new_id()), bytes, lazy=lazy)
             writer.submit(pending, wait=False)
         await writer.run(lambda: None)
 
@@ -347,12 +347,12 @@ async def test_the_queue_is_weighed() -> None:
     engine = Recorder()
     writer = SubmitQueue(engine, asyncio.get_running_loop(), print)
     content = intent(session(), new_id(), body=CommitBody(), blob=Blob(bytes(1000)))
-    pending = new_pending(content, bytes)
+    pending = prepare(content, bytes)
     writer.submit(pending, wait=True)
     assert 1000 < writer.submitted - writer.finished < 2000
     assert writer.submitted - writer.finished == pending.size
     # What the engine adds to a draft does not count.
-    pending.body += b"x" * 100
+    pending.encoded_body += b"x" * 100
     await until_landed(pending)
     await writer.run(lambda: None)
     assert writer.submitted == writer.finished
@@ -361,8 +361,8 @@ async def test_the_queue_is_weighed() -> None:
 
 def test_a_call_that_was_never_sent_is_never_cut_between_two_transactions() -> None:
     ref, call = session(), new_id()
-    begun = new_pending(intent(ref, call), bytes)
-    ended = new_pending(outcome(ref, call, begun), bytes)
+    begun = prepare(intent(ref, call), bytes)
+    ended = prepare(outcome(ref, call, begun), bytes)
     before, after = [draft() for _ in range(MOST - 1)], [draft()]
     assert first_batch([*before, begun, ended, *after]) == [*before, begun, ended]
     alone = draft()

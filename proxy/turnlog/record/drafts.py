@@ -126,7 +126,7 @@ class Drafter:
             session=ask.session,
             facts=self.facts(ask, (*ask.flags, *read.flags), waited=waited),
             body=body,
-            input_blob=read.blob if keep is _FULL else None,
+            blob=read.blob if keep is _FULL else None,
             claims=ask.links.claims if ask.seen is not None else (),
             seen=ask.seen,
         )
@@ -206,7 +206,7 @@ class Drafter:
             facts=facts,
             body=_outcome_body(read, attempt, ending, reply),
             intent=attempt.intent,
-            output_blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
+            blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
         )
 
     def _input(self, ask: Ask) -> Content:

@@ -4,6 +4,8 @@ Writing: `submit` a `Draft`, keep the `Ticket`, `await ticket.done()` where the 
 waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
 """
 
+import asyncio
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -120,26 +122,65 @@ class Blob(Struct, frozen=True, gc=False):
     digest: bytes = b""
 
 
-class Draft(Struct, kw_only=True, gc=False):
-    """A commit before the store gave it its place. `body.input_blob`, `.output_blob` and `.salt`
-    are filled in by the store from `input_blob` and `output_blob`."""
+class Draft(Struct, kw_only=True, eq=False):
+    """A commit that the store is to write, and the ticket for it once it is submitted.
+
+    From `submit` on it belongs to the writer's thread, until the ticket is resolved on the loop; only
+    `on_written` and what stands below it are the loop's all the time.
+    """
 
     session: SessionRef
     facts: Facts
     body: CommitBody | None = None
+    """The store sets `salt`, and the handle of `blob`."""
     intent: "Ticket | None" = None
     """The intent that this outcome answers, or the commit that a note follows (its seq becomes
     `Link.ref`, its turn is copied). Of an intent: the commit from which its call is answered.
     Without one the store looks the attempt up. If the intent could not be written, it is tried
     again with its outcome, in one transaction."""
-    input_blob: Blob | None = None
-    output_blob: Blob | None = None
+    blob: Blob | None = None
+    """The content to keep beside it: of an intent the input, of an outcome the output."""
     claims: tuple[bytes, ...] = ()
     """Links of an intent that is not written (`Conflict`) where another writer's commit behind `seen`
     carries one of them."""
     seen: int | None = None
     """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""
+    encoded_facts: bytes = b""
+    """Set by `submit`, with all below."""
+    encoded_body: bytes = b""
+    size: int = 0
+    """Bytes that it takes while it waits."""
+    lazy: bool = False
+    """Whether it was submitted without `wait`."""
+    commit: Commit | None = None
+    """The commit, once its transaction has placed it; what is on disk is `placed`."""
+    refused: Conflict | None = None
+    """Why it was not placed, although its transaction is on disk."""
+    on_written: Callable[[bool], None] | None = None
+    """Called with whether the commit is on disk, as soon as that is known."""
+    landed: bool = False
+    """Whether the commit is written, maybe after it had failed."""
+    waiters: "Sequence[asyncio.Future[None]]" = ()
+    error: StoreError | None = None
+    """Why it was not written."""
+
+    @property
+    def placed(self) -> Commit | None:
+        """The commit once its transaction is on disk, else `None`, as `Ticket.placed`."""
+        return self.commit if self.landed else None
+
+    async def done(self) -> Commit:
+        """Wait until the transaction is on disk, as `Ticket.done`."""
+        if not self.landed and self.error is None:
+            # Each waits on a future of its own: one that is cancelled must not cancel the others.
+            waiter = asyncio.get_running_loop().create_future()
+            self.waiters = (*self.waiters, waiter)
+            await waiter
+        placed = self.placed
+        if placed is not None:
+            return placed
+        raise self.error or StoreError("the draft was not written")
 
 
 class FlawKind(StrEnum):
@@ -161,7 +202,7 @@ class Flaw(Struct, frozen=True):
 
 
 class Ticket(Protocol):
-    """The result of a submitted draft, once it is on disk."""
+    """The result of a submitted draft, once it is on disk: the draft itself, or what stands for it later."""
 
     @property
     def placed(self) -> Commit | None:

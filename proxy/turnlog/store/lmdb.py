@@ -36,7 +36,7 @@ from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import Admission, Backlog, PendingAppend, new_pending
+from turnlog.store.write.pending_append import Admission, Backlog, prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
@@ -198,8 +198,8 @@ class LmdbStore:
 
     def submit(
         self, draft: Draft, *, wait: bool, on_written: Callable[[bool], None] | None = None
-    ) -> PendingAppend:
-        """Queue a draft. Called on the event loop's thread; never blocks.
+    ) -> Draft:
+        """Queue a draft; return it as its ticket. Called on the event loop's thread; never blocks.
 
         With `wait` the writer is woken at once; without, the draft goes along with the next
         transaction, within 50 ms, and without its blobs when too much is queued. `Ticket.done`
@@ -219,11 +219,11 @@ class LmdbStore:
             raise kind(str(trouble))
         queued = writer.submitted - writer.finished
         if queued > admission.ample or admission.quota.spare <= 0:
-            draft = admission.admit(draft, wait, queued)
-        pending = new_pending(draft, self._entropy.take, lazy=not wait)
-        pending.on_written = on_written
-        writer.submit(pending, wait)
-        return pending
+            admission.admit(draft, wait, queued)
+        prepare(draft, self._entropy.take, lazy=not wait)
+        draft.on_written = on_written
+        writer.submit(draft, wait)
+        return draft
 
     def view(self) -> View:
         """Open a snapshot."""

@@ -89,7 +89,7 @@ def intent(
         turn_label=turn,
         turn_source=TurnSource.EXPLICIT if turn else TurnSource.GAP,
     )
-    return Draft(session=ref, facts=facts, body=body, input_blob=blob)
+    return Draft(session=ref, facts=facts, body=body, blob=blob)
 
 
 def outcome(
@@ -136,7 +136,7 @@ def outcome(
         expires=expires,
         code=code,
     )
-    return Draft(session=ref, facts=facts, body=body, intent=ticket, output_blob=blob)
+    return Draft(session=ref, facts=facts, body=body, intent=ticket, blob=blob)
 
 
 def note(

@@ -230,7 +230,7 @@ async def test_a_resolved_call_does_not_dangle(store: LmdbStore) -> None:
     await put(store, unknown)
     assert shown(store) == [(DanglingReason.UNKNOWN, ids.to_text(call))]
     facts = structs.replace(unknown.facts, n=1, status=Status.ERROR, flags=(Flag.RESOLVED,))
-    await put(store, structs.replace(unknown, facts=facts))
+    await put(store, Draft(session=ref, facts=facts, body=unknown.body, intent=ticket))
     assert shown(store) == []
 
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from turnlog.core.kinds import Actor, CommitKind
-from turnlog.store.base import StoreError, StoreFull, StoreGone
+from turnlog.store.base import Draft, StoreError, StoreFull, StoreGone
 
-from .pending_append import PendingAppend, fail, land
+from .pending_append import fail, land
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Engine(Protocol):
     """The part that writes. All errors it raises are `StoreError`s, but for bugs."""
 
-    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+    def write(self, batch: list[Draft]) -> list[Draft]:
         """Write a batch in one transaction; return further drafts that went along."""
         ...
 
@@ -76,7 +76,7 @@ class BatchWriter:
         """Whether there is something to try again: outcomes that are kept, or whether writing works."""
         return self._failing or len(self._overflow) > 0
 
-    def write(self, batch: list[PendingAppend], before: StoreError | None) -> None:
+    def write(self, batch: list[Draft], before: StoreError | None) -> None:
         """Write a batch, unless what came before it cannot be written yet: that is `before`."""
         error = before or self._put(batch)
         if error:
@@ -137,7 +137,7 @@ class BatchWriter:
         if isinstance(error, StoreError):
             self.report(error)
 
-    def _put(self, batch: list[PendingAppend]) -> StoreError | None:
+    def _put(self, batch: list[Draft]) -> StoreError | None:
         """Write a batch; return why that failed."""
         try:
             along = self._engine.write(batch)
@@ -155,12 +155,12 @@ class BatchWriter:
             self._failing = error is not None
             self._on_failing(error)
 
-    def _lost(self, batch: list[PendingAppend], error: StoreError) -> None:
+    def _lost(self, batch: list[Draft], error: StoreError) -> None:
         """Fail a batch. Outcomes are kept, to be tried again, where the reason may pass."""
         passes = isinstance(error, _PASSING)
-        gone = [pending for pending in batch if not (passes and self._overflow.take(pending))]
+        gone = [draft for draft in batch if not (passes and self._overflow.take(draft))]
         self._post(fail, batch, error)
-        self._missed(sum(pending.lazy for pending in gone), error)
+        self._missed(sum(draft.lazy for draft in gone), error)
 
     def _missed(self, unseen: int, error: StoreError) -> None:
         """Report the first failure in a row of drafts without a waiter, and count the others."""
@@ -171,11 +171,11 @@ class BatchWriter:
             self._unsaid += unseen
 
 
-def first_batch(queue: list[PendingAppend]) -> list[PendingAppend]:
+def first_batch(queue: list[Draft]) -> list[Draft]:
     """Return the drafts at the front of a queue that one transaction takes."""
     end = MOST
     # A call that was never sent is queued whole: between its commits there must be no crash.
-    while end < len(queue) and queue[end].draft.intent is queue[end - 1]:
+    while end < len(queue) and queue[end].intent is queue[end - 1]:
         end += 1
     return queue[:end]
 
@@ -191,39 +191,39 @@ class OverflowBuffer:
         """`most` is how many bytes may be kept."""
         self._most = most
         self._size = 0
-        self._pending: list[PendingAppend] = []
+        self._drafts: list[Draft] = []
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._drafts)
 
-    def take(self, pending: PendingAppend) -> bool:
+    def take(self, draft: Draft) -> bool:
         """Keep a draft if it is an outcome and fits; return whether it was kept."""
-        size, facts = _size(pending), pending.draft.facts
+        size, facts = _size(draft), draft.facts
         # An operator is told that nothing was written, so it must not be written later.
         if facts.kind is not CommitKind.OUTCOME or facts.actor is Actor.OPERATOR:
             return False
         if self._size + size > self._most:
             return False
-        self._pending.append(pending)
+        self._drafts.append(draft)
         self._size += size
         return True
 
-    def pieces(self) -> Iterator[list[PendingAppend]]:
+    def pieces(self) -> Iterator[list[Draft]]:
         """Yield the drafts piece by piece, oldest first; a piece is dropped once the caller returns for the next.
 
         Each piece is twice as large as the one before: the first fits into little room, and a disk
         with much room does not cost one transaction for each draft.
         """
         size = 1
-        while self._pending:
-            piece = self._pending[:size]
+        while self._drafts:
+            piece = self._drafts[:size]
             yield piece
-            del self._pending[:size]
+            del self._drafts[:size]
             self._size -= sum(map(_size, piece))
             size *= 2
 
 
-def _size(pending: PendingAppend) -> int:
-    intent = pending.draft.intent
+def _size(draft: Draft) -> int:
+    intent = draft.intent
     # An intent that was not written either is tried again with its outcome.
-    return pending.size + (intent.size if isinstance(intent, PendingAppend) else 0)
+    return draft.size + (intent.size if isinstance(intent, Draft) else 0)

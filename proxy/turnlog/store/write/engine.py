@@ -23,7 +23,7 @@ from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .ledger import Ledger
-from .pending_append import SALT, PendingAppend, land, new_pending
+from .pending_append import SALT, complete, forget, land, prepare
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark after which the derived tables are written."""
@@ -83,7 +83,7 @@ class LmdbEngine:
         """
         return self._ledger.tail
 
-    def write(self, batch: list[PendingAppend]) -> list[PendingAppend]:
+    def write(self, batch: list[Draft]) -> list[Draft]:
         """Write a batch in one transaction; return earlier, failed intents that went along.
 
         Raises `StoreError`; then nothing of the batch is on disk.
@@ -92,8 +92,8 @@ class LmdbEngine:
         try:
             return self._commit(lambda txn: batch)
         except BaseException:
-            for pending in batch:
-                pending.forget()
+            for draft in batch:
+                forget(draft)
             raise
 
     def tend(self) -> None:
@@ -127,7 +127,7 @@ class LmdbEngine:
         """Close the open attempts of writers that died. Raises `StoreError`."""
         epochs: set[int] = set()
 
-        def left(txn: Txn) -> list[PendingAppend]:
+        def left(txn: Txn) -> list[Draft]:
             intents = abandoned(
                 txn,
                 self._tables,
@@ -169,22 +169,22 @@ class LmdbEngine:
         self._reported("give up the epoch of", self._lock.release)
         self._env.close()
 
-    def _close_all(self, find: Callable[[Txn], list[PendingAppend]]) -> list[Commit]:
+    def _close_all(self, find: Callable[[Txn], list[Draft]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
         # Mostly there is nothing to do: other writers need not wait for that answer.
         if not self._peek(find):
             return []
-        found: list[PendingAppend] = []
+        found: list[Draft] = []
 
-        def fill(txn: Txn) -> Sequence[PendingAppend]:
+        def fill(txn: Txn) -> Sequence[Draft]:
             found.extend(find(txn))
             return found
 
         self._commit(fill)
         land(found)
-        return [commit for pending in found if (commit := pending.placed)]
+        return [commit for draft in found if (commit := draft.placed)]
 
-    def _peek(self, find: Callable[[Txn], list[PendingAppend]]) -> bool:
+    def _peek(self, find: Callable[[Txn], list[Draft]]) -> bool:
         try:
             with translated("read", self._data), self._env.read() as snapshot:
                 self._ledger.begin(snapshot)
@@ -193,13 +193,13 @@ class LmdbEngine:
             self._ledger.forget()
             raise
 
-    def _commit(self, fill: Callable[[Txn], Sequence[PendingAppend]]) -> list[PendingAppend]:
+    def _commit(self, fill: Callable[[Txn], Sequence[Draft]]) -> list[Draft]:
         """Append what `fill` returns in one transaction; return what went along."""
         try:
             with self._env.write() as txn:
                 self._ledger.begin(txn)
-                for pending in fill(txn):
-                    self._ledger.append(txn, pending)
+                for draft in fill(txn):
+                    self._ledger.append(txn, draft)
                 size = self._ledger.put(txn)
         except BaseException as error:
             self._ledger.forget()
@@ -210,40 +210,32 @@ class LmdbEngine:
         self._quota.wrote(size)
         return self._ledger.settle()
 
-    def _outcome(
-        self, intent: Entry, n: int, flags: tuple[Flag, ...], body: CommitBody
-    ) -> PendingAppend:
+    def _outcome(self, intent: Entry, n: int, flags: tuple[Flag, ...], body: CommitBody) -> Draft:
         facts = recovery.closing(
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
-        return new_pending(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
+        return prepare(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int) -> bool:
         return epoch != self._lock.epoch and not is_locked(self._data / "epochs", epoch)
 
-    def _prepare(self, drafts: list[PendingAppend]) -> None:
-        full: list[PendingAppend] = []
+    def _prepare(self, drafts: list[Draft]) -> None:
+        full: list[Draft] = []
         blobs: list[Packed] = []
-        for pending in drafts:
-            draft = pending.draft
-            given, answered = draft.input_blob, draft.output_blob
-            if given is not None:
-                blobs.append(pack(given))
-            elif answered is None:
-                continue
-            if answered is not None:
-                blobs.append(pack(answered))
-            full.append(pending)
+        for draft in drafts:
+            if draft.blob is not None:
+                blobs.append(pack(draft.blob))
+                full.append(draft)
         if not full:
             return
         with translated("write to", self._data):
             # No content goes into a store that was made at the same place.
             self._env.check_place()
-        handles = iter(self._stored(blobs))
+        handles = self._stored(blobs)
         salts = _salts(self._sources.entropy(SALT * len(full)))
-        for pending, (salt,) in zip(full, salts, strict=True):
-            pending.complete(salt, handles)
+        for draft, (salt,), handle in zip(full, salts, handles, strict=True):
+            complete(draft, salt, handle)
 
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.

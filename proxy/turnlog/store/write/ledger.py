@@ -59,7 +59,7 @@ from turnlog.store.log.tables import (
 )
 
 from .conflicts import claim_conflict, is_displaced, late_outcome, version_conflict
-from .pending_append import SALT, PendingAppend
+from .pending_append import SALT, complete, forget
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -81,7 +81,7 @@ class Ledger:
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
         self._bodies: list[bytes] = []
-        self.again: list[PendingAppend] = []
+        self.again: list[Draft] = []
         """Intents of earlier, failed transactions that are written along."""
         self._newest_digest = digests.NONE
         self._loaded = False
@@ -111,15 +111,15 @@ class Ledger:
         self._newest_digest = digests.read_newest(txn)
         self._loaded = True
 
-    def append(self, txn: Txn, pending: PendingAppend) -> None:
+    def append(self, txn: Txn, draft: Draft) -> None:
         """Place a draft, and the session's `open` commit before its first."""
-        draft, body = pending.draft, pending.completed
-        session, facts, intent = draft.session.id, draft.facts, draft.intent
+        body, session = draft.body, draft.session.id
+        facts, intent = draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
         found, follows = self._find(txn, session, facts), None
         if found is not None or (body is not None and body.note_key):
-            unwritten = self._unwritten(txn, session, pending, found)
+            unwritten = self._unwritten(txn, session, draft, found)
             if unwritten is None:
                 return
             facts = unwritten
@@ -129,19 +129,19 @@ class Ledger:
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
         may_conflict = linked or draft.claims or (follows is None and intent is not None)
-        pending.refused = self._conflict(txn, session, pending) if may_conflict else None
-        if pending.refused is None:
-            self._extend(session, pending, facts, follows, linked)
+        draft.refused = self._conflict(txn, session, draft) if may_conflict else None
+        if draft.refused is None:
+            self._extend(session, draft, facts, follows, linked)
 
     def _unwritten(
-        self, txn: Txn, session: bytes, pending: PendingAppend, found: Entry | None
+        self, txn: Txn, session: bytes, draft: Draft, found: Entry | None
     ) -> Facts | None:
         """Return the facts to store for a draft; `None` where a commit, maybe `found`, already has them:
         the draft gets the place of that commit.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
-        facts, body = pending.draft.facts, pending.completed
+        facts, body = draft.facts, draft.body
         if found is None and body and body.note_key:
             found = self._linked(txn, session + body.note_key)
         if found is None:
@@ -151,19 +151,19 @@ class Ledger:
             found = self._find(txn, session, facts)
             if found is None:
                 return facts
-        pending.entry, pending.commit = found, self._read(txn, found)
+        draft.commit = self._read(txn, found)
         return None
 
     def _extend(
         self,
         session: bytes,
-        pending: PendingAppend,
+        draft: Draft,
         facts: Facts,
         follows: Link | None,
         linked: bool,
     ) -> None:
         """Place a draft behind its session's newest commit; `facts` are its facts as stored."""
-        tail, head, body = self.tail, self.heads[session], pending.body
+        tail, head, body = self.tail, self.heads[session], draft.encoded_body
         now, position, seq = next_place(head.place, facts), tail.last + 1, head.seq + 1
         turn, step, source, ref = now.turn, now.step, now.source, None
         if follows is not None:
@@ -182,15 +182,17 @@ class Ledger:
             prev=head.hash,
             linked=linked,
         )
-        raw = pending.facts if facts is pending.draft.facts else encode_facts(facts)
+        raw = draft.encoded_facts if facts is draft.facts else encode_facts(facts)
         header = encode_header(link, raw)
-        pending.entry = entry = Entry(position, header, link, facts)
-        pending.hash = chained = digest(header)
+        chained = digest(header)
+        draft.commit = Commit(
+            position=position, link=link, facts=facts, hash=chained, body=draft.body
+        )
         self.heads[session] = Head(seq, chained, now, position, head.opened)
         self._bodies.append(body)
-        tail.add(entry)
-        if linked and pending.completed is not None:
-            tail.add_body(position, session, pending.completed)
+        tail.add(Entry(position, header, link, facts))
+        if linked and draft.body is not None:
+            tail.add_body(position, session, draft.body)
 
     def put(self, txn: Txn) -> int:
         """Write what was appended; return its bytes.
@@ -207,7 +209,7 @@ class Ledger:
             self._newest_digest = log[-1][1][-DIGEST_BYTES:]
         return sum([len(run) for _, run in (*log, *bodies)])
 
-    def settle(self) -> list[PendingAppend]:
+    def settle(self) -> list[Draft]:
         """Mark the transaction as committed: sessions have their ids from now on.
 
         Return the intents of earlier, failed transactions that were written along.
@@ -222,8 +224,8 @@ class Ledger:
         """Drop everything remembered, because a transaction failed."""
         self.heads.clear()
         self._refs.clear()
-        for pending in self.again:
-            pending.forget()
+        for draft in self.again:
+            forget(draft)
         self.again = []
         self._bodies = []
         self.tail = Segment(0)
@@ -259,13 +261,13 @@ class Ledger:
         stored = call_entries(txn, self._tables, call)
         return next((entry for entry in stored if is_same(entry, session, facts)), None)
 
-    def _conflict(self, txn: Txn, session: bytes, pending: PendingAppend) -> Conflict | None:
-        draft, body = pending.draft, pending.completed
+    def _conflict(self, txn: Txn, session: bytes, draft: Draft) -> Conflict | None:
+        body = draft.body
         if draft.claims:
             carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
             return claim_conflict(carrying, draft.seen, self._epoch)
         intent = draft.intent
-        if isinstance(intent, PendingAppend) and intent.refused is not None:
+        if isinstance(intent, Draft) and intent.refused is not None:
             return intent.refused
         if body is None or not body.fact_key:
             return None
@@ -299,7 +301,7 @@ class Ledger:
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind
         if kind is _OUTCOME:
-            if isinstance(draft.intent, PendingAppend):
+            if isinstance(draft.intent, Draft):
                 return self._followed(txn, draft.intent)
             begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
             found = self._find(txn, session, begun)
@@ -316,16 +318,16 @@ class Ledger:
 
     def _followed(self, txn: Txn, ticket: Ticket) -> Link | None:
         """Return the link of a ticket's commit; one that failed is written along."""
-        if not isinstance(ticket, PendingAppend):
+        if not isinstance(ticket, Draft):
             return ticket.placed.link if ticket.placed else None
-        if ticket.entry is None:
+        if ticket.commit is None:
             # Its transaction failed: an outcome is of no use without its intent.
-            if ticket.completed and not ticket.completed.salt:
+            if ticket.body and not ticket.body.salt:
                 # It was refused before any transaction, because there was no room.
-                ticket.complete(self._entropy(SALT), iter(()))
+                complete(ticket, self._entropy(SALT))
             self.append(txn, ticket)
             self.again.append(ticket)
-        return ticket.entry.link if ticket.entry else None
+        return ticket.commit.link if ticket.commit else None
 
     def _read(self, txn: Txn, entry: Entry) -> Commit:
         position = entry.position
@@ -363,10 +365,10 @@ class Ledger:
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
         facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
-        draft = Draft(session=ref, facts=facts)
-        pending = PendingAppend(draft, encode_facts(facts), body, encode_body(body), 0)
+        draft = Draft(session=ref, facts=facts, body=body)
+        draft.encoded_facts, draft.encoded_body = encode_facts(facts), encode_body(body)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.tail.last, self.tail.last + 1)
-        self._extend(session, pending, facts, None, False)
+        self._extend(session, draft, facts, None, False)
 
 
 def opening_facts(cause: Facts) -> Facts:

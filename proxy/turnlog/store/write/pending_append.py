@@ -1,17 +1,16 @@
-"""Drafts on their way to the disk: checked, encoded and given a ticket on the caller's thread."""
+"""Drafts on their way to the disk: checked and encoded on the caller's thread, resolved on the loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.commit import Commit, CommitBody, encode_body, encode_facts
+from turnlog.core.commit import CommitBody, encode_body, encode_facts
 from turnlog.core.kinds import CommitKind
-from turnlog.store.base import Blob, Conflict, Draft, StoreError, StoreFull
-from turnlog.store.log.index import Entry
+from turnlog.store.base import Draft, StoreError, StoreFull
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.quota import Quota
 
@@ -26,156 +25,100 @@ _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 
 
-class PendingAppend(Struct, eq=False):
-    """The `Ticket` of one draft.
-
-    It belongs to the writer's thread until `land` or `fail` is called for it on the loop, but for the
-    fields from `on_written` on: those are the loop's.
-    """
-
-    draft: Draft
-    facts: bytes
-    completed: CommitBody | None
-    """The draft's body; with salt and blobs once it is ready to be written."""
-    body: bytes
-    size: int
-    """Bytes that it takes while it waits."""
-    lazy: bool = False
-    """Whether it was submitted without `wait`."""
-    entry: Entry | None = None
-    """The commit as the log holds it, once it has its place there."""
-    hash: bytes = b""
-    commit: Commit | None = None
-    """Set where the commit existed before, and by the first use of `placed`."""
-    refused: Conflict | None = None
-    """Why it was not placed, although its transaction is on disk."""
-    on_written: Callable[[bool], None] | None = None
-    """Called with whether the commit is on disk, as soon as that is known."""
-    landed: bool = False
-    """Whether the commit is written, maybe after it had failed."""
-    waiters: "Sequence[asyncio.Future[None]]" = ()
-    error: StoreError | None = None
-    """Why it was not written."""
-
-    @property
-    def placed(self) -> Commit | None:
-        entry = self.entry
-        if self.commit is None and self.landed and entry:
-            self.commit = Commit(
-                position=entry.position,
-                link=entry.link,
-                facts=entry.facts,
-                hash=self.hash,
-                body=self.completed,
-            )
-        return self.commit if self.landed else None
-
-    async def done(self) -> Commit:
-        if not self.landed and self.error is None:
-            # Each waits on a future of its own: one that is cancelled must not cancel the others.
-            waiter = asyncio.get_running_loop().create_future()
-            self.waiters = (*self.waiters, waiter)
-            await waiter
-        placed = self.placed
-        if placed is not None:
-            return placed
-        raise self.error or StoreError("the draft was not written")
-
-    def complete(self, salt: bytes, handles: Iterator[bytes]) -> None:
-        """Complete the body with its salt and the handles of its blobs, as far as there are any."""
-        draft, body = self.draft, self.draft.body
-        if body is None:
-            body = _EMPTY
-        self.completed = completed = structs.replace(
-            body,
-            salt=salt,
-            input_blob=body.input_blob if draft.input_blob is None else next(handles, b""),
-            output_blob=body.output_blob if draft.output_blob is None else next(handles, b""),
-        )
-        self.body = encode_body(completed)
-
-    def forget(self) -> None:
-        """Undo what the ledger set, because the transaction failed."""
-        self.entry = None
-        self.commit = None
-        self.refused = None
-
-    def wake(self) -> None:
-        """Wake the waiters: the draft is written, or has failed."""
-        waiters, self.waiters = self.waiters, ()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        on_written, self.on_written = self.on_written, None
-        if on_written is None:
-            return
-        try:
-            on_written(self.landed)
-        except Exception as failure:  # noqa: BLE001 - the others must be told as well
-            message = "a callback failed that was told what became of a draft"
-            context = {"message": message, "exception": failure}
-            asyncio.get_running_loop().call_exception_handler(context)
+def complete(draft: Draft, salt: bytes, handle: bytes | None = None) -> None:
+    """Complete a draft's body with its salt and the handle of its blob, if it has one."""
+    if handle is None:
+        draft.body = structs.replace(draft.body or _EMPTY, salt=salt)
+    else:
+        draft.body = _with_handle(draft, handle, salt)
+    draft.encoded_body = encode_body(draft.body)
 
 
-def new_pending(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -> PendingAppend:
-    """Return the ticket of a draft; `salt` gives random bytes for its body.
+def forget(draft: Draft) -> None:
+    """Undo what the ledger set, because the transaction failed."""
+    draft.commit = draft.refused = None
+
+
+def prepare(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -> Draft:
+    """Encode a draft, and return it; `salt` gives random bytes for its body.
 
     A body that waits for its blobs' handles gets its salt with them: it is encoded again then.
     Raises `ValueError` for a draft that cannot be stored: without a call's id, with text that is not
     UTF-8 or numbers beyond 64 bits, or too large.
     """
-    facts, completed = draft.facts, draft.body
-    kind, given, answered = facts.kind, draft.input_blob, draft.output_blob
-    if len(facts.call) != 16 and (kind is _INTENT or kind is _OUTCOME):
-        raise ValueError(f"an {kind} needs a call id of 16 bytes, not {facts.call!r}")
+    facts, body, blob = draft.facts, draft.body, draft.blob
+    if len(facts.call) != 16 and (facts.kind is _INTENT or facts.kind is _OUTCOME):
+        raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
     try:
-        raw = encode_facts(facts)
+        draft.encoded_facts = encoded = encode_facts(facts)
     except OverflowError as error:
-        raise ValueError(f"a number of an {kind} has more than 64 bits") from error
-    if completed is not None and given is None and answered is None:
-        completed = structs.replace(completed, salt=salt(SALT))
-    body = b"" if completed is None else encode_body(completed)
-    size = max(len(raw), len(body))
+        raise ValueError(f"a number of an {facts.kind} has more than 64 bits") from error
+    size = len(encoded)
+    if body is not None:
+        if blob is None:
+            draft.body = body = structs.replace(body, salt=salt(SALT))
+        draft.encoded_body = encoded = encode_body(body)
+        size += len(encoded)
+    if size > COMMIT_LIMIT:
+        _check_size(draft)
+    if blob is not None:
+        size += len(blob.data)
+    draft.size, draft.lazy = size, lazy
+    return draft
+
+
+def _check_size(draft: Draft) -> None:
+    size = max(len(draft.encoded_facts), len(draft.encoded_body))
     if size > COMMIT_LIMIT:
         raise ValueError(f"a commit of {size} bytes is over the cap of {COMMIT_LIMIT}; cut it")
-    size = len(raw) + len(body)
-    if given is not None:
-        size += len(given.data)
-    if answered is not None:
-        size += len(answered.data)
-    return PendingAppend(draft, raw, completed, body, size, lazy)
 
 
-def land(batch: Iterable[PendingAppend], along: Iterable[PendingAppend] = ()) -> None:
+def land(batch: Iterable[Draft], along: Iterable[Draft] = ()) -> None:
     """Resolve the tickets of a batch that is on disk, and of what went along. Called on the loop."""
-    for pending in (*batch, *along):
-        pending.landed, pending.error = pending.refused is None, pending.refused
+    for draft in (*batch, *along):
+        draft.landed, draft.error = draft.refused is None, draft.refused
         # Mostly there is no waiter: two of these land for each call.
-        if pending.on_written is not None or pending.waiters:
-            pending.wake()
+        if draft.on_written is not None or draft.waiters:
+            _wake(draft)
 
 
-def fail(batch: Iterable[PendingAppend], error: StoreError) -> None:
+def fail(batch: Iterable[Draft], error: StoreError) -> None:
     """Reject the tickets of a batch that was not written. Called on the loop."""
-    for pending in batch:
-        pending.error = error
-        pending.wake()
+    for draft in batch:
+        draft.error = error
+        _wake(draft)
 
 
-def without_content(draft: Draft) -> Draft:
-    """Return a draft without its blobs. Its body still has their hashes: they read as lost."""
-    if not (draft.input_blob or draft.output_blob):
-        return draft
-    body = structs.replace(
-        draft.body or _EMPTY,
-        input_blob=_digest(draft.input_blob),
-        output_blob=_digest(draft.output_blob),
-    )
-    return structs.replace(draft, body=body, input_blob=None, output_blob=None)
+def _wake(draft: Draft) -> None:
+    """Wake the waiters: the draft is written, or has failed."""
+    waiters, draft.waiters = draft.waiters, ()
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    on_written, draft.on_written = draft.on_written, None
+    if on_written is None:
+        return
+    try:
+        on_written(draft.landed)
+    except Exception as failure:  # noqa: BLE001 - the others must be told as well
+        message = "a callback failed that was told what became of a draft"
+        context = {"message": message, "exception": failure}
+        asyncio.get_running_loop().call_exception_handler(context)
 
 
-def _digest(blob: Blob | None) -> bytes:
-    return (blob.digest or sha256(blob.data).digest()) if blob else b""
+def drop_content(draft: Draft) -> None:
+    """Remove a draft's blob. Its body keeps the hash: it reads as lost."""
+    if blob := draft.blob:
+        draft.body = _with_handle(draft, blob.digest or sha256(blob.data).digest())
+        draft.blob = None
+
+
+def _with_handle(draft: Draft, handle: bytes, salt: bytes = b"") -> CommitBody:
+    """Return a draft's body with its salt and the handle of its blob."""
+    body = draft.body or _EMPTY
+    if draft.facts.kind is _OUTCOME:
+        return structs.replace(body, salt=salt, output_blob=handle)
+    return structs.replace(body, salt=salt, input_blob=handle)
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
@@ -200,13 +143,14 @@ class Admission:
         self._data = data
         self._backlog = backlog
 
-    def admit(self, draft: Draft, wait: bool, queued: int) -> Draft:
-        """Return what may be written of a draft, with `queued` bytes before it.
+    def admit(self, draft: Draft, wait: bool, queued: int) -> None:
+        """Admit a draft with `queued` bytes before it, maybe without its content.
 
         Raises `StoreFull`, `StoreError`.
         """
         self._check_room(draft, queued)
-        return without_content(draft) if queued > self._backlog.content and not wait else draft
+        if queued > self._backlog.content and not wait:
+            drop_content(draft)
 
     def shortage(self, what: str = "calls") -> str:
         """Measure; return why `what` is refused for want of room, empty where it is not.

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from turnlog.store.base import StoreClosed, StoreError
+from turnlog.store.base import Draft, StoreClosed, StoreError
 
 from .batch_writer import AGAIN, BatchWriter, Engine, first_batch
-from .pending_append import KEPT, PendingAppend, fail
+from .pending_append import KEPT, fail
 
 LAZY = 0.05
 """Seconds after which a draft submitted without `wait` is written."""
@@ -80,15 +80,15 @@ class SubmitQueue:
             engine, post=self._post, report=report, on_failing=self._on_failing, keep=keep
         )
         # The loop's own: what it has not handed to the thread yet.
-        self._gathered: list[PendingAppend] = []
+        self._gathered: list[Draft] = []
         self._called = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
         # Shared, under the lock. `submitted` and `finished`, each with one writer, need none.
         self._lock = threading.Lock()
-        self._queue: list[PendingAppend] = []
+        self._queue: list[Draft] = []
         self._jobs: list[_Job] = []
-        self._writing: list[PendingAppend] = []
+        self._writing: list[Draft] = []
         self._running: list[_Job] = []
         """What the thread has taken out of the queues and not finished."""
         self._closed = ""
@@ -101,12 +101,12 @@ class SubmitQueue:
         self._thread.start()
         _queues.add(self)
 
-    def submit(self, pending: PendingAppend, wait: bool) -> None:
+    def submit(self, draft: Draft, wait: bool) -> None:
         """Queue a draft. Raises `StoreClosed`."""
         if self._closed:
             raise StoreClosed(self._closed)
-        self._gathered.append(pending)
-        self.submitted += pending.size
+        self._gathered.append(draft)
+        self.submitted += draft.size
         if wait and not self._called:
             # Once the loop has done all that is ready, so that its calls share one transaction.
             self._called = True
@@ -216,9 +216,9 @@ class SubmitQueue:
         self._batches.tend()
         return not closing
 
-    def _write(self, batch: list[PendingAppend], before: StoreError | None) -> None:
+    def _write(self, batch: list[Draft], before: StoreError | None) -> None:
         self._batches.write(batch, before)
-        self.finished += sum([pending.size for pending in batch])
+        self.finished += sum([draft.size for draft in batch])
         with self._lock:
             self._writing = self._writing[len(batch) :]
 
