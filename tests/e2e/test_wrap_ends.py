@@ -176,23 +176,23 @@ def test_a_client_that_has_closed_its_input_may_read_its_answers_slowly(tmp_path
         assert wrap.exited() == 0
 
 
-def test_a_batch_that_is_answered_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.promise("PIPE-6")
+def test_what_the_command_writes_late_reaches_a_client_that_has_closed_its_input(
+    tmp_path: Path,
+) -> None:
+    note = message("notifications/message", {"data": "late"}, request_id=None)
     with wrapping(tmp_path) as wrap:
-        wrap.send(b"[" + call("a", request_id=1) + b"," + call("b", request_id=2) + b"]")
-        first, second = wrap.server.request()
+        wrap.server.answer(wrap.asked(call("put")))
+        assert wrap.stdout.json() == text_answer(1)
         wrap.stdin.close()
-        wrap.server.say([text_answer(first["id"]), text_answer(second["id"])])
-        assert len(wrap.stdout.json()) == 2
-        # It does not end by itself: turnlog ends it.
-        assert wrap.exited() in {-signal.SIGTERM, 0}
-
-
-def test_a_request_that_was_cancelled_is_not_waited_for(tmp_path: Path) -> None:
-    with wrapping(tmp_path) as wrap:
-        wrap.asked(message("resources/list", request_id=1))
-        wrap.asked(message("notifications/cancelled", {"requestId": 1}, request_id=None))
-        wrap.stdin.close()
-        assert wrap.exited() == -signal.SIGTERM
+        assert wrap.server.stdin.rest() == b""
+        # Longer than a command has to end that is told to.
+        assert wrap.stdout.can_read(3) is False
+        wrap.server.stdout.send(note + b"\n")
+        assert wrap.stdout.line() == note + b"\n"
+        wrap.server.exit(5)
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == 5
 
 
 @pytest.mark.promise("PIPE-4")
@@ -211,20 +211,56 @@ def test_signals_reach_the_command_and_all_it_has_started(
         assert is_gone(child)
 
 
-@pytest.mark.parametrize("number", [None, *SIGNALS])
+@pytest.mark.promise("PIPE-4")
+@pytest.mark.parametrize("name", ["SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT"])
+def test_a_signal_that_does_not_ask_to_end_is_the_commands_alone(tmp_path: Path, name: str) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))  # turnlog listens for signals
+        wrap.stdout.json()
+        tell = f"lambda *_: os.write(1, b'{name}' + bytes([10]))"
+        wrap.server.do(f"signal.signal(signal.{name}, {tell}) and None")
+        wrap.process.send_signal(signal.Signals[name])
+        assert wrap.stdout.line() == name.encode() + b"\n"
+        wrap.server.answer(wrap.asked(call("put", request_id=2)))
+        assert wrap.stdout.json() == text_answer(2)
+
+
+@pytest.mark.promise("PIPE-4")
+def test_a_signal_that_the_command_does_not_handle_ends_both(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("ping"))
+        wrap.process.send_signal(signal.SIGUSR1)
+        assert wrap.exited() == -signal.SIGUSR1
+
+
+@pytest.mark.promise("PIPE-4")
+def test_a_terminal_stops_and_continues_turnlog_and_the_command(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.answer(wrap.asked(call("put")))
+        wrap.stdout.json()
+        both = (wrap.process.pid, wrap.server.pid)
+        wrap.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: [_state(pid) for pid in both] == ["T", "T"], "both are stopped")
+        wrap.process.send_signal(signal.SIGCONT)
+        wrap.server.answer(wrap.asked(call("put", request_id=2)))
+        assert wrap.stdout.json() == text_answer(2)
+
+
+def _state(pid: int) -> str:
+    """Return the letter for the state of a process, see proc_pid_stat(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_stubborn_command_is_gone_within_two_seconds(
-    tmp_path: Path, number: signal.Signals | None
+    tmp_path: Path, number: signal.Signals
 ) -> None:
     with wrapping(tmp_path) as wrap:
         child = wrap.server.spawn(stdout=True)
         wrap.asked(message("ping"))
         wrap.server.do("[signal.signal(n, signal.SIG_IGN) and None for n in (1, 2, 15)] and None")
         began = time.monotonic()
-        if number is None:
-            wrap.server.say({"jsonrpc": "2.0", "id": 1, "result": {}})
-            wrap.stdin.close()
-        else:
-            wrap.process.send_signal(number)
+        wrap.process.send_signal(number)
         assert wrap.exited() == -signal.SIGKILL
         assert time.monotonic() - began < 2 + SLACK
         assert is_gone(child)

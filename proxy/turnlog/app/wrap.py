@@ -27,7 +27,16 @@ from turnlog.store.log.translate_errors import translated
 from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.routes import Route, Target
 
-_FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED: Final = tuple(
+    signal.Signals[name]
+    for name in (
+        *("SIGTERM", "SIGINT", "SIGHUP"),
+        *("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTSTP", "SIGCONT", "SIGINFO"),
+    )
+    if name in signal.Signals.__members__
+)
+"""What a user of a shell sends. A terminal sends it to our process group, and the command has its own.
+Not every system has all of them."""
 _LOG_SIZE: Final = 16 << 20
 """bytes: a longer log is set aside when a command is wrapped."""
 _NOTHING: Final = RequestStart(
@@ -66,7 +75,7 @@ async def run(
                 pid=os.getpid(),
             )
         )
-        request = _request_of(context, server, place, session, os.environ)
+        request = request_of(context, server, place, session, os.environ)
         wrapped = Wrapped(child, context, request)
         signals.go_to(wrapped.on_signal)
         code = await wrapped.relay()
@@ -75,7 +84,7 @@ async def run(
 
 
 class Signals:
-    """Signals that ask to end, as long as the loop is there: they must not cut its last work off."""
+    """The signals that are the command's, as long as the loop is there: none cuts its last work off."""
 
     def __init__(self) -> None:
         self._came: list[signal.Signals] = []
@@ -96,7 +105,7 @@ class Signals:
             take(number)
 
 
-def _request_of(
+def request_of(
     context: Context,
     server: str,
     place: tuple[str, ...],

@@ -1,11 +1,13 @@
 """A wrapped command: relays and records between a client and the command that it has started.
 
-It ends with the command. A command whose client has gone, or that gets a signal, is given a moment;
-then whatever is left of it is ended.
+It ends with the command. When the client closes its input, the command gets the end of its own and ends
+by itself. A command whose client is gone, or that is told to end by a signal, is ended soon after.
 """
 
 import asyncio
+import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -30,8 +32,11 @@ _QUEUED: Final = 64
 """Lines of the client that wait for the disk before no more are read."""
 _LAST_LOOKS: Final = 3
 """Times `GRACE` that a client which asks on is answered when its command has ended."""
-_STALLED: Final = 5.0
-"""s: a client that has closed its input and reads nothing for so long is not waited for."""
+PATIENCE: Final = 600.0
+"""s: a client that reads nothing for so long is not waited for at the end, nor a command that writes
+nothing after its input was closed (no default limit is shorter)."""
+_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that ask to end; others are only passed on."""
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
@@ -54,16 +59,26 @@ class Line(Struct, frozen=True):
 class Wrapped:
     """One command and the client that has started it."""
 
-    def __init__(self, child: Child, context: Context, request: Request) -> None:
+    def __init__(
+        self,
+        child: Child,
+        context: Context,
+        request: Request,
+        *,
+        stdin: int = _STDIN,
+        stdout: int = _STDOUT,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`stdin` and `stdout` are the descriptors of the client's pipes; `patience` is in s."""
         limit = startup_limit(context.rules, request.server)
         self._process = Process(child, context.recorder, limit, self._on_overdue)
         self._context = context
-        self._agent = ReadEnd(_STDIN)
-        self._agent_end = WriteEnd(_STDOUT, own=False)
+        self._agent = ReadEnd(stdin)
+        self._agent_end = WriteEnd(stdout, own=False)
         self._to_agent = Outbox(self._agent_end, context.recorder)
         self._to_server = self._process.outbox
         self._startup = self._process.startup
-        caller = AgentPipes(_STDIN, self._agent_end)
+        caller = AgentPipes(stdin, self._agent_end)
         self._handler = StdioHandler(context, request, caller, self._to_agent, self._process)
         self._server_lines = ServerLines(self._handler)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
@@ -73,6 +88,9 @@ class Wrapped:
         """Lines of the client, not passed on yet, that may wait for the disk."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once a signal asks to end."""
+        self._patience = patience
+        self._output = 0
+        """Bytes that the command has written."""
         self._name = request.server
         self._has_failed = False
 
@@ -92,10 +110,16 @@ class Wrapped:
         return code
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Pass a signal on, and begin no attempt any more."""
+        """Pass a signal on; after one that asks to end begin no attempt any more."""
+        self._process.send(number)
+        if number == signal.SIGTSTP:
+            os.kill(
+                os.getpid(), signal.SIGSTOP
+            )  # the shell waits for this process, not for the command
+        if number not in _ENDING:
+            return
         if not self._told.done():
             self._told.set_result(None)
-        self._process.send(number)
         self._handler.stop()
         self._process.leave()
 
@@ -146,22 +170,27 @@ class Wrapped:
             await self._to_server.room()
             self._lines.task_done()
         self._lines.task_done()
-        first = asyncio.FIRST_COMPLETED
-        left = tasks.create_task(self._unread())
+        await self._on_input_end(tasks)
+
+    async def _on_input_end(self, tasks: asyncio.TaskGroup) -> None:
+        """Close the command's input, and end the command where it does not end by itself."""
         sent = tasks.create_task(self._handler.all_sent())
-        await asyncio.wait({sent, left}, return_when=first)
-        sent.cancel()
-        self._to_server.close()
-        self._handler.deaf = True
-        # A command that died during a call is not waited for.
-        over = {tasks.create_task(self._handler.idle()), left}
-        _, rest = await asyncio.wait(over, timeout=GRACE, return_when=first)
-        if self._startup.is_awaited:
-            self._failed("it has answered nothing yet, and its client has left")
-        if len(rest) == len(over):
-            _, rest = await asyncio.wait(over, return_when=first)
-        for task in rest:
-            task.cancel()
+        idle = tasks.create_task(self._handler.idle())
+        left = tasks.create_task(self._unread())
+        first = asyncio.FIRST_COMPLETED
+        try:
+            await asyncio.wait({sent, left}, return_when=first)
+            self._to_server.close()
+            self._handler.deaf = True
+            await asyncio.wait({idle, left}, timeout=GRACE, return_when=first)
+            if self._startup.is_awaited:
+                self._failed("it has answered nothing yet, and its client has left")
+            await asyncio.wait({idle, left}, return_when=first)
+            # Nothing more is due, but the client may read what the command still writes.
+            await done_or_stalled({left}, lambda: self._output, self._patience)
+        finally:
+            for task in (sent, idle, left):
+                task.cancel()
         self._process.leave()
 
     async def _unread(self) -> None:
@@ -185,6 +214,7 @@ class Wrapped:
 
     def on_output(self, chunk: bytes) -> None:
         """Pass the command's output on."""
+        self._output += len(chunk)
         self._server_lines.feed(chunk)
 
     async def room(self) -> None:
@@ -205,19 +235,9 @@ class Wrapped:
         if await self._handler.on_server_end():
             await self._answer_last_calls()
         self._to_agent.close()
-        wanted = {self._delivery, self._process.leaving}
-        await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
-        await self._deliver_rest()
-
-    async def _deliver_rest(self) -> None:
-        """Wait until the client has read everything, has stopped reading, or has sent a signal."""
         # One that closes its input first may still read, slowly, the answers that it waits for.
         over = {self._delivery, self._told}
-        while not (self._delivery.done() or self._told.done()):
-            written = self._agent_end.written
-            await asyncio.wait(over, timeout=_STALLED, return_when=asyncio.FIRST_COMPLETED)
-            if written == self._agent_end.written:
-                break
+        await done_or_stalled(over, lambda: self._agent_end.written, self._patience)
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
     async def _answer_last_calls(self) -> None:
@@ -233,3 +253,15 @@ class Wrapped:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
                 await self._lines.join()
+
+
+async def done_or_stalled(
+    wanted: set[asyncio.Future[None]], amount: Callable[[], int], limit: float
+) -> None:
+    """Wait until one of `wanted` is done, or `amount` has not changed for `limit` seconds."""
+    seen = -1
+    while amount() != seen:
+        seen = amount()
+        done, _ = await asyncio.wait(wanted, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return
