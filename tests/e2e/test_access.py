@@ -110,7 +110,7 @@ def test_an_encoded_body_is_read_or_refused(rig: Rig) -> None:
 
 
 @pytest.mark.promise("ACC-4")
-def test_a_refusal_of_what_cannot_be_read_says_that_and_not_why_the_rule_denies_others(
+def test_a_refusal_of_an_unreadable_call_gives_that_reason_and_not_the_rules_own(
     rig: Rig,
 ) -> None:
     said = json.loads(rig.post(DENIED, ("Content-Encoding", "x-unknown")))
@@ -190,7 +190,7 @@ def test_a_body_that_looks_like_mcp_does_not_open_a_denied_path(
     assert rig.upstream.requests == []
 
 
-def test_a_list_of_what_is_allowed_leaves_the_endpoint_open_and_no_other_path(
+def test_a_list_of_allowed_tools_leaves_only_the_mcp_endpoint_open(
     tmp_path: Path,
 ) -> None:
     rules = "rules: [{match: {tool: read}, access: allow}, {name: nothing else, access: deny}]"

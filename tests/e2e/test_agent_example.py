@@ -47,17 +47,17 @@ def said(program: Path, *flags: str) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
-def test_a_program_without_what_it_needs_says_what_that_is(program: Path) -> None:
+def test_a_program_without_a_needed_package_names_it(program: Path) -> None:
     assert "; install what this needs: pip install " in said(program, "-S")
 
 
 @pytest.mark.parametrize("name", ["with_mcp.py", "with_recall.py"])
-def test_a_program_without_a_url_says_how_it_is_called(name: str) -> None:
+def test_a_program_without_a_url_prints_its_usage(name: str) -> None:
     assert said(EXAMPLES / name).startswith(f"usage: python {name} URL")
 
 
 @pytest.mark.promise("AGENT-2")
-async def test_the_model_knows_what_it_lost_and_gets_it_back(shop: str, tmp_path: Path) -> None:
+async def test_the_model_finds_and_recalls_what_it_lost(shop: str, tmp_path: Path) -> None:
     rules = ("--rules", str(EXAMPLES / "rules.yaml"))
     async with running(tmp_path, shop, flags=rules) as proxy:
         program = await asyncio.create_subprocess_exec(

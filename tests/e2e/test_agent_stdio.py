@@ -200,7 +200,7 @@ async def test_a_first_note_opens_the_session_and_the_store(tmp_path: Path, mode
     )  # fmt: skip
 
 
-async def test_it_is_the_session_that_a_wrapped_command_has_under_that_name(tmp_path: Path) -> None:
+async def test_a_named_session_is_the_same_one_as_of_a_wrapped_command(tmp_path: Path) -> None:
     server = tmp_path / "server.py"
     server.write_text(
         "import json, sys\n"
@@ -251,7 +251,7 @@ def test_lines_that_are_no_requests_are_answered_as_the_protocol_has_it(tmp_path
     assert answers[5]["result"]["resultType"] == "complete"
 
 
-def test_a_batch_is_answered_where_the_handshake_came_to_the_revision_that_has_them(
+def test_a_batch_is_answered_if_the_negotiated_revision_has_batches(
     tmp_path: Path,
 ) -> None:
     begin: dict[str, Any] = {"protocolVersion": "2025-03-26", "capabilities": {}}
@@ -267,14 +267,14 @@ def test_a_batch_is_answered_where_the_handshake_came_to_the_revision_that_has_t
     assert [item.get("error", {}).get("code") for item in answer] == [None, -32600]
 
 
-def test_a_session_that_nothing_can_be_called_is_refused(tmp_path: Path) -> None:
+def test_a_session_name_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     done = turnlog("mcp", "--session", "a\nb", data=tmp_path)
     assert done.returncode == 2
     told = "turnlog: --session: 'a\\nb' can name no session, write one line of text"
     assert done.stderr.startswith(told)
 
 
-def test_a_session_whose_name_holds_a_secret_is_refused_without_telling_it(tmp_path: Path) -> None:
+def test_a_session_whose_name_holds_a_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
     secret = "ghp_" + "a8Zk3Lq9Xw2Mv7Bn4Rt6Yc1Ph5Ds0Jf8Ge"
     done = turnlog("mcp", "--session", secret, data=tmp_path)
     assert done.returncode == 2
@@ -283,7 +283,7 @@ def test_a_session_whose_name_holds_a_secret_is_refused_without_telling_it(tmp_p
     assert secret not in done.stderr
 
 
-def test_a_store_that_cannot_be_used_is_told_to_the_operator(filled: Path) -> None:
+def test_a_store_that_cannot_be_used_is_reported_to_the_operator(filled: Path) -> None:
     (filled / "log" / "data.mdb").write_bytes(b"no database" * 4096)
     done = subprocess.run(
         [sys.executable, *arguments(filled, "work")],

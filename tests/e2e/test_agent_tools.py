@@ -118,7 +118,7 @@ def test_a_read_is_seen_as_soon_as_its_answer_is_there(tmp_path: Path, asked: st
 
 @pytest.mark.promise("AGENT-2")
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_agent_learns_what_it_lost_and_gets_it_back(rig: Rig, mode: Mode) -> None:
+async def test_an_agent_finds_and_recalls_what_it_lost(rig: Rig, mode: Mode) -> None:
     rig.post(call("read_file", {"path": "/a"}))
     (row,) = rig.rows()
     async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", mode) as client:

@@ -129,7 +129,7 @@ def test_a_table_is_for_people(data: Path) -> None:
     assert "connection_lost" in second
 
 
-def test_what_is_marked_stands_first_where_lines_are_cut(tmp_path: Path) -> None:
+def test_marks_come_first_so_that_cut_lines_keep_them(tmp_path: Path) -> None:
     marked = Call(tool="list", minute=0, flags=(Flag.NULL_RESULT,), attempt=2, summary="x" * 500)
     fill(tmp_path / "data", [marked])
     (line,) = turnlog("log", data=tmp_path / "data").stdout.splitlines()[1:]
@@ -257,7 +257,7 @@ def test_options_may_stand_before_a_subcommand(data: Path) -> None:
     assert [json.loads(line)["session"] for line in done.stdout.splitlines()] == [WORK, OTHER]
 
 
-def test_status_tells_room_and_pending_calls(data: Path) -> None:
+def test_status_shows_free_space_and_pending_calls(data: Path) -> None:
     (line,) = _lines(data, "status")
 
     assert line["usage"]["sessions"] == 2
@@ -282,7 +282,7 @@ def test_status_counts_one_session_as_one(tmp_path: Path) -> None:
     [["log"], ["log", "--json"], ["show", "work:10"], ["show", "work:10", "--json"], ["sessions"],
      ["status"], ["verify"]],
 )  # fmt: skip
-def test_nothing_from_a_tool_reaches_the_terminal_as_a_control(
+def test_control_characters_of_tools_never_reach_the_terminal(
     data: Path, arguments: list[str]
 ) -> None:
     done = turnlog(*arguments, data=data)
@@ -457,7 +457,7 @@ def test_a_closed_stream_is_no_error(data: Path, closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_stands_around_what_is_not_there(data: Path) -> None:
+def test_a_missing_commit_has_none_around_it(data: Path) -> None:
     done = turnlog("log", "work", "--around", "300", data=data)
     assert done.returncode == 2
     assert "the session has no commit 300, its newest is " in done.stderr

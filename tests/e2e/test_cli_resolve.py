@@ -54,7 +54,7 @@ def test_calls_without_an_answer_are_listed_with_what_is_known(data: Path) -> No
     assert found[1]["output"]["text"] == CALLS[2].output.decode()
 
 
-def test_a_table_of_them_steers_no_terminal(data: Path) -> None:
+def test_the_table_of_dangling_calls_holds_no_terminal_escapes(data: Path) -> None:
     done = turnlog("dangling", data=data)
     head, *rows = done.stdout.splitlines()
     assert head.split()[:5] == ["SINCE", "SESSION", "CALL", "TOOL", "STANDING"]
@@ -86,7 +86,7 @@ def test_an_operators_statement_becomes_the_outcome(data: Path) -> None:
 
 
 @pytest.mark.promise("OPEN-2")
-def test_other_commands_show_who_said_so(data: Path) -> None:
+def test_other_commands_show_who_resolved_a_call(data: Path) -> None:
     turnlog("resolve", name(1), "--happened", "--why", "she has it", data=data)
     shown = turnlog("show", name(1), data=data).stdout
     assert " by operator\n" in shown
@@ -130,7 +130,7 @@ def test_everything_else_is_refused_in_one_line(
     ]
 
 
-def test_a_second_word_is_refused(data: Path) -> None:
+def test_a_second_argument_is_refused(data: Path) -> None:
     turnlog("resolve", name(1), "--did-not", data=data)
     done = turnlog("resolve", name(1), "--happened", data=data)
     assert done.returncode == 2

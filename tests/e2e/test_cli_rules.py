@@ -42,7 +42,7 @@ def config(rules: Path) -> Path:
 
 
 @pytest.mark.promise("CLI-8")
-def test_check_tells_every_problem_of_every_file(rules: Path) -> None:
+def test_check_lists_every_problem_of_every_file(rules: Path) -> None:
     wrong = rules.with_name("wrong.yaml")
     wrong.write_text(WRONG)
 
@@ -196,7 +196,7 @@ def test_test_runs_the_examples_beside_a_file(rules: Path) -> None:
 
 
 @pytest.mark.promise("CLI-8")
-def test_test_tells_what_fails_and_what_is_missing(rules: Path) -> None:
+def test_rules_test_reports_failing_and_missing_examples(rules: Path) -> None:
     examples = rules.with_name("mine.examples.yaml")
     examples.write_text("examples:\n  - rule: reads\n    fires: [{tool: list}]\n")
 

@@ -79,7 +79,7 @@ def test_the_class_of_a_difference_comes_from_how_both_ended(
     assert found["class"] == wanted
 
 
-def test_an_attempt_under_way_is_not_compared(tmp_path: Path) -> None:
+def test_an_attempt_in_flight_is_not_compared(tmp_path: Path) -> None:
     assert differences(tmp_path, LOST, {"status": None}) == [None, None]
 
 

@@ -132,7 +132,7 @@ def test_a_state_may_be_asked_for_at_a_commit_or_turn_and_by_field(data: Path) -
     assert (list(line["state"]), line["at"]["seq"]) == (["files_modified"], 13)
 
 
-def test_a_turn_is_told_by_what_changed_and_why(data: Path) -> None:
+def test_the_diff_of_a_turn_shows_what_changed_and_why(data: Path) -> None:
     told = text(data, "diff", "work", "1..2")
     start = told.index("files_modified /srv/b")
     assert told[start : start + 3] == [
@@ -171,7 +171,7 @@ def test_the_begin_of_a_range_is_the_session_s(data: Path) -> None:
 
 
 @pytest.mark.promise("DIFF-3")
-def test_two_sessions_are_held_against_each_other(data: Path) -> None:
+def test_two_sessions_are_compared_with_each_other(data: Path) -> None:
     told = text(data, "diff", "work", "other")
     assert told[told.index("files_modified /x") + 1] == "  + modified, turn 1, seq 2, declared"
     assert told[told.index("files_modified /srv/b") + 1] == "  - created, turn 2, seq 4, declared"
@@ -184,7 +184,7 @@ def test_digits_that_begin_with_0_are_a_session(tmp_path: Path) -> None:
     assert told != text(tmp_path, "diff", "work", "1")
 
 
-def test_attempts_are_held_against_the_ones_before(tmp_path: Path) -> None:
+def test_each_attempt_is_compared_with_the_previous_one(tmp_path: Path) -> None:
     failed = Call(
         tool="read", minute=0, status=Status.ERROR, error="timeout", error_kind="response_timeout"
     )

@@ -107,7 +107,7 @@ def test_a_closed_reader_ends_a_command_as_shells_have_it(
 
 @pytest.mark.parametrize("arguments", [*ENDS, ["log", "--data", "data"]])
 @pytest.mark.usefixtures("rules")
-def test_a_full_device_is_told(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_full_device_is_reported(tmp_path: Path, arguments: list[str]) -> None:
     fill(tmp_path / "data", [])
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -165,7 +165,7 @@ def _target(process: int, descriptor: int) -> str:
 
 
 @pytest.mark.parametrize("closing", CLOSINGS)
-def test_a_command_ends_as_usual_with_closed_standard_streams(tmp_path: Path, closing: str) -> None:
+def test_a_command_with_closed_standard_streams_ends_as_usual(tmp_path: Path, closing: str) -> None:
     fill(tmp_path / "data", [])
     for command in ("status", "log", "verify", "sessions"):
         given = [sys.executable, "-m", "turnlog", command, "--data", "data"]

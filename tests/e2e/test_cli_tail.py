@@ -183,7 +183,7 @@ def test_only_what_is_wanted_is_printed(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_as_it_should(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_is_the_normal_end_of_tail(tmp_path: Path, number: signal.Signals) -> None:
     fill(tmp_path / "data", CALLS)
     with tail(tmp_path / "data") as following:
         assert following.stdout.readline().split()[:3] == ["SESSION", "TIME", "SEQ"]

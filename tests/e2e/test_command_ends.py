@@ -136,7 +136,7 @@ def test_the_end_of_a_process_marks_the_calls_that_it_did_not_answer(
 
 
 @pytest.mark.promise("CMD-2")
-def test_a_command_that_ends_before_it_says_anything_is_told_and_nothing_was_done(
+def test_a_command_that_ends_without_output_is_reported_and_nothing_was_executed(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, "exit 3") as proxy, Client(proxy.url) as client:
@@ -159,7 +159,7 @@ def test_a_call_that_the_command_read_before_it_ended_may_have_been_executed(
         events(proxy, "process.failed", 1)
 
 
-def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
+def test_a_command_that_is_asked_to_end_has_not_failed(tmp_path: Path) -> None:
     with serving(tmp_path, MUTE) as proxy:
         with Client(proxy.url) as client:
             params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
@@ -169,7 +169,7 @@ def test_a_command_that_is_told_to_end_has_not_failed(tmp_path: Path) -> None:
         assert proxy.events("process.failed") == []
 
 
-def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
+def test_a_command_that_uses_content_length_framing_is_reported_in_the_log(
     tmp_path: Path,
 ) -> None:
     says = r"read line; printf 'Content-Length: 36\r\n\r\n'; exec sleep 300"
@@ -184,7 +184,7 @@ def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
 
 
 @pytest.mark.promise("CMD-2")
-def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
+def test_a_command_that_stays_silent_at_start_is_killed_and_its_call_is_a_connect_timeout(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, MUTE, SOON) as proxy, Client(proxy.url) as client:
@@ -198,7 +198,7 @@ def test_a_command_that_says_nothing_in_time_is_ended_and_could_not_be_reached(
 
 
 @pytest.mark.promise("REC-2")
-def test_a_command_that_read_the_call_and_says_nothing_in_time_did_not_answer(
+def test_a_command_that_read_the_call_but_stays_silent_ran_into_a_response_timeout(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path, READS, SOON) as proxy, Client(proxy.url) as client:
@@ -235,7 +235,7 @@ def test_the_handshake_is_repeated_within_the_limit(tmp_path: Path) -> None:
 # -- the end -------------------------------------------------------------------------------
 
 
-def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Path) -> None:
+def test_a_launcher_that_exits_and_leaves_its_server_running_has_not_failed(tmp_path: Path) -> None:
     script = f"exec 3<&0; {SERVER} <&3 3<&- & exit 0"
     with serving(tmp_path, script) as proxy, Client(proxy.url) as client:
         headers = opened(client)
@@ -248,7 +248,7 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_left_behind_process_that_reads_nothing_is_not_taken_for_the_server(
+def test_a_leftover_process_that_reads_nothing_is_not_taken_for_the_server(
     proxy: Proxy, client: Client, code: int
 ) -> None:
     headers = opened(client)

@@ -88,7 +88,7 @@ def asked_at(
         ("/hook?k=${file:token}&l=2", f"/hook?k={WORD}&l=2", "GET /hook"),
     ],
 )
-def test_nothing_told_of_a_plain_call_shows_what_a_place_in_the_url_stands_for(
+def test_no_record_of_a_plain_call_shows_a_value_inserted_into_the_url(
     tmp_path: Path, place: str, came: str, shown: str
 ) -> None:
     told, said, paths = asked_at(tmp_path, place)
@@ -166,7 +166,7 @@ def test_calls_whose_urls_hold_other_values_are_never_the_same(tmp_path: Path) -
         ]
 
 
-def test_a_program_that_is_missing_is_told_at_start_and_in_status_until_it_is_there(
+def test_a_missing_program_is_reported_at_start_and_in_status_until_it_exists(
     tmp_path: Path,
 ) -> None:
     upstream = {"command": ["./server"], "cwd": "."}

@@ -73,7 +73,7 @@ def test_a_request_without_a_session_is_refused(proxy: Proxy) -> None:
         assert client.request("PUT", "/mcp", b"{}", headers=MCP_HEADERS).status == 405
 
 
-def test_agents_of_the_stateless_revisions_do_not_meet(proxy: Proxy) -> None:
+def test_agents_of_the_stateless_revisions_share_no_session(proxy: Proxy) -> None:
     headers = newest_headers(name="progress")
     for name in ("one", "two"):
         meta = {**META, "progressToken": "t"}
@@ -284,7 +284,7 @@ def test_a_time_limit_takes_the_request_back(tmp_path: Path) -> None:
         assert json.loads(agent.text("told"))[-1] == "notifications/cancelled 9"
 
 
-def test_a_line_that_is_no_message_is_logged_and_reaches_nobody(proxy: Proxy) -> None:
+def test_a_line_that_is_no_message_is_logged_and_dropped(proxy: Proxy) -> None:
     agent = Agent(proxy)
     assert agent.text("stray") == "said"
     (event,) = proxy.told("output.stray")

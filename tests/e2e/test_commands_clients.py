@@ -94,7 +94,7 @@ async def test_each_gets_its_own_progress_and_answer_at_the_same_time(
 
 
 @pytest.mark.parametrize("mode", [LEGACY, NEWEST])
-async def test_giving_up_ends_only_the_callers_own_call(tmp_path: Path, mode: str) -> None:
+async def test_a_cancelling_client_ends_only_its_own_call(tmp_path: Path, mode: str) -> None:
     async with two(tmp_path, mode) as (_, (_, ada), (_, bob)), asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(client.call_tool("wait", {})) for client in (ada, bob)]
         await waits(bob, begun=2, cancelled=0)

@@ -149,7 +149,7 @@ def test_the_answers_to_all_attempts_are_recorded(agent: Agent) -> None:
     assert all("late" in row.flags for row in agent.proxy.rows())
 
 
-def test_answers_to_calls_that_were_given_up_may_come_in_one_array(agent: Agent) -> None:
+def test_answers_to_cancelled_calls_may_come_in_one_array(agent: Agent) -> None:
     (agent.folder / "together").touch()
     for number in (1, 2):
         agent.begun(call("unnamed", {"n": number}, request_id=number)).close()
@@ -158,7 +158,7 @@ def test_answers_to_calls_that_were_given_up_may_come_in_one_array(agent: Agent)
     agent.ended(None, None)
 
 
-def test_a_call_with_the_id_of_one_that_was_given_up_gets_its_own_answer_alone(
+def test_a_call_that_reuses_the_id_of_a_cancelled_one_gets_only_its_own_answer(
     agent: Agent,
 ) -> None:
     agent.begun(call("unnamed", {"n": 1}, request_id=7)).close()

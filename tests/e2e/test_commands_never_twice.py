@@ -127,7 +127,7 @@ def test_a_caller_that_gave_up_and_repeats_gets_the_answer_of_the_only_execution
 
 
 @pytest.mark.promise("TWICE-14")
-def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
+def test_a_call_runs_on_after_its_timeout_and_a_duplicate_gets_its_answer(
     agent: Agent,
 ) -> None:
     said = agent.result(call("write_timed", {"a": 1}))
@@ -143,7 +143,9 @@ def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_a
     assert agent.heard() == 1
 
 
-def test_a_proxy_that_is_stopped_does_not_send_what_its_agent_has_given_up(agent: Agent) -> None:
+def test_a_proxy_that_was_stopped_does_not_send_calls_that_its_agent_gave_up_meanwhile(
+    agent: Agent,
+) -> None:
     with stopped(agent.proxy.process.pid):
         agent.begun(call("write", {"a": 1})).close()
     wait_until(lambda: [row.kind for row in agent.rows()] == ["cancelled_by_caller"], "it is over")

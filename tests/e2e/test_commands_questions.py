@@ -66,7 +66,7 @@ def test_an_answer_to_a_process_that_is_gone_answers_no_question_of_the_next(pro
     assert json.loads(agent.text("told"))[2:] == ["question: meant for the second"]
 
 
-def test_answers_in_an_array_are_told_apart_after_a_process_has_died(proxy: Proxy) -> None:
+def test_answers_in_an_array_belong_to_their_requests_after_a_process_died(proxy: Proxy) -> None:
     agent = Agent(proxy, revision="2025-03-26")
     killed(agent)
     head, (question,) = asked(agent, "asks", request_id=6)
@@ -79,7 +79,7 @@ def test_answers_in_an_array_are_told_apart_after_a_process_has_died(proxy: Prox
     assert text_of(last) == "1"
 
 
-def test_a_question_of_a_later_process_is_taken_back_by_the_id_that_the_agent_got(
+def test_a_later_process_cancels_its_request_by_the_id_that_the_agent_got(
     proxy: Proxy,
 ) -> None:
     agent = Agent(proxy)
@@ -95,7 +95,7 @@ def test_a_question_of_a_later_process_is_taken_back_by_the_id_that_the_agent_go
     agent.client.close()
 
 
-def test_an_array_that_asks_and_reports_answers_no_request(proxy: Proxy) -> None:
+def test_an_array_of_requests_and_notifications_answers_no_request(proxy: Proxy) -> None:
     agent = Agent(proxy, revision="2025-03-26")
     head, said = asked(agent, "asks_at_once", request_id=5, _meta={"progressToken": "t"})
     if len(said) == 1:

@@ -135,7 +135,7 @@ def test_a_cancel_ends_the_call_of_its_own_session_and_no_other(proxy: Proxy) ->
 
 
 @pytest.mark.promise("CMD-1")
-def test_a_question_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None:
+def test_a_server_request_goes_to_the_session_whose_call_is_open(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     with listening(one) as other:
         asked(two, "asks", request_id=5)
@@ -161,7 +161,7 @@ def test_the_only_session_is_asked_without_a_call(proxy: Proxy) -> None:
     assert json.loads(agent.text("told"))[2:] == ["roots: here"]
 
 
-def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> None:
+def test_a_server_request_is_cancelled_at_the_client_that_got_it(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "asks", {"as": "q"})
     one.client.head()
@@ -176,7 +176,7 @@ def test_a_question_that_is_taken_back_is_so_for_who_was_asked(proxy: Proxy) -> 
 
 
 @pytest.mark.promise("CMD-1")
-def test_a_question_that_nobody_is_sure_to_be_meant_by_is_answered_by_an_error(
+def test_a_server_request_that_fits_no_single_session_is_answered_by_an_error(
     proxy: Proxy,
 ) -> None:
     one, two = Agent(proxy), Agent(proxy)
@@ -210,7 +210,7 @@ def test_open_calls_of_a_closed_session_do_not_redirect_the_servers_requests(pro
     assert text_of(events_of(two.client.body(head))[0]) == "mine"
 
 
-def test_the_end_of_a_session_takes_back_what_it_asked_and_was_asked(proxy: Proxy) -> None:
+def test_the_end_of_a_session_cancels_its_requests_in_both_directions(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "asks", {"as": "first"})
     one.client.head()
@@ -253,7 +253,9 @@ def test_a_message_during_a_call_reaches_the_only_caller(proxy: Proxy) -> None:
     leave(one)
 
 
-def test_a_later_session_gets_the_revision_that_is_spoken_or_is_told_why_not(proxy: Proxy) -> None:
+def test_a_later_session_gets_the_negotiated_revision_or_an_error_with_the_reason(
+    proxy: Proxy,
+) -> None:
     Agent(proxy, revision="2025-06-18")
     later = Agent(proxy, revision="2025-11-25")
     assert later.greeting["result"]["protocolVersion"] == "2025-06-18"
@@ -317,7 +319,9 @@ def test_batches_are_kept_apart_too(proxy: Proxy) -> None:
 
 
 @pytest.mark.promise("CMD-6")
-def test_a_crash_loses_the_calls_of_all_sessions_and_all_go_on(proxy: Proxy) -> None:
+def test_a_crash_of_a_shared_command_fails_the_calls_of_all_sessions_and_all_go_on(
+    proxy: Proxy,
+) -> None:
     one, two = Agent(proxy), Agent(proxy)
     pid = one.text("pid")
     asked(one, "hang", request_id=5)
@@ -370,7 +374,7 @@ def stateless(proxy: Proxy, tool: str, credential: str, **arguments: Any) -> Res
         return client.request("POST", "/mcp", body, headers=headers)
 
 
-def test_stateless_requests_share_a_process_whoever_asks(proxy: Proxy) -> None:
+def test_stateless_requests_share_a_process_whoever_sends_them(proxy: Proxy) -> None:
     pids = {text_of(stateless(proxy, "pid", name).json()) for name in ("one", "two")}
     assert len(pids) == 1
     assert Agent(proxy).text("pid") not in pids
@@ -380,7 +384,7 @@ def test_stateless_requests_share_a_process_whoever_asks(proxy: Proxy) -> None:
 
 
 @pytest.mark.promise("CMD-1")
-def test_a_stateless_call_hears_nothing_that_may_be_anothers(proxy: Proxy) -> None:
+def test_a_stateless_call_gets_no_message_that_may_belong_to_another(proxy: Proxy) -> None:
     log: dict[str, Any] = {"method": "notifications/message", "params": {"data": "secret"}}
     alone = events_of(stateless(proxy, "notifies", "one", **log).body)
     assert [m.get("method") for m in alone] == ["notifications/message", None]

@@ -184,7 +184,9 @@ def test_a_queued_call_that_is_cancelled_is_never_sent(
     assert "cancel_forwarded" not in rig.notes()
 
 
-def test_a_call_that_runs_on_alone_keeps_its_place(rig: Rig, doors: Doors, crowd: Crowd) -> None:
+def test_a_call_that_runs_on_without_its_caller_keeps_its_slot(
+    rig: Rig, doors: Doors, crowd: Crowd
+) -> None:
     first = crowd.ask("one_write", 1)
     wait_until(lambda: doors.asked == [1], "the server has it")
     first.close()
@@ -198,7 +200,7 @@ def test_a_call_that_runs_on_alone_keeps_its_place(rig: Rig, doors: Doors, crowd
     assert doors.asked == [1, 3, 2]
 
 
-def test_another_attempt_keeps_the_place(rig: Rig, doors: Doors, crowd: Crowd) -> None:
+def test_another_attempt_keeps_the_slot(rig: Rig, doors: Doors, crowd: Crowd) -> None:
     doors.fails = 1
     first, second = crowd.ask("one_again", 1), crowd.ask("one", 2)
     doors.let_go(3)
@@ -229,7 +231,7 @@ def wrap(tmp_path: Path) -> Iterator[Wrap]:
 
 
 @pytest.mark.promise("WAIT-7")
-def test_in_a_pipe_what_comes_behind_does_not_wait(wrap: Wrap) -> None:
+def test_in_a_pipe_later_messages_do_not_wait(wrap: Wrap) -> None:
     wrap.send(*(call("one", request_id=n) for n in (1, 2, 3)), call("else", request_id=4))
     first, other = wrap.server.request(), wrap.server.request()
     assert (first["id"], other["id"]) == (1, 4)
@@ -243,7 +245,7 @@ def test_in_a_pipe_what_comes_behind_does_not_wait(wrap: Wrap) -> None:
     assert [row.status for row in wrap.rows()] == ["ok"] * 4
 
 
-def test_in_a_pipe_who_is_cancelled_while_it_waits_was_never_sent(wrap: Wrap) -> None:
+def test_in_a_pipe_a_queued_call_that_is_cancelled_was_never_sent(wrap: Wrap) -> None:
     first = wrap.asked(call("one", request_id=1))
     cancel = message("notifications/cancelled", {"requestId": 2}, request_id=None)
     wrap.send(call("one", request_id=2), cancel, call("one", request_id=3))
@@ -256,7 +258,7 @@ def test_in_a_pipe_who_is_cancelled_while_it_waits_was_never_sent(wrap: Wrap) ->
     assert (row.kind, row.executed, row.phase) == ("cancelled_by_caller", "no", "queued")
 
 
-def test_in_a_pipe_a_call_whose_time_is_over_gives_its_place_back(wrap: Wrap) -> None:
+def test_in_a_pipe_a_call_that_timed_out_frees_its_slot(wrap: Wrap) -> None:
     first = wrap.asked(call("one_total", request_id=1))
     wrap.send(call("one", request_id=2))
     assert outcome(wrap.stdout.json())["kind"] == "deadline_exhausted"
@@ -265,7 +267,7 @@ def test_in_a_pipe_a_call_whose_time_is_over_gives_its_place_back(wrap: Wrap) ->
     assert (first["id"], wrap.stdout.json()["id"]) == (1, 2)
 
 
-def test_in_a_pipe_who_waits_too_long_is_told(wrap: Wrap) -> None:
+def test_in_a_pipe_a_call_queued_too_long_gets_an_error(wrap: Wrap) -> None:
     first = wrap.asked(call("one", request_id=1))
     wrap.send(call("one_soon", request_id=2))
     assert outcome(wrap.stdout.json())["kind"] == "queue_timeout"
@@ -273,7 +275,7 @@ def test_in_a_pipe_who_waits_too_long_is_told(wrap: Wrap) -> None:
     assert wrap.stdout.json()["id"] == 1
 
 
-def test_in_a_pipe_what_waits_is_sent_before_the_client_is_gone(wrap: Wrap) -> None:
+def test_in_a_pipe_queued_calls_are_sent_before_the_client_counts_as_gone(wrap: Wrap) -> None:
     wrap.send(call("one", request_id=1), call("one", request_id=2))
     first = wrap.server.request()
     wrap.stdin.close()
@@ -284,7 +286,7 @@ def test_in_a_pipe_what_waits_is_sent_before_the_client_is_gone(wrap: Wrap) -> N
     wrap.server.exit()
 
 
-def test_in_a_pipe_who_waits_for_a_server_that_ends_is_told(wrap: Wrap) -> None:
+def test_in_a_pipe_a_queued_call_gets_an_error_when_the_server_ends(wrap: Wrap) -> None:
     wrap.asked(call("one", request_id=1))
     wrap.send(call("one", request_id=2), call("one", request_id=3), call("else", request_id=4))
     wrap.server.request()

@@ -73,7 +73,7 @@ def test_a_successful_result_is_passed_on_unchanged(played: Played) -> None:
     assert [row["kind"] for row in played.rows[:3]] == [None, None, "tool_failed"]
 
 
-def test_a_hang_ends_at_the_rules_limit_is_tried_again_and_then_told(played: Played) -> None:
+def test_a_hang_ends_at_the_rules_limit_is_retried_and_then_reported(played: Played) -> None:
     assert "agent  case Outcome(retry=SAFE)" in played.scene(2)
     assert played.scene(2).count("log    response_timeout  maybe") == 2
     first, second = played.of("search_notes")
@@ -98,14 +98,14 @@ def test_a_rate_limit_is_waited_for_and_the_agent_sees_the_answer_alone(played: 
 
 
 @pytest.mark.promise("CLI-12")
-def test_an_order_whose_end_nobody_knows_is_placed_once(played: Played) -> None:
+def test_an_order_with_an_unknown_outcome_is_placed_once(played: Played) -> None:
     assert "agent  case Outcome(executed=MAYBE): may have happened, look first" in played.scene(5)
     (order,) = played.of("place_order")
     assert (order["status"], order["kind"]) == ("unknown", "connection_lost")
     assert (order["executed"], order["retry"]) == ("maybe", "unsafe")
 
 
-def test_the_agents_look_at_what_happened_is_answered_once_the_server_is_back(
+def test_an_agents_read_after_a_crash_is_answered_once_the_server_is_back(
     played: Played,
 ) -> None:
     assert "agent  case None: the server's own answer, 'one pizza'" in played.scene(5)
@@ -115,7 +115,7 @@ def test_the_agents_look_at_what_happened_is_answered_once_the_server_is_back(
     assert looks[-1]["status"] == "ok"
 
 
-def test_a_definition_that_changed_since_it_was_pinned_is_told(played: Played) -> None:
+def test_a_definition_that_changed_since_it_was_pinned_is_reported(played: Played) -> None:
     scene = played.scene(6)
     assert "[changed_definition]" in scene
     assert "provenance: mismatch" in scene

@@ -69,7 +69,7 @@ def test_plain_calls_have_effects_as_well(rig: Rig) -> None:
     assert unread == ()
 
 
-def test_a_call_that_is_answered_from_another_has_no_effect(rig: Rig) -> None:
+def test_a_replayed_call_has_no_effect(rig: Rig) -> None:
     key = ("Idempotency-Key", rig.session)
     rig.post(call("pay", {"order": 1}), key)
     rig.post(call("pay", {"order": 1}), key)
@@ -79,7 +79,7 @@ def test_a_call_that_is_answered_from_another_has_no_effect(rig: Rig) -> None:
     assert effect not in replayed
 
 
-def test_in_a_pipe_it_is_the_same(tmp_path: Path) -> None:
+def test_in_a_pipe_calls_of_the_same_effect_carry_the_same_digest(tmp_path: Path) -> None:
     with wrapping(tmp_path, rules=RULES) as wrap:
         initialize(wrap)
         for number in (1, 2):

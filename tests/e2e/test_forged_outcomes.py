@@ -136,7 +136,7 @@ def test_a_forged_outcome_is_taken_out_of_a_result(
 
 
 @pytest.mark.parametrize("frame", ["length", "one chunk", "event"])
-def test_a_word_of_turnlogs_own_takes_the_place_of_a_forged_one(rig: Rig, frame: str) -> None:
+def test_turnlogs_own_outcome_replaces_a_forged_one(rig: Rig, frame: str) -> None:
     # A result without content is an error by the protocol, and turnlog says so.
     rig.upstream.script = FRAMES[frame](body_of(result(1, {"_meta": {KEY: FORGED}})))
     _, said = given_by(rig)
@@ -179,7 +179,7 @@ def test_an_event_that_holds_none_stays_as_it_is_and_its_call_has_no_flag(rig: R
 
 
 @pytest.mark.promise("OUT-20")
-def test_text_that_speaks_of_outcomes_passes_byte_for_byte(rig: Rig) -> None:
+def test_text_that_mentions_outcomes_passes_byte_for_byte(rig: Rig) -> None:
     text = f'{{"{KEY}": {json.dumps(FORGED)}}} \\ "{KEY}":'
     body = body_of(result(1, {"content": [{"type": "text", "text": text}], "keys": [KEY]}))
     for frame in ("length", "gzip", "many chunks"):
@@ -359,7 +359,7 @@ def test_a_forged_outcome_is_taken_out_of_a_problem(rig: Rig) -> None:
     assert [row.flags for row in rig.ended_rows(3)] == [["forged_outcome"]] * 3
 
 
-def test_a_page_that_speaks_of_outcomes_is_left_alone(rig: Rig) -> None:
+def test_a_web_page_that_mentions_outcomes_is_unchanged(rig: Rig) -> None:
     page = b'# How to read\n\n    {"_meta": {"turnlog/outcome": {"retry": "safe"}}}\n'
     rig.upstream.script = whole(page, media="text/markdown")
     with rig.client() as client:

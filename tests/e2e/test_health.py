@@ -105,7 +105,7 @@ def test_the_operator_sees_it_while_the_proxy_runs(cut: tuple[Rig, Server]) -> N
     assert status(rig) == []
 
 
-def test_a_proxy_that_ends_leaves_no_word_of_it(cut: tuple[Rig, Server]) -> None:
+def test_a_proxy_that_ends_leaves_no_health_file(cut: tuple[Rig, Server]) -> None:
     rig, _ = cut
     rig.proxy.process.terminate()
     rig.proxy.process.wait(20)
@@ -113,7 +113,7 @@ def test_a_proxy_that_ends_leaves_no_word_of_it(cut: tuple[Rig, Server]) -> None
 
 
 @pytest.mark.promise("RULE-21")
-def test_after_a_while_one_call_is_made_and_decides(tmp_path: Path) -> None:
+def test_after_the_cool_down_one_call_is_sent_and_decides(tmp_path: Path) -> None:
     with serving(tmp_path, breaker={"failures": 1, "cool_down": "1ms"}) as (rig, server):
         rig.post(call("pay_once", {"n": 1}))
         server.go.clear()

@@ -58,7 +58,7 @@ FAULTS: dict[str, Script] = {
 @pytest.mark.promise("RULE-10")
 @pytest.mark.parametrize("tool", ["keyed", "keyed_named"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_call_with_a_key_is_made_again_whatever_it_does(rig: Rig, name: str, tool: str) -> None:
+def test_a_call_with_a_key_is_retried_whatever_its_effect(rig: Rig, name: str, tool: str) -> None:
     rig.upstream.script = Then(FAULTS[name])
     assert b"done" in rig.post(call(tool))
     first, second = rig.ended_rows(2)

@@ -37,7 +37,7 @@ def test_all_of_a_large_batch_is_relayed_and_the_calls_over_the_bound_are_one_ro
     assert rest.flags == ["truncated_record"]
 
 
-def test_a_large_batch_that_is_answered_by_a_stream_is_recorded_alike(rig: Rig) -> None:
+def test_a_large_batch_that_is_answered_by_a_stream_is_recorded_the_same(rig: Rig) -> None:
     said = b"".join(chunked(event(text_result(n, "done"))) for n in range(MANY))
     rig.upstream.script = answer(STREAM_HEAD + said + b"0\r\n\r\n")
 
@@ -59,7 +59,7 @@ def test_a_large_batch_without_a_server_is_answered_by_its_status(rig: Rig) -> N
     assert got.status == 502
 
 
-def test_a_command_gets_all_of_a_large_batch(tmp_path: Path) -> None:
+def test_a_command_gets_a_large_batch_whole(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         assert wrap.asked(CALLS) == json.loads(CALLS)
         for n in range(MANY):

@@ -128,7 +128,7 @@ def test_a_lookup_that_a_wrapped_command_never_answers_gets_no_answer(tmp_path: 
     assert (row.operation, row.kind) == ("resources/read", "connection_lost")
 
 
-def test_a_lookup_without_an_answer_is_told_as_what_is_no_call(rig: Rig) -> None:
+def test_a_lookup_without_an_answer_gets_the_error_of_a_request_that_is_no_call(rig: Rig) -> None:
     rig.upstream.script = CloseAfterRequest()
     with rig.client() as client:
         given = client.request("POST", rig.path, READ, headers=MCP_HEADERS)
@@ -163,7 +163,7 @@ rules:
 
 
 @pytest.mark.promise("REC-20")
-def test_rules_for_tools_do_not_speak_of_lookups(tmp_path: Path) -> None:
+def test_rules_for_tools_do_not_apply_to_lookups(tmp_path: Path) -> None:
     with ruled(tmp_path, RULES) as rig:
         rig.fresh()
         rig.upstream.script = answer(ok(rpc(7, CONTENTS)))
@@ -171,7 +171,7 @@ def test_rules_for_tools_do_not_speak_of_lookups(tmp_path: Path) -> None:
         wait_until(lambda: [told(row) for row in rig.proxy.rows()] == [LOOKUP], "the row ends")
 
 
-def test_a_secret_in_a_uri_stands_nowhere(rig: Rig) -> None:
+def test_a_secret_in_a_uri_is_recorded_nowhere(rig: Rig) -> None:
     rig.upstream.script = answer(ok(rpc(7, {"contents": [{"uri": URI, "text": "x"}]})))
     rig.post(message("resources/read", {"uri": URI}, request_id=7))
     row = rig.row()

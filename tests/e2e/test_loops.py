@@ -18,7 +18,7 @@ def flags(rig: Rig, count: int) -> list[bool]:
 
 
 @pytest.mark.promise("OUT-26")
-def test_from_the_third_time_on(rig: Rig) -> None:
+def test_the_third_equal_failure_and_later_ones_are_flagged(rig: Rig) -> None:
     rig.upstream.script = fails
     for number, spaces in enumerate(["", " ", "", "  "]):
         body = call("look", {"a": 1}, request_id=number)
@@ -26,7 +26,7 @@ def test_from_the_third_time_on(rig: Rig) -> None:
     assert flags(rig, 4) == [False, False, True, True]
 
 
-def test_other_input_and_other_failures_are_counted_for_themselves(rig: Rig) -> None:
+def test_other_input_and_other_failures_are_counted_separately(rig: Rig) -> None:
     rig.upstream.script = fails
     rig.post(call("look", {"a": 1}))
     rig.post(call("look", {"a": 1}))

@@ -27,7 +27,7 @@ def post(proxy: Proxy, body: bytes) -> None:
         client.request("POST", "/mcp", body, headers=MCP_HEADERS)
 
 
-def test_a_log_without_changes_names_the_pack_that_would_tell_them(tmp_path: Path) -> None:
+def test_a_log_without_changes_names_the_pack_that_would_list_them(tmp_path: Path) -> None:
     with RawUpstream(server) as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
         post(proxy, call("write_file", {"path": "/a"}))
         done = turnlog("log", "--field", "files_modified", data=proxy.data)
@@ -81,7 +81,7 @@ def test_a_server_whose_calls_only_read_or_fail_lacks_no_rules(tmp_path: Path) -
             assert turnlog("log", "--field", "files_modified", data=proxy.data).stderr == ""
 
 
-def test_a_log_that_is_empty_for_another_reason_says_nothing_of_rules(tmp_path: Path) -> None:
+def test_a_log_that_is_empty_for_another_reason_does_not_mention_rules(tmp_path: Path) -> None:
     with ruled(tmp_path, WRITES) as rig:
         rig.upstream.script = server
         rig.fresh()

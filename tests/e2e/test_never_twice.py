@@ -156,7 +156,7 @@ def text(body: bytes) -> str:
 
 
 @pytest.mark.promise("TWICE-3")
-def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
+def test_a_duplicate_joins_a_call_whose_caller_left(
     rig: Rig, counting: Counting, left: Begun, begun: Begun
 ) -> None:
     left(call("write", {"a": 1}, request_id=1))
@@ -177,7 +177,7 @@ def test_a_call_whose_caller_left_is_joined_by_who_asks_the_same(
 @pytest.mark.promise("TWICE-3")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_call_is_joined_by_who_asks_again_as_soon_as_it_has_left(
+def test_a_duplicate_joins_a_call_as_soon_as_it_was_sent(
     rig: Rig, counting: Counting, begun: Begun, headers: Headers, answered: bool
 ) -> None:
     first = begun(call("write", {"a": 1}, request_id=1), *headers)
@@ -191,7 +191,7 @@ def test_a_call_is_joined_by_who_asks_again_as_soon_as_it_has_left(
     assert counting.asked == 1
 
 
-def test_a_call_beside_one_whose_caller_only_has_no_more_to_say_is_another_call(
+def test_a_half_closed_caller_is_still_waiting_so_an_equal_call_is_a_new_one(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     first = begun(call("write", {"a": 1}, request_id=1))
@@ -205,7 +205,7 @@ def test_a_call_beside_one_whose_caller_only_has_no_more_to_say_is_another_call(
 
 
 @pytest.mark.promise("TWICE-6")
-def test_an_answer_that_was_lost_is_given_to_who_asks_again_and_then_no_more(
+def test_a_lost_answer_is_replayed_to_one_duplicate_and_then_no_more(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
     left(call("write", {"a": 1}))
@@ -282,7 +282,7 @@ def test_before_that_revision_the_server_is_told(rig: Rig, counting: Counting, l
 
 
 @pytest.mark.promise("TWICE-13")
-def test_a_call_that_was_taken_back_is_repeated_with_a_flag(
+def test_the_repeat_of_a_cancelled_call_has_a_flag(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
     left(call("write_cancelled", {"a": 1}))
@@ -293,7 +293,9 @@ def test_a_call_that_was_taken_back_is_repeated_with_a_flag(
 
 
 @pytest.mark.promise("TWICE-11")
-def test_a_cancel_of_the_caller_goes_on_at_once(rig: Rig, counting: Counting, begun: Begun) -> None:
+def test_a_cancel_by_the_caller_is_forwarded_at_once(
+    rig: Rig, counting: Counting, begun: Begun
+) -> None:
     client = begun(call("write", {"a": 1}, request_id=7), *rig.session_headers)
     wait_until(lambda: counting.asked == 1, "the server has the call")
     cancel = message("notifications/cancelled", {"requestId": 7}, request_id=None)
@@ -324,7 +326,7 @@ def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long
 
 
 @pytest.mark.promise("TWICE-30")
-def test_a_rule_may_want_every_call(
+def test_a_rule_can_forward_every_duplicate(
     rig: Rig, counting: Counting, left: Begun, begun: Begun
 ) -> None:
     left(call("write_freely", {"a": 1}))
@@ -335,7 +337,7 @@ def test_a_rule_may_want_every_call(
 
 
 @pytest.mark.promise("TWICE-30")
-def test_a_rule_may_allow_no_second_call(rig: Rig, counting: Counting, left: Begun) -> None:
+def test_a_rule_can_refuse_a_duplicate(rig: Rig, counting: Counting, left: Begun) -> None:
     left(call("write_alone", {"a": 1}))
     said = json.loads(rig.post(call("write_alone", {"a": 1})))["result"]
     assert said["isError"] is True
@@ -426,7 +428,7 @@ def test_a_plain_call_is_answered_as_the_first_one_was(
 @pytest.mark.promise("TWICE-14")
 @pytest.mark.parametrize("headers", [MCP_HEADERS, STATELESS], ids=["handshake", "stateless"])
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
+def test_a_call_runs_on_after_its_timeout_and_a_duplicate_gets_its_answer(
     rig: Rig, counting: Counting, begun: Begun, streams: bool, headers: Headers
 ) -> None:
     counting.streams = streams
@@ -498,7 +500,7 @@ def test_a_call_that_runs_on_after_its_timeout_cannot_be_resolved(
     assert counting.asked == 1
 
 
-def test_a_call_that_runs_on_after_its_time_and_is_lost_can_be_settled(
+def test_a_call_that_runs_on_after_its_timeout_and_is_lost_can_be_resolved(
     rig: Rig, begun: Begun
 ) -> None:
     breaks = threading.Event()
@@ -519,9 +521,7 @@ def test_a_call_that_runs_on_after_its_time_and_is_lost_can_be_settled(
     assert turnlog("resolve", name, "--did-not", data=data).returncode == 0
 
 
-def test_a_plain_call_whose_time_is_over_runs_on(
-    rig: Rig, counting: Counting, begun: Begun
-) -> None:
+def test_a_plain_call_runs_on_after_its_timeout(rig: Rig, counting: Counting, begun: Begun) -> None:
     path = f"/s/{rig.session}/write-timed"
     given = begun(b'{"a": 1}', path=path).response("POST")
     assert (given.status, given.json()["turnlog/outcome"]["kind"]) == (504, "response_timeout")
@@ -532,7 +532,7 @@ def test_a_plain_call_whose_time_is_over_runs_on(
 
 
 @pytest.mark.promise("TWICE-15")
-def test_a_question_of_the_server_ends_a_call_whose_caller_is_gone(
+def test_a_server_request_ends_a_call_whose_caller_is_gone(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     asks = threading.Event()
@@ -614,7 +614,7 @@ def test_a_call_whose_stream_ended_early_is_joined_until_another_stream_brings_i
     assert [row.status for row in rig.ended_rows(2)] == ["ok", "replayed"]
 
 
-def test_a_call_that_was_cancelled_is_joined_for_a_moment_only(
+def test_a_cancelled_call_can_be_joined_only_within_the_grace_period(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     keyed = (*rig.session_headers, ("Idempotency-Key", rig.session))
@@ -661,7 +661,7 @@ def test_a_call_that_runs_on_and_breaks_leaves_the_connection_to_the_next_one(
     assert text(client.response("POST").body) == "next"
 
 
-def test_a_stream_that_takes_over_a_call_with_a_key_does_not_take_it_back(
+def test_a_stream_that_takes_over_a_call_with_a_key_does_not_cancel_it(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     told: list[Any] = []
@@ -697,7 +697,7 @@ def test_a_stream_that_takes_over_a_call_with_a_key_does_not_take_it_back(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_stream_that_goes_on_elsewhere_leaves_a_call_that_runs_on_alone(
+def test_a_stream_that_continues_on_another_connection_does_not_end_a_detached_call(
     rig: Rig, counting: Counting, left: Begun, streams: bool
 ) -> None:
     counting.streams = streams
@@ -718,9 +718,7 @@ def test_a_stream_that_goes_on_elsewhere_leaves_a_call_that_runs_on_alone(
     assert (row.status, row.flags) == ("ok", ["late"])
 
 
-def test_a_call_has_ended_with_its_response_whatever_its_stream_goes_on_with(
-    rig: Rig, begun: Begun
-) -> None:
+def test_a_call_ends_with_its_response_even_if_its_stream_goes_on(rig: Rig, begun: Begun) -> None:
     runs: list[int] = []
     over = threading.Event()
 
@@ -745,7 +743,7 @@ def test_a_call_has_ended_with_its_response_whatever_its_stream_goes_on_with(
 @pytest.mark.promise("TWICE-17")
 @pytest.mark.parametrize("request_id", [1, 8])
 @pytest.mark.parametrize("session", [True, False])
-def test_a_call_that_joined_and_is_taken_back_ends_alone_and_without_an_answer(
+def test_a_joined_call_that_is_cancelled_ends_alone_and_without_an_answer(
     rig: Rig, counting: Counting, left: Begun, begun: Begun, request_id: int, session: bool
 ) -> None:
     headers = rig.session_headers if session else MCP_HEADERS
@@ -766,7 +764,7 @@ def test_a_call_that_joined_and_is_taken_back_ends_alone_and_without_an_answer(
 
 
 @pytest.mark.parametrize("how", ["leaves", "takes it back"])
-def test_a_call_that_nobody_waits_for_any_more_is_taken_back(
+def test_a_call_without_a_waiting_caller_is_cancelled(
     rig: Rig, counting: Counting, begun: Begun, how: str
 ) -> None:
     headers = (*rig.session_headers, ("Idempotency-Key", rig.session))
@@ -791,7 +789,7 @@ def cancel(request_id: int) -> bytes:
     return message("notifications/cancelled", {"requestId": request_id}, request_id=None)
 
 
-def test_an_answer_to_head_has_no_body_where_its_time_is_over(rig: Rig) -> None:
+def test_an_answer_to_head_has_no_body_after_a_timeout(rig: Rig) -> None:
     slow = rig.upstream.script = SlowHead(ok(b""))
     with rig.client() as client:
         client.ask("HEAD", f"/s/{rig.session}/timed")
@@ -865,7 +863,7 @@ def test_a_guessed_caller_that_left_may_join_again(
 
 
 @pytest.mark.parametrize("other", ["version", "connection"])
-def test_a_call_is_not_joined_by_who_may_be_somebody_else(
+def test_a_call_is_not_joined_by_a_caller_that_may_be_another_one(
     counting: Counting, unnamed: Begun, begun: Begun, other: str
 ) -> None:
     name = f"others-{other}"
@@ -882,7 +880,7 @@ def test_a_call_is_not_joined_by_who_may_be_somebody_else(
 
 
 @pytest.mark.promise("TWICE-12")
-def test_a_cancel_that_nobody_could_join_goes_on_at_once(
+def test_a_cancel_of_a_call_that_cannot_be_joined_is_forwarded_at_once(
     counting: Counting, unnamed: Begun
 ) -> None:
     # Neither a credential nor a client name; the grace of these tests is an hour.
@@ -890,7 +888,7 @@ def test_a_cancel_that_nobody_could_join_goes_on_at_once(
     assert counting.hung_up.wait(BOUND)
 
 
-def test_a_named_call_in_a_batch_ends_with_its_caller(rig: Rig) -> None:
+def test_a_guarded_call_in_a_batch_ends_with_its_caller(rig: Rig) -> None:
     hangs = rig.upstream.script = Hangs()
     with rig.client() as client:
         client.ask("POST", rig.path, b"[" + call("write") + b"]", headers=MCP_HEADERS)

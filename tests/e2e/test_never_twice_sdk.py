@@ -83,7 +83,7 @@ async def test_a_call_closed_and_repeated_at_once_runs_once(
     assert (second.status, second.executed) == ("replayed", "yes")
 
 
-async def test_a_clients_cancel_is_obeyed_and_the_second_run_is_flagged(
+async def test_a_clients_cancel_is_forwarded_and_its_repeat_is_flagged(
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as (server, proxy), client(proxy, "handshake") as agent:
@@ -132,7 +132,7 @@ async def test_calls_made_together_and_those_of_others_all_run(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_client_that_comes_back_as_another_gets_the_answer_that_it_missed(
+async def test_a_client_that_returns_under_another_name_gets_the_answer_that_it_missed(
     tmp_path: Path, mode: str
 ) -> None:
     async with scene(tmp_path) as (server, proxy):

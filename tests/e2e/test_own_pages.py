@@ -151,7 +151,7 @@ def test_a_large_answer_comes_whole(rig: Rig) -> None:
     assert answer.head.one("content-length") == str(len(answer.body))
 
 
-def test_a_caller_that_leaves_midway_disturbs_nobody(rig: Rig) -> None:
+def test_a_caller_that_leaves_midway_disturbs_no_other_call(rig: Rig) -> None:
     for sent in (b"", b"{"):
         with rig.client() as client:
             client.ask("POST", "/turnlog/mcp", headers=(("Content-Length", "99"),))

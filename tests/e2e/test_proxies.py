@@ -116,7 +116,7 @@ def test_the_systems_certificates_can_be_named_by_the_environment(tmp_path: Path
 
 
 @pytest.mark.promise("WIRE-29")
-def test_an_upstream_that_nobody_vouches_for_is_not_called(tmp_path: Path) -> None:
+def test_an_upstream_with_an_unverified_certificate_is_not_called(tmp_path: Path) -> None:
     got: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     with RawUpstream() as between:
         between.script = secured(got)

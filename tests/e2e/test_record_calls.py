@@ -167,7 +167,7 @@ ANSWERS: list[tuple[str, int, bytes, dict[str, Any]]] = [
     ids=[row[0] for row in ANSWERS],
 )
 @pytest.mark.parametrize("way", ["length", "chunks"])
-def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
+def test_an_answer_is_relayed_unchanged_and_recorded_with_its_judgement(
     rig: Rig, status: int, body: bytes, wanted: dict[str, Any], way: str
 ) -> None:
     head = f"HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\n"
@@ -200,7 +200,9 @@ def test_an_answer_is_relayed_as_it_is_and_recorded_as_what_it_is(
 
 @pytest.mark.promise("OUT-8")
 @pytest.mark.parametrize("status", [200, 201, 400, 401, 500])
-def test_only_what_looks_like_a_success_gets_a_word_of_turnlog(rig: Rig, status: int) -> None:
+def test_only_an_answer_that_looks_like_a_success_gets_an_outcome_added(
+    rig: Rig, status: int
+) -> None:
     rig.upstream.script = answer(ok(rpc({}), status=f"{status} X"))
     given = rig.post(call("add"))
     assert (b"turnlog/outcome" in given) == (status < 400)
@@ -208,7 +210,7 @@ def test_only_what_looks_like_a_success_gets_a_word_of_turnlog(rig: Rig, status:
 
 
 @pytest.mark.parametrize("status", [304, 307, 308])
-def test_a_call_that_is_sent_elsewhere_did_not_run(rig: Rig, status: int) -> None:
+def test_a_call_that_is_redirected_elsewhere_did_not_run(rig: Rig, status: int) -> None:
     raw = f"HTTP/1.1 {status} X\r\nLocation: /mcp/\r\nContent-Length: 0\r\n\r\n".encode()
     rig.upstream.script = answer(raw)
     with rig.client() as client:
@@ -224,7 +226,7 @@ def test_a_call_that_is_sent_elsewhere_did_not_run(rig: Rig, status: int) -> Non
     [case[2] for case in ANSWERS if case[1] == 200 and case[2]],
     ids=[case[0] for case in ANSWERS if case[1] == 200 and case[2]],
 )
-def test_an_event_says_what_a_body_would(rig: Rig, value: bytes) -> None:
+def test_an_event_carries_the_same_error_as_a_body(rig: Rig, value: bytes) -> None:
     stream = b"data: " + value + b"\n\n"
     rig.upstream.script = answer(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

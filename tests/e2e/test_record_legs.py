@@ -106,7 +106,7 @@ ELICITS = -32042
 
 
 @pytest.mark.parametrize("events", [False, True])
-def test_a_call_refused_until_a_url_was_opened_is_over_and_its_repeat_is_the_same_call(
+def test_a_call_refused_until_a_url_is_opened_has_ended_and_its_repeat_is_the_same_call(
     rig: Rig, events: bool
 ) -> None:
     rig.upstream.script = Scripted(ELICITS, DONE, DONE, events=events)
@@ -222,7 +222,7 @@ def test_a_task_whose_result_is_an_error_is_closed_by_it(rig: Rig) -> None:
     assert rig.row().status == "error"
 
 
-def test_a_poll_for_a_task_nobody_began_here_is_just_relayed(rig: Rig) -> None:
+def test_a_poll_for_an_unknown_task_is_only_relayed(rig: Rig) -> None:
     rig.upstream.script = Scripted(task("completed", result=DONE) | {"taskId": "unheard-of"})
     post(rig, message("tasks/get", {"taskId": "unheard-of"}))
     assert rig.rows() == []

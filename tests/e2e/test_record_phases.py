@@ -221,7 +221,7 @@ def test_the_outcome_is_on_disk_once_the_agent_has_the_last_byte(
 
 
 @pytest.mark.promise("REC-8")
-def test_a_read_is_recorded_in_order_though_nobody_waits(rig: Rig) -> None:
+def test_a_read_is_recorded_in_order_although_its_answer_does_not_wait_for_it(rig: Rig) -> None:
     rig.upstream.script = answer(ok(ANSWER))
     with rig.client() as client:
         for number in range(20):

@@ -316,9 +316,7 @@ def test_json_rpc_on_any_path_is_mcp(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("transport", ["mcp", "http"])
-def test_the_transport_can_be_told(
-    tmp_path_factory: pytest.TempPathFactory, transport: str
-) -> None:
+def test_the_transport_can_be_set(tmp_path_factory: pytest.TempPathFactory, transport: str) -> None:
     with RawUpstream() as upstream:
         settings = {"upstreams": {"default": {"url": upstream.url, "transport": transport}}}
         with proxy_beside(tmp_path_factory.mktemp("proxy"), settings=settings) as proxy:

@@ -224,7 +224,7 @@ def test_calls_that_overlap_are_one_step(rig: Rig) -> None:
 
 
 @pytest.mark.promise("SESS-9")
-def test_turnlogs_own_fields_stay_here_and_its_meta_goes_on(rig: Rig) -> None:
+def test_turnlogs_own_headers_are_removed_and_its_meta_is_forwarded(rig: Rig) -> None:
     with rig.client() as client:
         body = call("x", _meta={"turnlog/session": rig.session, "turnlog/turn": "1"})
         fields = (("Turnlog-Turn", "2"), ("Turnlog-Why", "because"), ("Turnlog-Session", "y"))

@@ -89,7 +89,7 @@ def test_a_call_is_closed_by_its_answer_on_the_stream(rig: Rig) -> None:
     assert targets == [b"/mcp", *2 * [f"/messages?id={rig.session}".encode()]]
 
 
-def test_a_call_that_is_not_sent_again_is_an_error_to_who_looks_at_the_status_alone(
+def test_a_call_that_is_not_sent_again_has_an_error_status(
     rig: Rig,
 ) -> None:
     key = ("Idempotency-Key", rig.session)
@@ -108,7 +108,7 @@ def test_a_call_that_is_not_sent_again_is_an_error_to_who_looks_at_the_status_al
     assert len(rig.upstream.requests) == 2
 
 
-def test_a_post_behind_the_end_of_the_stream_is_a_call_like_any_other(rig: Rig) -> None:
+def test_a_post_after_the_end_of_the_stream_is_an_ordinary_call(rig: Rig) -> None:
     with rig.client() as client:
 
         def ask(endpoint: str, number: int) -> int:
@@ -177,7 +177,7 @@ def test_open_calls_are_lost_with_the_stream(rig: Rig) -> None:
         assert (row.status, row.kind, row.executed) == ("unknown", "connection_lost", "maybe")
 
 
-def test_a_stream_that_breaks_off_ends_with_answers_to_all_that_is_open(rig: Rig) -> None:
+def test_a_stream_that_breaks_off_ends_with_answers_to_all_open_requests(rig: Rig) -> None:
     with stream(rig) as one:
         post(rig, one, call("add", request_id=1))
         post(rig, one, call("add", {"n": 2}, request_id="two"))
@@ -207,7 +207,7 @@ def test_a_request_that_is_accepted_when_its_stream_has_ended_is_lost(rig: Rig) 
 
 
 @pytest.mark.parametrize("by", ["leaving", "saying so"])
-def test_a_call_that_nobody_waits_for_was_cancelled(rig: Rig, by: str) -> None:
+def test_a_call_without_a_waiting_caller_was_cancelled(rig: Rig, by: str) -> None:
     with stream(rig) as one:
         post(rig, one, call("add", request_id=7))
         if by == "leaving":
@@ -218,7 +218,7 @@ def test_a_call_that_nobody_waits_for_was_cancelled(rig: Rig, by: str) -> None:
         assert rig.row().kind == "cancelled_by_caller"
 
 
-def test_a_call_that_wants_no_answer_is_over_when_it_is_accepted(rig: Rig) -> None:
+def test_a_call_sent_as_a_notification_ends_when_it_is_accepted(rig: Rig) -> None:
     with stream(rig) as one:
         post(rig, one, message("tools/call", {"name": "add"}, request_id=None))
         assert rig.row().status == "ok"

@@ -224,7 +224,7 @@ def test_ids_that_differ_in_type_are_two_calls(rig: Rig, one: str | int) -> None
 
 
 @pytest.mark.parametrize("reply", ["error", "silence"])
-def test_a_cancelled_call_is_recorded_so(rig: Rig, reply: str) -> None:
+def test_a_cancelled_call_is_recorded_as_cancelled(rig: Rig, reply: str) -> None:
     cancelled = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -344,7 +344,7 @@ STREAMS: list[tuple[str, bytes, str, list[str]]] = [
 @pytest.mark.parametrize(
     ("stream", "kind", "flags"), [row[1:] for row in STREAMS], ids=[row[0] for row in STREAMS]
 )
-def test_a_stream_that_ends_without_the_response_says_what_stood_in_its_place(
+def test_a_stream_that_ends_without_the_response_shows_what_came_instead(
     rig: Rig, stream: bytes, kind: str, flags: list[str]
 ) -> None:
     def script(peer: Peer) -> None:
@@ -375,7 +375,7 @@ def test_a_large_event_that_answers_is_ok(rig: Rig) -> None:
     assert (row.status, row.executed, row.flags) == ("ok", "yes", ["truncated_record"])
 
 
-def test_a_connection_that_breaks_is_lost_whatever_came_before(rig: Rig) -> None:
+def test_a_broken_connection_is_lost_whatever_came_before(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         peer.read()
         peer.start_events()

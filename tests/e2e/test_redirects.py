@@ -159,7 +159,7 @@ def test_all_fields_that_lead_somewhere_lead_back(servers: Servers, place: str) 
     assert head.one("x-location") == "/items"
 
 
-def test_on_a_plain_path_what_leads_back_anyhow_stays_as_it_was(
+def test_on_a_plain_path_a_redirect_that_leads_back_to_turnlog_anyway_is_unchanged(
     servers: Servers,
 ) -> None:
     upstream, proxy, path = servers["plain path"]
@@ -174,7 +174,7 @@ def test_on_a_plain_path_what_leads_back_anyhow_stays_as_it_was(
     "location",
     ["http://elsewhere.example/mcp/", "https://127.0.0.1:1/mcp/", "//elsewhere.example/mcp/"],
 )
-def test_a_redirect_to_another_origin_passes_unchanged_and_nobody_knows_what_ran(
+def test_a_redirect_to_another_origin_passes_unchanged_and_may_have_been_executed(
     rig: Rig, location: str
 ) -> None:
     rig.upstream.script = moving(lambda _: location)
@@ -225,7 +225,7 @@ OTHERS: Final = {
 
 
 @pytest.mark.parametrize("change", OTHERS)
-def test_a_call_that_differs_is_one_of_its_own(rig: Rig, change: str) -> None:
+def test_a_call_with_another_input_is_another_call(rig: Rig, change: str) -> None:
     rig.upstream.script = moving(lambda _: "/mcp/")
     path = f"/s/{rig.session}-2/mcp/" if change == "session" else f"{rig.path}/"
     with rig.client() as client:

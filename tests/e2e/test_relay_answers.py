@@ -186,7 +186,7 @@ def test_the_length_in_an_answer_to_head_stays(rig: Rig) -> None:
         assert client.request("GET", "/next").body == b"next"
 
 
-def test_a_304_keeps_the_length_of_what_it_does_not_send(rig: Rig) -> None:
+def test_a_304_keeps_its_content_length(rig: Rig) -> None:
     rig.upstream.script = answer(b"HTTP/1.1 304 Same\r\nContent-Length: 99\r\n\r\n")
     with rig.client() as client:
         assert client.request("GET", "/tool").head.one("content-length") == "99"

@@ -32,7 +32,7 @@ def test_turnlogs_own_paths_are_its_own_in_every_form(rig: Rig) -> None:
     assert rig.upstream.requests == []
 
 
-def test_a_coding_that_cannot_be_undone_is_refused_and_not_dropped(rig: Rig) -> None:
+def test_a_coding_that_cannot_be_decoded_is_refused_and_not_dropped(rig: Rig) -> None:
     with rig.client() as client:
         client.send(
             b"POST /tool HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
@@ -60,7 +60,7 @@ def test_the_received_part_of_a_cut_json_answer_is_forwarded(rig: Rig) -> None:
     assert rig.row().kind == "connection_lost"
 
 
-def test_a_call_that_wants_no_answer_is_recorded_as_well(rig: Rig) -> None:
+def test_a_call_sent_as_a_notification_is_recorded(rig: Rig) -> None:
     rig.upstream.script = answer(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
     body = message("tools/call", {"name": "fire", "arguments": {}}, request_id=None)
     with rig.client() as client:

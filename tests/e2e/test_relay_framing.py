@@ -219,7 +219,7 @@ BODILESS = {
 
 
 @pytest.mark.parametrize("name", BODILESS)
-def test_a_body_where_none_may_be_goes_nowhere(rig: Rig, name: str) -> None:
+def test_a_body_of_an_answer_that_cannot_have_one_is_dropped(rig: Rig, name: str) -> None:
     method, raw = BODILESS[name]
     rig.upstream.script = answer(raw)
     with rig.client() as client:
@@ -228,7 +228,7 @@ def test_a_body_where_none_may_be_goes_nowhere(rig: Rig, name: str) -> None:
         assert client.request("GET", "/next").body == b"next"
 
 
-def test_an_answer_that_came_before_its_request_is_not_taken_for_it(rig: Rig) -> None:
+def test_an_answer_that_came_before_its_request_does_not_answer_it(rig: Rig) -> None:
     sent: list[int] = []
 
     def script(peer: Peer) -> None:
@@ -271,7 +271,7 @@ def test_a_chunked_body_is_whole_once_its_last_chunk_has_come(rig: Rig, end: byt
                 client.body(client.head())
 
 
-def test_a_slow_head_holds_back_nobody_else(rig: Rig) -> None:
+def test_a_slow_request_head_delays_no_other_client(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         if peer.read().target != b"/slow":
             peer.send(NEXT)

@@ -51,7 +51,7 @@ class Silent:
 
 
 @pytest.mark.promise("WIRE-20")
-def test_the_answer_to_an_agent_that_has_no_more_to_say_is_not_lost(rig: Rig) -> None:
+def test_the_answer_to_an_agent_that_has_half_closed_is_not_lost(rig: Rig) -> None:
     rig.upstream.script = script = Held(ok(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'))
     with rig.client() as client:
         client.ask("POST", rig.path, call("add"), headers=STATELESS)
@@ -78,7 +78,7 @@ def test_an_agent_of_http_1_0_may_end_its_side_as_well(rig: Rig) -> None:
 
 
 @pytest.mark.promise("WIRE-20")
-def test_a_stream_goes_on_for_an_agent_that_has_no_more_to_say(rig: Rig) -> None:
+def test_a_stream_goes_on_for_an_agent_that_has_half_closed(rig: Rig) -> None:
     stream = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
     rig.upstream.script = script = Held(
         stream + chunked(b"data: one\n\n"), chunked(b"data: two\n\n") + b"0\r\n\r\n"

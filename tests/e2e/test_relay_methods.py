@@ -33,7 +33,7 @@ def test_any_token_is_a_method_and_keeps_its_case(rig: Rig, method: bytes) -> No
     assert (row.tool, row.status) == (f"{method.decode()} /pot", "ok")
 
 
-def test_a_call_in_small_letters_is_a_call_for_the_record(rig: Rig) -> None:
+def test_a_call_by_a_method_in_lower_case_is_recorded(rig: Rig) -> None:
     with rig.client() as client:
         assert client.request("post", rig.path, call("add"), headers=MCP_HEADERS).status == 200
     assert rig.upstream.requests[0].method == b"post"

@@ -194,7 +194,7 @@ def test_an_empty_post_says_so(rig: Rig) -> None:
     assert (request.body, request.all(b"content-length")) == (b"", [b"0"])
 
 
-def test_a_get_without_body_says_nothing_of_its_length(rig: Rig) -> None:
+def test_a_get_without_body_has_no_content_length(rig: Rig) -> None:
     with rig.client() as client:
         client.request("GET", "/tool")
     request = rig.upstream.requests[0]
@@ -391,9 +391,7 @@ def test_a_cut_large_request_reaches_the_upstream_as_cut(rig: Rig) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )
-def test_a_request_that_smuggles_or_is_no_http_never_reaches_the_upstream(
-    rig: Rig, raw: bytes
-) -> None:
+def test_a_smuggled_or_malformed_request_never_reaches_the_upstream(rig: Rig, raw: bytes) -> None:
     with rig.client() as client:
         client.send(raw)
         try:

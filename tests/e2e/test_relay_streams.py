@@ -180,7 +180,7 @@ def test_an_answer_with_the_id_of_a_server_request_does_not_end_a_call(rig: Rig)
 
 
 @pytest.mark.promise("WIRE-24")
-def test_a_slow_reader_holds_back_the_upstream_and_nobody_else(rig: Rig) -> None:
+def test_a_slow_reader_slows_down_its_upstream_and_no_other_call(rig: Rig) -> None:
     piece = chunked(b"data: " + b"x" * 65_530 + b"\n\n")
     sent: list[int] = []
     stop = threading.Event()
@@ -284,7 +284,9 @@ def test_a_stream_whose_response_has_come_is_cut_where_the_server_cuts_it(rig: R
     assert rig.row().status == "ok"
 
 
-def test_the_stream_of_what_is_no_call_ends_with_an_error_that_speaks_of_none(rig: Rig) -> None:
+def test_the_broken_stream_of_another_request_ends_with_an_error_that_mentions_no_call(
+    rig: Rig,
+) -> None:
     rig.upstream.script = CutStream((event(PROGRESS),))
     (_, said) = messages(rig.post(message("resources/read", {}, request_id=7)))
     assert (said["id"], said["error"]["code"]) == (7, -32603)
@@ -303,7 +305,7 @@ def test_the_stream_of_a_handshake_is_cut_where_the_server_cuts_it(rig: Rig, met
             client.chunk()
 
 
-def test_a_batch_whose_stream_breaks_off_gets_answers_to_what_is_open_yet(rig: Rig) -> None:
+def test_a_batch_whose_stream_breaks_off_gets_answers_to_its_open_calls(rig: Rig) -> None:
     rig.upstream.script = CutStream((event(text_result(1, "done")),))
     members = (call("a", request_id=1), call("b", request_id=2), message("ping", request_id=3))
     said = messages(rig.post(b"[" + b",".join(members) + b"]"))

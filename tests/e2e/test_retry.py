@@ -133,7 +133,7 @@ def mislabelled(peer: Peer) -> None:
     peer.send(ok(body, media="text/event-stream"))
 
 
-def test_json_that_calls_itself_a_stream_is_an_answer(rig: Rig) -> None:
+def test_json_with_the_media_type_of_an_event_stream_is_an_answer(rig: Rig) -> None:
     rig.upstream.script = mislabelled
     assert texts(rig.post(call("read_file"))) == ["done"]
     rig.upstream.script = InTurn(answer(UNAVAILABLE), mislabelled)
@@ -166,7 +166,7 @@ def test_a_call_that_may_have_had_an_effect_is_not_retried(rig: Rig, tool: str, 
     assert len(rig.upstream.requests) == 1
 
 
-def test_an_answer_in_place_of_one_that_was_cut_says_how_the_call_ended(rig: Rig) -> None:
+def test_an_answer_that_replaces_a_cut_one_says_how_the_call_ended(rig: Rig) -> None:
     rig.upstream.script = FAULTS["cut body"]
     with rig.client() as client:
         given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
@@ -221,7 +221,7 @@ def test_the_last_answer_is_relayed_as_it_came(rig: Rig) -> None:
     assert [row.attempt for row in rig.ended_rows(3)] == [1, 2, 3]
 
 
-def test_a_caller_is_told_when_no_answer_came(rig: Rig) -> None:
+def test_a_caller_gets_an_error_when_no_answer_came(rig: Rig) -> None:
     rig.upstream.script = ResetAfterRequest()
     said = json.loads(rig.post(call("read_file", request_id=7)))
     outcome = said["result"]["_meta"]["turnlog/outcome"]
@@ -350,7 +350,7 @@ MEASURED: dict[str, tuple[Script, str]] = {
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_a_stream_of_known_length_that_gets_a_word_of_turnlogs_still_ends_where_it_says(
+def test_a_stream_of_known_length_still_ends_at_its_length_when_turnlog_adds_an_event(
     rig: Rig, name: str
 ) -> None:
     script, kind = MEASURED[name]
@@ -379,7 +379,7 @@ def test_a_request_that_is_not_a_call_is_sent_once(rig: Rig) -> None:
 
 @pytest.mark.promise("RULE-17")
 @pytest.mark.parametrize("in_session", [True, False])
-def test_a_cancel_names_the_attempt_that_is_under_way(rig: Rig, in_session: bool) -> None:
+def test_a_cancel_names_the_attempt_in_flight(rig: Rig, in_session: bool) -> None:
     headers = rig.session_headers if in_session else MCP_HEADERS
     slow = SlowHead(b"")
     rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
@@ -405,7 +405,7 @@ ROUNDABOUT: dict[str, tuple[bytes, bool]] = {
 
 
 @pytest.mark.parametrize("name", ROUNDABOUT)
-def test_a_cancel_of_any_form_names_the_attempt_that_is_under_way(rig: Rig, name: str) -> None:
+def test_a_cancel_of_any_form_names_the_attempt_in_flight(rig: Rig, name: str) -> None:
     body, packed = ROUNDABOUT[name]
     slow = SlowHead(b"")
     rig.upstream.script = InTurn(answer(UNAVAILABLE), slow, echo)
@@ -422,7 +422,7 @@ def test_a_cancel_of_any_form_names_the_attempt_that_is_under_way(rig: Rig, name
     assert (sent.all(b"content-encoding"), sent.all(b"content-digest")) == ([], [])
 
 
-def test_a_cancel_that_is_handed_on_as_it_came_keeps_its_coding(rig: Rig) -> None:
+def test_a_cancel_that_is_forwarded_unchanged_keeps_its_content_coding(rig: Rig) -> None:
     body = gzip.compress(SPACED)
     with rig.client() as client:
         headers = (*rig.session_headers, ("Content-Encoding", "gzip"))
@@ -450,7 +450,7 @@ def test_a_call_that_is_cancelled_between_two_attempts_is_not_made_again(
 
 
 @pytest.mark.promise("RULE-18")
-def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig: Rig) -> None:
+def test_an_attempt_whose_connection_was_lost_is_cancelled_before_the_next(rig: Rig) -> None:
     rig.upstream.script = InTurn(ResetAfterRequest(), echo)
     rig.post(call("read_file", request_id=9))
     wait_until(lambda: len(rig.upstream.requests) == 3, "the cancel reaches the server")
@@ -459,7 +459,7 @@ def test_an_attempt_whose_connection_was_lost_is_taken_back_before_the_next(rig:
 
 
 @pytest.mark.parametrize("status", ["504 Gateway Timeout", "408 Request Timeout"])
-def test_an_attempt_that_a_gateway_gave_up_is_taken_back_before_the_next(
+def test_an_attempt_that_timed_out_at_a_gateway_is_cancelled_before_the_next(
     rig: Rig, status: str
 ) -> None:
     rig.upstream.script = InTurn(answer(ok(b"gone", status=status)), echo)
@@ -469,7 +469,7 @@ def test_an_attempt_that_a_gateway_gave_up_is_taken_back_before_the_next(
     assert (cancel["params"]["requestId"], second["method"]) == (9, "tools/call")
 
 
-def test_a_gateway_that_gave_up_the_last_attempt_is_believed(rig: Rig) -> None:
+def test_a_gateways_timeout_of_the_last_attempt_is_relayed(rig: Rig) -> None:
     rig.upstream.script = answer(ok(b"gone", status="504 Gateway Timeout"))
     with rig.client() as client:
         given = client.request("POST", rig.path, call("write_file"), headers=MCP_HEADERS)
@@ -548,7 +548,7 @@ def reasons_of(rig: Rig, call: str, count: int) -> list[str | None]:
     return [one.get("turnlog.reason") for one in ended()]
 
 
-def test_a_body_that_is_not_held_is_not_sent_again_and_the_log_says_so(rig: Rig) -> None:
+def test_a_body_that_was_not_kept_is_not_sent_again_and_the_log_says_so(rig: Rig) -> None:
     rig.upstream.script = answer(UNAVAILABLE)
     with rig.client() as client:
         given = client.request("PUT", f"/s/{rig.session}/items", b"x" * (2 << 20))

@@ -91,7 +91,7 @@ RAN: dict[str, tuple[Script, str, dict[str, Any], str]] = {
 
 @pytest.mark.promise("RULE-16")
 @pytest.mark.parametrize("name", RAN)
-def test_a_call_that_ran_is_not_told_as_unsent(rig: Rig, name: str) -> None:
+def test_a_call_that_ran_is_not_reported_as_unsent(rig: Rig, name: str) -> None:
     script, tool, expected, sentence = RAN[name]
     rig.upstream.script = then_gone(rig.upstream, script)
     with rig.client() as client:
@@ -105,7 +105,7 @@ def test_a_call_that_ran_is_not_told_as_unsent(rig: Rig, name: str) -> None:
     assert (last.kind, last.executed, last.retry) == ("connect_failed", "no", "safe")
 
 
-def test_a_plain_call_that_ran_is_not_told_as_unsent(rig: Rig) -> None:
+def test_a_plain_call_that_ran_is_not_reported_as_unsent(rig: Rig) -> None:
     rig.upstream.script = then_gone(rig.upstream, nothing_said)
     with rig.client() as client:
         given = client.request("PUT", f"/s/{rig.session}/items", b"x")
@@ -171,7 +171,7 @@ def said_of(rig: Rig, call: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("tool", "relayed"), [("put_file", False), ("read_file", True)])
-def test_an_answer_that_says_less_than_what_may_have_happened_is_not_relayed(
+def test_an_answer_that_hides_a_possible_execution_is_not_relayed(
     rig: Rig, tool: str, relayed: bool
 ) -> None:
     rig.upstream.script = Once(answer(LIMITED), CUT)
@@ -187,7 +187,7 @@ def test_an_answer_that_says_less_than_what_may_have_happened_is_not_relayed(
         assert said_of(rig, rig.ended_rows(2)[0].call) == ["", text]
 
 
-def test_a_refusal_is_relayed_where_the_last_attempt_was_not_sent(rig: Rig) -> None:
+def test_a_refusal_is_relayed_if_the_last_attempt_was_not_sent(rig: Rig) -> None:
     rig.upstream.script = then_gone(rig.upstream, answer(LIMITED))
     with rig.client() as client:
         given = client.request("POST", rig.path, call("put_file"), headers=MCP_HEADERS)
@@ -196,7 +196,7 @@ def test_a_refusal_is_relayed_where_the_last_attempt_was_not_sent(rig: Rig) -> N
     assert told(given.head)["attempts"] == "2"
 
 
-def test_after_a_sent_event_of_the_last_attempt_turnlog_says_how_the_call_ended(
+def test_after_an_event_was_relayed_turnlogs_last_event_says_how_the_call_ended(
     rig: Rig,
 ) -> None:
     notice = event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}})

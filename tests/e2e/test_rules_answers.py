@@ -66,7 +66,7 @@ def test_a_text_is_mapped_to_another_error_and_stays_as_it_is(rig: Rig) -> None:
     )  # fmt: skip
 
 
-def test_a_success_that_is_mapped_tells_the_agent(rig: Rig) -> None:
+def test_a_success_mapped_to_an_error_reaches_the_agent_as_one(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("please slow down")))
     told = json.loads(rig.post(call("mapped")))["result"]["_meta"]["turnlog/outcome"]
     assert (told["kind"], told["retry_after_ms"]) == ("rate_limited", 3000)
@@ -80,7 +80,7 @@ def test_a_null_result_is_an_error_where_content_is_expected(rig: Rig) -> None:
     assert (row.kind, row.flags, row.tool_result) == ("null_result", ["null_result"], None)
 
 
-def test_an_expression_tells_what_is_null(rig: Rig) -> None:
+def test_null_when_declares_a_result_null(rig: Rig) -> None:
     body = json.dumps(result(1, {"content": [], "structuredContent": {"none": True}})).encode()
     rig.upstream.script = answer(ok(body))
     assert rig.post(call("none_when")) == body
@@ -94,7 +94,7 @@ def test_a_result_that_reads_like_an_error_is_flagged(rig: Rig) -> None:
     assert (rig.row().status, rig.row().flags) == ("ok", ["error_like_text"])
 
 
-def test_a_call_tells_what_it_changed(rig: Rig) -> None:
+def test_a_call_shows_what_it_changed(rig: Rig) -> None:
     rig.upstream.script = answer(ok(said("done")))
     rig.post(call("write", {"path": "/tmp/a"}))
     change = Operation(
@@ -104,7 +104,7 @@ def test_a_call_tells_what_it_changed(rig: Rig) -> None:
 
 
 @pytest.mark.promise("RULE-28")
-def test_a_value_that_a_rule_redacts_is_on_no_disk(rig: Rig) -> None:
+def test_a_value_that_a_rule_redacts_is_never_written_to_disk(rig: Rig) -> None:
     secret = "nobody may read this"
     rig.upstream.script = answer(ok(said(f"you said: {secret}")))
     assert rig.post(call("secret", {"note": secret})) == said(f"you said: {secret}")

@@ -121,7 +121,7 @@ def test_a_file_that_goes_and_comes_back(stage: Stage) -> None:
 
 
 @pytest.mark.promise("RULE-6")
-def test_a_call_under_way_keeps_the_rules_it_began_with(stage: Stage) -> None:
+def test_a_call_in_flight_keeps_the_rules_it_began_with(stage: Stage) -> None:
     slow = SlowHead(ok(json.dumps(text_result(1, "done")).encode()))
     stage.upstream.script = slow
     with Client(stage.proxy.url) as client:

@@ -110,7 +110,7 @@ ODD: dict[str, Callable[[bytes], Script]] = {
 
 
 @pytest.mark.parametrize("frame", ODD)
-def test_an_oddly_written_answer_is_told_as_well(rig: Rig, frame: str) -> None:
+def test_an_oddly_written_answer_gets_an_outcome_too(rig: Rig, frame: str) -> None:
     rig.upstream.script = ODD[frame](NOTHING)
     given = rig.post(call("wants"))
     assert b'"turnlog/outcome"' in given
@@ -136,7 +136,9 @@ def test_an_answer_that_a_rule_makes_an_error_says_so(rig: Rig, frame: str) -> N
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_a_message_that_says_it_is_a_stream_of_events_is_recorded(rig: Rig, mark: bytes) -> None:
+def test_a_message_with_the_media_type_of_an_event_stream_is_recorded(
+    rig: Rig, mark: bytes
+) -> None:
     rig.upstream.script = events(mark + NOTHING)
     assert rig.post(call("wants")) == mark + NOTHING
     assert rig.row().kind == "null_result"
@@ -166,7 +168,7 @@ def test_an_error_by_the_protocol_is_amended_in_an_answer_of_one_piece(
 
 
 @pytest.mark.promise("WAIT-11")
-def test_a_long_answer_without_a_length_is_let_go(rig: Rig) -> None:
+def test_a_long_answer_without_a_length_is_relayed_without_its_outcome(rig: Rig) -> None:
     body = json.dumps(result(1, {"content": [{"type": "text", "text": "x" * (2 << 20)}]})).encode()
     rig.upstream.script = in_chunks(body, 65536)
     with rig.client() as client:

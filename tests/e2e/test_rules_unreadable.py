@@ -56,7 +56,7 @@ def asking(tool: str, arguments: bytes) -> bytes:
 
 @pytest.mark.promise("RULE-25")
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
-def test_an_irreversible_call_stays_one_and_is_made_once(rig: Rig, odd: bytes) -> None:
+def test_an_irreversible_call_with_odd_arguments_stays_irreversible(rig: Rig, odd: bytes) -> None:
     rig.upstream.script = ResetAfterRequest()
     rig.post(asking("pay", b'{"amount":500,"note":%b}' % odd))
     row = rig.row()
@@ -66,21 +66,23 @@ def test_an_irreversible_call_stays_one_and_is_made_once(rig: Rig, odd: bytes) -
 @pytest.mark.parametrize(
     "odd", [one for name, one in ODD.items() if name not in {"deep", "huge", "long"}]
 )
-def test_what_can_be_read_is_no_more_than_it_is(rig: Rig, odd: bytes) -> None:
+def test_an_odd_but_readable_argument_makes_a_call_no_worse_than_it_is(
+    rig: Rig, odd: bytes
+) -> None:
     rig.upstream.script = ResetAfterRequest()
     rig.post(asking("pay", b'{"amount":50,"note":%b}' % odd))
     assert [row.effect for row in rig.ended_rows(2)] == ["idempotent_write"] * 2
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
-def test_a_tool_that_has_to_be_pinned_is_not_called(rig: Rig, odd: bytes) -> None:
+def test_a_tool_that_must_be_pinned_and_is_not_is_not_called(rig: Rig, odd: bytes) -> None:
     rig.post(asking("sql", b'{"do":"drop","n":%b}' % odd))
     assert rig.row().kind == "unverified_provenance"
     assert rig.upstream.requests == []
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
-def test_a_plain_call_is_no_other(rig: Rig, odd: bytes) -> None:
+def test_a_plain_call_is_read_as_cautiously_as_an_mcp_call(rig: Rig, odd: bytes) -> None:
     rig.upstream.script = ResetAfterRequest()
     with rig.client() as client:
         body = b'{"amount":500,"note":%b}' % odd

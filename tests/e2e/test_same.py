@@ -128,7 +128,7 @@ def test_a_lost_answer_is_given_only_at_its_own_url(
     assert [row.flags[:1] for row in rig.ended_rows(3)] == [["late"], [], ["replayed"]]
 
 
-def test_a_call_under_way_is_joined_only_at_its_own_url(rig: Rig, counting: Counting) -> None:
+def test_a_call_in_flight_is_joined_only_at_its_own_url(rig: Rig, counting: Counting) -> None:
     left(rig, counting, "/gw/acme/mcp")
     with rig.client() as client:
         client.ask("POST", f"/s/{rig.session}/gw/globex/mcp", WRITE, headers=MCP_HEADERS)
@@ -146,7 +146,7 @@ def test_a_key_stands_for_a_call_of_one_principal(rig: Rig, counting: Counting, 
 
 @pytest.mark.promise("TWICE-23")
 @pytest.mark.parametrize("name", PRINCIPALS)
-def test_a_lost_answer_is_never_given_to_another_principal_and_the_repeat_says_so(
+def test_a_lost_answer_is_never_given_to_another_principal_and_the_repeat_is_flagged(
     rig: Rig, counting: Counting, name: str
 ) -> None:
     alice, bob = PRINCIPALS[name]
@@ -158,7 +158,7 @@ def test_a_lost_answer_is_never_given_to_another_principal_and_the_repeat_says_s
     assert flags == [["late"], ["repeat_of_unknown"], ["replayed"]]
 
 
-def test_a_call_beside_anothers_that_runs_says_that_it_may_repeat_it(
+def test_a_call_that_equals_a_running_one_of_another_caller_says_that_it_may_repeat_it(
     rig: Rig, counting: Counting
 ) -> None:
     alice, bob = PRINCIPALS["Private-Token"]

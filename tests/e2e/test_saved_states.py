@@ -9,7 +9,7 @@ from kit.upstreams import RawUpstream
 from turnlog.sessions.state.state_at import EVERY
 
 
-def test_a_long_session_has_its_state_saved_before_anybody_asks(tmp_path: Path) -> None:
+def test_the_state_of_a_long_session_is_saved_before_it_is_requested(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
         with Client(proxy.url) as client:
             for number in range(EVERY // 2 + 1):

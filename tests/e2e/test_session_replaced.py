@@ -143,7 +143,7 @@ def test_a_session_says_which_one_it_replaces(rig: Rig, flaky: Flaky) -> None:
     assert f'"replaces":"{first.session}"' in opened.replace(" ", "")
 
 
-def test_a_call_that_the_server_had_no_session_for_did_not_run_and_is_made(
+def test_a_call_refused_for_a_lost_session_did_not_run_and_is_made_again(
     rig: Rig, flaky: Flaky
 ) -> None:
     flaky.faults = ["404"]
@@ -152,9 +152,7 @@ def test_a_call_that_the_server_had_no_session_for_did_not_run_and_is_made(
     assert rows(rig, "pay after 404")[1].flags == ["session_replaced"]
 
 
-def test_a_call_whose_session_was_lost_after_it_broke_is_found_all_the_same(
-    rig: Rig, flaky: Flaky
-) -> None:
+def test_a_broken_call_is_found_even_after_its_session_was_lost(rig: Rig, flaky: Flaky) -> None:
     first = begun(rig)
     flaky.faults = ["reset", "404"]
     asked(rig, first, "write twice broken")
@@ -168,7 +166,7 @@ def test_a_call_whose_session_was_lost_after_it_broke_is_found_all_the_same(
 
 @pytest.mark.promise("TWICE-25")
 @pytest.mark.parametrize("how", ["another client", "used again", "two newcomers", "no name"])
-def test_a_session_is_not_taken_over_if_it_may_be_somebody_elses(
+def test_a_session_is_not_taken_over_if_it_may_belong_to_another_caller(
     rig: Rig, flaky: Flaky, how: str
 ) -> None:
     tool, first = f"write, {how}", begun(rig)
@@ -190,7 +188,7 @@ def test_a_session_is_not_taken_over_if_it_may_be_somebody_elses(
     assert rows(rig, tool)[1].flags == []
 
 
-async def test_the_official_client_that_connects_anew_meets_what_is_known_of_its_call(
+async def test_the_official_client_that_reconnects_gets_what_is_known_of_its_call(
     rig: Rig, flaky: Flaky
 ) -> None:
     async def tried() -> str:

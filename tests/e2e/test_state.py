@@ -84,7 +84,7 @@ def test_files_follow_what_calls_did_and_may_have_done(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("word", "left"), [("--happened", {"/a": ("modified", False)}), ("--did-not", {})]
 )
-def test_the_word_of_an_operator_settles_what_may_have_happened(
+def test_an_operators_resolution_settles_an_unknown_call(
     rig: Rig, word: str, left: dict[str, tuple[str, bool]]
 ) -> None:
     rig.upstream.script = ResetAfterRequest()
@@ -129,7 +129,7 @@ def test_the_reason_of_a_call_is_recorded_from_a_header_or_its_meta(rig: Rig) ->
 
 
 @pytest.mark.promise("REC-5", "SEC-1")
-def test_secrets_and_what_is_not_to_be_kept_stand_in_no_reason(rig: Rig) -> None:
+def test_secrets_and_unrecorded_content_appear_in_no_reason(rig: Rig) -> None:
     rig.post(call("read"), ("Turnlog-Why", "password: hunter2-and-more"))
     assert reasons(rig) == ["password: [redacted]"]
     rig.fresh()

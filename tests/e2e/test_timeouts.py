@@ -94,7 +94,7 @@ def test_a_server_that_hangs_costs_no_more_than_the_limit(
 
 
 @pytest.mark.promise("WAIT-2")
-def test_the_server_is_told_that_nobody_waits(rig: Rig) -> None:
+def test_the_server_gets_a_cancel_when_no_caller_waits(rig: Rig) -> None:
     rig.upstream.script = hang_once(rig)
     rig.post(call("read_response", request_id=5))
     rig.upstream.wait_for_requests(2)
@@ -117,7 +117,7 @@ def test_no_cancel_is_sent_where_the_call_runs_on_or_closing_is_the_cancel(
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_cancel_bears_nothing_that_is_about_the_body_of_its_call(rig: Rig, packed: bool) -> None:
+def test_a_cancel_has_none_of_its_calls_headers_about_the_body(rig: Rig, packed: bool) -> None:
     rig.upstream.script = hang_once(rig)
     body = call("read_response", request_id=5)
     fields = {
@@ -151,7 +151,7 @@ def hang_once(rig: Rig) -> Script:
     return script
 
 
-def test_after_an_event_has_left_the_answer_is_the_last_event(rig: Rig) -> None:
+def test_after_an_event_was_relayed_the_answer_is_the_last_event(rig: Rig) -> None:
     rig.upstream.script = Hangs(STREAM, chunked(event(NOTICE)), chunked(b'data: {"half'))
     said = messages(rig.post(call("read_idle", request_id=3)))
     assert said[0] == NOTICE
@@ -215,7 +215,9 @@ def test_a_request_of_the_server_counts_against_the_agents_time(rig: Rig) -> Non
 
 @pytest.mark.promise("WAIT-3")
 @pytest.mark.parametrize("in_session", [True, False])
-def test_once_the_agent_has_answered_the_servers_time_goes_on(rig: Rig, in_session: bool) -> None:
+def test_the_time_limit_continues_once_the_agent_has_answered_the_server(
+    rig: Rig, in_session: bool
+) -> None:
     headers = rig.session_headers if in_session else MCP_HEADERS
 
     def script(peer: Peer) -> None:

@@ -354,7 +354,7 @@ async def test_a_proxy_killed_while_lists_go_by_leaves_a_good_store(
     assert stage.trust("--check").returncode == 0
 
 
-def test_a_store_without_lists_and_no_store_at_all_are_told_apart(tmp_path: Path) -> None:
+def test_a_store_without_lists_and_a_missing_store_have_different_errors(tmp_path: Path) -> None:
     absent = process("trust", "--check", "--data", str(tmp_path / "absent"))
     assert (absent.returncode, absent.stdout) == (3, "")
     both = process("trust", "--check", "--yes", "--data", str(tmp_path))
@@ -435,7 +435,7 @@ async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> N
     assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
 
 
-async def test_a_refusal_names_the_tool_what_is_so_and_what_to_do(strict: Stage) -> None:
+async def test_a_refusal_names_the_tool_the_reason_and_the_remedy(strict: Stage) -> None:
     end = "; a rule demands it as pinned, and the call was not sent"
     server = "default"
 

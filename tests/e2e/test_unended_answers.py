@@ -104,7 +104,7 @@ def test_a_response_whose_transfer_breaks_off_is_the_answer(
 
 
 @pytest.mark.parametrize("frame", ["chunks", "a length that is too long", "events"])
-def test_a_call_with_such_an_answer_can_be_made_again(rig: Rig, frame: str) -> None:
+def test_a_call_whose_transfer_never_ended_can_be_made_again(rig: Rig, frame: str) -> None:
     rig.upstream.script = never_ending(FRAMES[frame])
     for _ in range(2):
         with rig.client() as client:
@@ -128,7 +128,7 @@ def test_half_a_response_or_that_of_another_call_is_none(rig: Rig, tool: str, cu
 
 
 @pytest.mark.parametrize("length", ["Content-Length: 400\r\n\r\n", "\r\n"])
-def test_json_of_a_plain_tool_that_breaks_off_behind_its_end_is_the_answer(
+def test_json_of_a_plain_tool_whose_transfer_breaks_off_after_its_end_is_the_answer(
     rig: Rig, length: str
 ) -> None:
     body = b'{"item": "%b"}' % (b"y" * 300)
@@ -140,7 +140,7 @@ def test_json_of_a_plain_tool_that_breaks_off_behind_its_end_is_the_answer(
 
 
 @pytest.mark.parametrize("page", ["page", "timed"])
-def test_json_of_a_plain_tool_that_never_ends_is_the_answer_once_nobody_waits(
+def test_json_of_a_plain_tool_whose_transfer_never_ends_is_the_answer_after_its_caller_left(
     rig: Rig, page: str
 ) -> None:
     body = b'{"item": "%b"}' % (b"y" * 300)

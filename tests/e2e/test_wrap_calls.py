@@ -140,7 +140,7 @@ def test_the_server_may_ask_while_calls_are_open(tmp_path: Path) -> None:
     assert "server_request" in next(row for row in wrap.rows() if row.tool == "book").flags
 
 
-def test_notified_calls_are_recorded_and_nobody_is_answered(tmp_path: Path) -> None:
+def test_calls_sent_as_notifications_are_recorded_and_get_no_answer(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(message("tools/call", {"name": "fire", "arguments": {}}, request_id=None))
     assert (wrap.row().tool, wrap.row().status) == ("fire", "ok")
@@ -199,7 +199,9 @@ def test_recorded_calls_verify(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("PIPE-10")
-def test_an_answer_to_the_server_overtakes_calls_that_wait_for_the_disk(tmp_path: Path) -> None:
+def test_an_answer_to_the_server_does_not_wait_behind_calls_that_wait_for_the_disk(
+    tmp_path: Path,
+) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("book"))
         wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"})
@@ -222,7 +224,7 @@ def test_an_answer_to_the_server_stays_behind_the_notifications_before_it(tmp_pa
         assert [one.get("id") for one in came] == [None] * 20 + ["q"]
 
 
-def test_a_call_that_finds_no_room_in_the_store_is_refused_and_not_sent(tmp_path: Path) -> None:
+def test_a_call_that_does_not_fit_into_the_store_is_refused_and_not_sent(tmp_path: Path) -> None:
     # JSON is YAML.
     (tmp_path / "turnlog.yaml").write_text('{"limits": {"store": "1MiB"}}')
     dice = random.Random(7)

@@ -177,7 +177,7 @@ def test_a_client_that_has_closed_its_input_may_read_its_answers_slowly(tmp_path
 
 
 @pytest.mark.promise("PIPE-6")
-def test_what_the_command_writes_late_reaches_a_client_that_has_closed_its_input(
+def test_late_output_of_the_command_reaches_a_client_that_has_closed_its_input(
     tmp_path: Path,
 ) -> None:
     note = message("notifications/message", {"data": "late"}, request_id=None)
@@ -266,7 +266,7 @@ def test_a_stubborn_command_is_gone_within_two_seconds(
         assert is_gone(child)
 
 
-def test_an_agent_that_reads_nothing_holds_no_end_up(tmp_path: Path) -> None:
+def test_an_agent_that_reads_nothing_does_not_delay_the_end(tmp_path: Path) -> None:
     note = message("notifications/message", {"data": "x" * 4000}, request_id=None) + b"\n"
     with wrapping(tmp_path) as wrap:
         wrap.asked(message("ping"))
@@ -289,7 +289,7 @@ def test_output_that_goes_on_after_the_command_ended_does_not_delay_the_end(tmp_
         assert is_gone(flooding)
 
 
-def test_a_command_that_left_something_behind_is_over_at_once_where_it_failed(
+def test_a_failed_command_ends_at_once_even_if_its_child_keeps_the_pipes_open(
     tmp_path: Path,
 ) -> None:
     with wrapping(tmp_path) as wrap:
@@ -343,7 +343,7 @@ def test_a_command_that_dies_ends_open_calls_and_answers_nothing_else(tmp_path: 
         assert (row.status, row.kind, row.flags) == ("unknown", "connection_lost", ["process_exit"])
 
 
-def test_calls_behind_the_answer_that_the_command_died_are_answered_and_recorded(
+def test_calls_sent_after_the_command_died_are_answered_and_recorded(
     tmp_path: Path,
 ) -> None:
     with wrapping(tmp_path) as wrap:
@@ -364,7 +364,7 @@ def test_calls_behind_the_answer_that_the_command_died_are_answered_and_recorded
     assert [row.kind for row in wrap.rows()] == ["connection_lost", *["connect_failed"] * 2]
 
 
-def test_a_large_call_behind_the_answer_that_the_command_died_is_answered(tmp_path: Path) -> None:
+def test_a_large_call_sent_after_the_command_died_is_answered(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.asked(call("put", request_id=1))
         wrap.server.die(signal.SIGKILL)
@@ -374,7 +374,7 @@ def test_a_large_call_behind_the_answer_that_the_command_died_is_answered(tmp_pa
 
 
 @pytest.mark.parametrize("ending", [b"\r\n", b"\n"])
-def test_a_command_that_frames_its_messages_by_their_length_is_told_in_the_log(
+def test_a_command_that_uses_content_length_framing_is_reported_in_the_log(
     tmp_path: Path, ending: bytes
 ) -> None:
     with wrapping(tmp_path) as wrap:
@@ -450,7 +450,7 @@ def test_a_session_is_opened_by_its_first_call_alone(tmp_path: Path) -> None:
     assert len(used.rows()) == 1
 
 
-def test_a_call_that_does_not_wait_for_the_handshake_begins_no_session_of_its_own(
+def test_a_call_sent_before_the_handshake_ends_opens_no_second_session(
     tmp_path: Path,
 ) -> None:
     with wrapping(tmp_path) as wrap:
@@ -497,7 +497,7 @@ def _mapped(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("\n") - 20
 
 
-def test_a_call_that_nobody_reads_any_more_is_not_sent(tmp_path: Path) -> None:
+def test_a_queued_call_whose_caller_no_longer_reads_is_not_sent(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.server.answer(wrap.asked(call("put")))
         wrap.stdout.line()
@@ -575,7 +575,7 @@ def test_a_call_that_the_command_never_read_was_not_executed(tmp_path: Path) -> 
     assert (wrap.row().phase, wrap.row().flags) == ("connecting", ["process_exit"])
 
 
-def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Path) -> None:
+def test_a_launcher_that_exits_and_leaves_its_server_running_has_not_failed(tmp_path: Path) -> None:
     child = "exec 3<&0; (read line; echo '[]'; exec cat) <&3 3<&- & exit 0"
     with wrapped(tmp_path, ["sh", "-c", child]) as wrap:
         wrap.send(message("ping"))
@@ -588,7 +588,7 @@ def test_a_launcher_that_leaves_its_server_behind_has_done_its_work(tmp_path: Pa
         assert wrap.exited() == 0
 
 
-def test_a_left_behind_process_that_reads_nothing_is_not_taken_for_the_server(
+def test_a_leftover_process_that_reads_nothing_is_not_taken_for_the_server(
     tmp_path: Path,
 ) -> None:
     with wrapping(tmp_path) as wrap:

@@ -122,9 +122,7 @@ def talk(shared: Wrap) -> Talk:
 
 
 @ERAS
-def test_a_call_that_was_cancelled_is_joined_by_who_asks_the_same(
-    talk: Talk, meta: dict[str, str]
-) -> None:
+def test_a_duplicate_joins_a_cancelled_call(talk: Talk, meta: dict[str, str]) -> None:
     talk.meta = meta
     first = talk.asked("write")
     talk.cancelled(first)
@@ -169,7 +167,7 @@ def test_calls_of_different_sessions_are_never_joined(talk: Talk) -> None:
 
 
 @ERAS
-def test_a_call_whose_time_is_over_runs_on_and_its_answer_is_given_to_who_asks_again(
+def test_a_call_runs_on_after_its_timeout_and_a_duplicate_gets_its_answer(
     talk: Talk, meta: dict[str, str]
 ) -> None:
     talk.meta = meta
@@ -201,7 +199,7 @@ def test_a_cancel_for_a_call_that_was_answered_does_not_end_the_one_that_runs_on
     assert "cancel_forwarded" not in talk.notes()
 
 
-def test_a_call_whose_time_is_over_is_joined(talk: Talk) -> None:
+def test_a_call_whose_timeout_has_passed_is_joined(talk: Talk) -> None:
     first = talk.asked("pay_patiently")
     talk.got(first)
     second = talk.held("pay_patiently")
@@ -211,7 +209,7 @@ def test_a_call_whose_time_is_over_is_joined(talk: Talk) -> None:
 
 
 @pytest.mark.promise("TWICE-17")
-def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) -> None:
+def test_a_joined_call_waits_no_longer_than_its_own_time_limit(talk: Talk) -> None:
     first = talk.asked("write_timed")
     talk.got(first)
     second = talk.held("write_timed")
@@ -233,7 +231,7 @@ def test_a_call_that_joined_waits_no_longer_than_its_own_time_limit(talk: Talk) 
     assert joined.duration_ms >= 200
 
 
-def test_a_call_that_joined_may_be_cancelled_and_the_server_hears_nothing_of_it(talk: Talk) -> None:
+def test_cancelling_a_joined_call_sends_nothing_to_the_server(talk: Talk) -> None:
     first = talk.asked("write_patiently")
     talk.got(first)
     second = talk.held("write_patiently")
@@ -364,7 +362,7 @@ def test_a_client_that_closes_its_input_gets_the_answer_to_a_call_that_joined(
     assert [row.status for row in session_rows(wrap.data, "one")] == ["ok", "replayed"]
 
 
-def test_a_client_that_closes_its_input_has_a_call_that_joined_made_where_it_has_to_be(
+def test_a_joined_call_is_still_sent_if_needed_after_its_client_closes_its_input(
     tmp_path: Path,
 ) -> None:
     with wrap_of(tmp_path) as wrap:
@@ -399,7 +397,7 @@ def test_a_server_that_ends_is_the_answer_to_a_call_that_joined(tmp_path: Path) 
     assert (first.kind, second.kind) == ("response_timeout", "outcome_unknown")
 
 
-def test_an_answer_that_came_when_the_client_was_gone_is_given_by_the_next_wrap(
+def test_an_answer_that_came_after_the_client_left_is_replayed_by_the_next_wrap(
     tmp_path: Path,
 ) -> None:
     with wrap_of(tmp_path) as wrap:

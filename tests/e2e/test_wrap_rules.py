@@ -98,7 +98,7 @@ def test_progress_of_its_own_token_keeps_a_call_alive(ruled: Wrap) -> None:
     assert rows_of(ruled, "see_idle")[0].status == "ok"
 
 
-def test_a_question_of_the_server_stops_the_clock(ruled: Wrap) -> None:
+def test_a_server_request_pauses_the_time_limit(ruled: Wrap) -> None:
     number = next(LAST)
     ruled.asked(call("ask_later", request_id=number))
     ruled.server.say({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {}})
@@ -117,7 +117,7 @@ def test_a_question_of_the_server_stops_the_clock(ruled: Wrap) -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, NEW], ids=["handshake", "stateless"])
-def test_another_attempt_is_made_after_the_first_was_taken_back(
+def test_another_attempt_is_made_after_the_first_was_cancelled(
     ruled: Wrap, meta: dict[str, str]
 ) -> None:
     number = next(LAST)
@@ -176,7 +176,7 @@ def test_a_write_that_failed_is_not_made_again(ruled: Wrap) -> None:
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("meta", [b"", b'"_meta": null, ', b'"_meta": {}, '])
-def test_a_word_is_added_to_a_success_that_a_rule_makes_an_error(
+def test_an_outcome_is_added_to_a_success_that_a_rule_makes_an_error(
     ruled: Wrap, mark: bytes, meta: bytes
 ) -> None:
     number = next(LAST)
@@ -191,7 +191,7 @@ def test_a_word_is_added_to_a_success_that_a_rule_makes_an_error(
     assert got["result"]["content"] == []
 
 
-def test_the_agents_id_is_put_into_an_answer_behind_a_byte_order_mark(ruled: Wrap) -> None:
+def test_the_agents_id_is_restored_in_an_answer_with_a_byte_order_mark(ruled: Wrap) -> None:
     number = next(LAST)
     ruled.asked(call("read_again", request_id=number))
     ruled.server.say(error_of(-32603)(number))
@@ -216,7 +216,7 @@ def test_a_long_answer_that_comes_too_late_is_kept_from_the_agent(ruled: Wrap, l
     assert is_late(ruled, "long_soon")
 
 
-def test_a_call_that_is_too_large_to_hold_has_a_limit_for_its_answer(ruled: Wrap) -> None:
+def test_a_call_too_large_to_keep_has_a_response_timeout(ruled: Wrap) -> None:
     said = call("large_soon", {"text": "x" * 17_000_000}, request_id=next(LAST)) + b"\n"
     assert pumped(said, ruled.stdin, ruled.server.stdin) == said
     assert outcome(ruled.stdout.json())["kind"] == "response_timeout"

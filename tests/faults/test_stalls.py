@@ -142,7 +142,7 @@ def never_sent(row: Row) -> bool:
 @pytest.mark.parametrize("again", ["same", "other"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("tool", ["write", "pay"])
-def test_a_proxy_that_is_stopped_does_not_send_what_its_agent_has_given_up(
+def test_a_proxy_that_was_stopped_does_not_send_calls_that_its_agent_gave_up_meanwhile(
     scene: Scene, tool: str, era: str, again: str
 ) -> None:
     scene.counting.go.set()

@@ -256,7 +256,7 @@ def test_a_parked_leg_ends_when_the_call_continues() -> None:
     assert (files(log), seen(log).pending_actions, state(log).attempts) == ({}, {}, {})
 
 
-def test_a_poll_that_ends_a_task_ends_the_leg_that_began_it() -> None:
+def test_a_poll_that_shows_the_end_of_a_task_ends_the_leg_that_began_it() -> None:
     log = Log()
     log.begin("a")
     log.end("a", status=Status.ACCEPTED, executed=Executed.MAYBE)

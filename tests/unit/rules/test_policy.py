@@ -90,7 +90,7 @@ def test_a_match_on_effect_sees_a_trusted_annotation_until_a_rule_decides() -> N
     ("arguments", "matches"),
     [({"mode": "append"}, True), ({"mode": "new"}, False), ({}, False), (None, False)],
 )
-def test_a_rule_may_look_at_arguments(arguments: object, matches: bool) -> None:
+def test_a_rule_can_depend_on_arguments(arguments: object, matches: bool) -> None:
     rule = Rule(match=Match(when=("$[?@.mode == 'append']",)), effect=Effect.WRITE)
     found = decide_policy([rule], subject(), lambda: arguments)
     assert (found.effect is Effect.WRITE) is matches

@@ -70,7 +70,7 @@ def test_only_some_policies_judge_answers(policy: Policy, speaks_of_answers: boo
     assert policy.judges_answers is speaks_of_answers
 
 
-def test_a_policy_made_of_another_judges_answers_by_its_own_rules() -> None:
+def test_a_policy_derived_from_another_judges_answers_by_its_own_rules() -> None:
     judging = structs.replace(Policy(), expects=Expects.NOTHING)
     assert judging.judges_answers
     assert not structs.replace(judging, expects=None).judges_answers
@@ -136,7 +136,7 @@ FOUND_NONE = ExpressionInput(result={"found": False})
         (Expects.NOTHING, Judgement(None, ())),
     ],
 )
-def test_an_expression_may_tell_what_is_null(expects: Expects | None, judgement: Judgement) -> None:
+def test_null_when_can_declare_a_result_null(expects: Expects | None, judgement: Judgement) -> None:
     policy = expecting(expects, "$.result.none", "$[?@.found == false]")
     assert judge_answer(policy, said(seen=FOUND_NONE)) == judgement
 

@@ -111,7 +111,7 @@ def test_there_is_no_retry_beyond_a_limit(case: EndedAttempt, reason: StopReason
     assert decide_retry(RULE, case, total=30, dice=0.5) == NoRetry(reason)
 
 
-def test_the_delay_that_the_server_asks_for_is_kept() -> None:
+def test_the_delay_that_the_server_asks_for_is_not_shortened() -> None:
     limited = tried(ErrorKind.RATE_LIMITED, retry_after=7)
     assert decide_retry(RULE, limited, dice=0.5) == RetryIn(7)
 

@@ -211,7 +211,7 @@ def test_another_sessions_commit_is_mutated() -> None:
     assert _verdict(records) == (ChainVerdict.MUTATED, 1)
 
 
-def test_garbage_behind_a_gap_does_not_hide_it() -> None:
+def test_garbage_after_a_gap_does_not_hide_it() -> None:
     records = _chain(6)
     records[4] = (12, b"garbage", None)
     del records[1]
