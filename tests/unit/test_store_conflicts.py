@@ -1,11 +1,11 @@
-"""`store.write.conflicts`: which outcome keeps its number, and which one moves."""
+"""`store.write.ledger`: which outcome keeps its number, and which one moves."""
 
 import pytest
 from msgspec import structs
 
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Actor, CommitKind, Flag, Status
-from turnlog.store.write.conflicts import is_displaced, late_outcome
+from turnlog.store.write.ledger import is_displaced, late_outcome
 
 ANSWER = Facts(
     kind=CommitKind.OUTCOME, at=1, clock=1, call=bytes(16), n=1, status=Status.OK, tool="t"

@@ -108,24 +108,16 @@ def pending_calls(view: View) -> Iterator[Row]:
 
 def store_writers(view: View, data: Path) -> list[StoreWriter]:
     """Return the running processes that write to the store in `data`."""
-    pids = _holders(data / "epochs")
+    folder = data / "epochs"
+    pids = dict(lock_holders())
+    found: list[StoreWriter] = []
     # A held lock shows that a process lives, also in another pid namespace, where /proc/locks is silent.
-    living = {epoch for epoch in _epochs(data / "epochs") if view.is_alive(epoch)}
-    return [StoreWriter(epoch=epoch, pid=pids.get(epoch)) for epoch in sorted(living)]
-
-
-def _epochs(folder: Path) -> Iterator[int]:
-    return (int(path.stem) for path in folder.glob("*.lock") if path.stem.isdigit())
-
-
-def _holders(folder: Path) -> dict[int, int]:
-    """Return the process ids by epoch, as far as the system names them."""
-    inodes: dict[int, int] = {}
-    for epoch in _epochs(folder):
+    for epoch in view.living_epochs():
         # The lock file disappears when its proxy ends.
         with suppress(FileNotFoundError):
-            inodes[(folder / f"{epoch}.lock").stat().st_ino] = epoch
-    return {inodes[inode]: pid for inode, pid in lock_holders() if inode in inodes}
+            inode = (folder / f"{epoch}.lock").stat().st_ino
+            found.append(StoreWriter(epoch=epoch, pid=pids.get(inode)))
+    return found
 
 
 _HEALTH: Final = "health"

@@ -13,7 +13,7 @@ from turnlog.store.base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gon
 from turnlog.store.blobs import BlobReader
 from turnlog.store.log.digests import flaws
 from turnlog.store.log.environment import Environment
-from turnlog.store.log.epochs import is_locked
+from turnlog.store.log.epochs import is_locked, locked_epochs
 from turnlog.store.log.index import Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
 from turnlog.store.log.keys import (
@@ -180,6 +180,11 @@ class View:
     def is_alive(self, epoch: int) -> bool:
         """Return whether the writer of an epoch still runs."""
         return is_locked(self.data / "epochs", epoch)
+
+    @guarded
+    def living_epochs(self) -> list[int]:
+        """Return the epochs of the writers that still run."""
+        return locked_epochs(self.data / "epochs")
 
     @guarded
     def linked(self, key: bytes) -> Commit | None:
