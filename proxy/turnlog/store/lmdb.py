@@ -58,23 +58,17 @@ class LmdbStore:
 
     def __init__(
         self,
-        data: Path,
-        env: Environment,
-        tables: Tables,
-        *,
         engine: LmdbEngine,
+        *,
         writer: SubmitQueue,
         blobs: BlobReader,
         admission: Admission,
         entropy: Callable[[int], bytes],
         key: bytes,
-        epoch: int,
         recovered: list[Commit],
     ) -> None:
         """`key` is the store's own secret."""
-        self._data = data
-        self._env = env
-        self._tables = tables
+        self._data, self._env, self._tables = engine.data, engine.env, engine.tables
         self._engine = engine
         self._writer = writer
         self._blobs = blobs
@@ -82,7 +76,7 @@ class LmdbStore:
         self._entropy = Entropy(entropy)
         # A copy of this costs a third of what hmac.digest does, which looks the algorithm up.
         self._mac = hmac.new(key, digestmod="sha256")
-        self.epoch = epoch
+        self.epoch = engine.epoch
         """The number of this writer among all that the store has had."""
         self.rekeyed = ""
         """The warning for a secret that is not the one used last; else empty."""
@@ -134,7 +128,6 @@ class LmdbStore:
                 tables = Tables.of(env, create=True)
                 lock = _take_epoch(data, env, tables, limit, undo)
             data_folder.mark(data)
-            sources = Sources(now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed)
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
             quota = Quota(data, limit)
@@ -146,22 +139,20 @@ class LmdbStore:
                 blobs=BlobWriter(data, span, blobs, boot, lock.epoch, report=report),
                 quota=quota,
                 flush_every=flush_every,
-                sources=sources,
+                sources=Sources(
+                    now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed
+                ),
             )
             recovered = [*engine.recover(), *engine.expire(now())]
             with translated("open", data):
                 is_rekeyed = _notice_key(env, tables, key, now())
             store = cls(
-                data,
-                env,
-                tables,
-                engine=engine,
+                engine,
                 writer=SubmitQueue(engine, loop, report, keep=backlog.outcomes),
                 blobs=blobs,
                 admission=Admission(data, quota, backlog),
                 entropy=entropy,
                 key=key,
-                epoch=lock.epoch,
                 recovered=recovered,
             )
             # From here on `close` gives everything back.

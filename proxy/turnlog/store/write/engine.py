@@ -61,9 +61,10 @@ class LmdbEngine:
         sources: Sources,
     ) -> None:
         """`flush_every` is how many commits the indexes may lag behind."""
-        self._data = data
-        self._env = env
-        self._tables = tables
+        self.data = data
+        self.env = env
+        self.tables = tables
+        self.epoch = lock.epoch
         self._lock = lock
         self._quota = quota
         self._blobs = blobs
@@ -100,7 +101,7 @@ class LmdbEngine:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
         is_behind, needs_room = self._ledger.behind >= self._flush_every, self._quota.is_due()
         # Nothing may be removed from another store at the same place. The next write reports that this one is gone.
-        if (is_behind or needs_room) and self._env.is_in_place():
+        if (is_behind or needs_room) and self.env.is_in_place():
             if is_behind:
                 self._reported("index", self.flush)
             if needs_room:
@@ -108,8 +109,8 @@ class LmdbEngine:
 
     def probe(self) -> None:
         """Write something small and wait for the disk. Raises `StoreError`."""
-        with translated("write to", self._data), self._env.write() as txn:
-            txn.put(PROBE, number(self._sources.now()), db=self._tables.meta)
+        with translated("write to", self.data), self.env.write() as txn:
+            txn.put(PROBE, number(self._sources.now()), db=self.tables.meta)
 
     def _make_room(self) -> None:
         if given_up := self._quota.make(self._blobs.trim):
@@ -117,10 +118,10 @@ class LmdbEngine:
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""
-        with self._env.write() as txn:
-            flush(txn, self._tables, self._ledger.tail, self._ledger.heads)
-        self._env.raw.reader_check()
-        with self._env.read() as txn:
+        with self.env.write() as txn:
+            flush(txn, self.tables, self._ledger.tail, self._ledger.heads)
+        self.env.raw.reader_check()
+        with self.env.read() as txn:
             self._ledger.trim(txn)
 
     def recover(self) -> list[Commit]:
@@ -130,7 +131,7 @@ class LmdbEngine:
         def left(txn: Txn) -> list[Draft]:
             intents = abandoned(
                 txn,
-                self._tables,
+                self.tables,
                 self._ledger.tail,
                 is_dead=self._is_dead,
                 skip=self._skip,
@@ -148,7 +149,7 @@ class LmdbEngine:
             lambda txn: [
                 self._outcome(intent, state.n + 1, (Flag.EXPIRED,), recovery.EXPIRED)
                 for state, intent in overdue(
-                    txn, self._tables, self._ledger.tail, now, skip=self._skip
+                    txn, self.tables, self._ledger.tail, now, skip=self._skip
                 )
             ]
         )
@@ -158,7 +159,7 @@ class LmdbEngine:
         if what not in self._skipped:
             self._skipped.add(what)
             self._sources.report(
-                StoreError(f"cannot read {what} in {str(self._data)!r}; run `turnlog verify`")
+                StoreError(f"cannot read {what} in {str(self.data)!r}; run `turnlog verify`")
             )
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class LmdbEngine:
             self._reported("index", self.flush)
         self._reported("close the blobs of", self._blobs.close)
         self._reported("give up the epoch of", self._lock.release)
-        self._env.close()
+        self.env.close()
 
     def _close_all(self, find: Callable[[Txn], list[Draft]]) -> list[Commit]:
         """Write the outcomes that `find` returns; it may look at the ledger's tail."""
@@ -186,7 +187,7 @@ class LmdbEngine:
 
     def _peek(self, find: Callable[[Txn], list[Draft]]) -> bool:
         try:
-            with translated("read", self._data), self._env.read() as snapshot:
+            with translated("read", self.data), self.env.read() as snapshot:
                 self._ledger.begin(snapshot)
                 return bool(find(snapshot))
         except BaseException:
@@ -196,7 +197,7 @@ class LmdbEngine:
     def _commit(self, fill: Callable[[Txn], Sequence[Draft]]) -> list[Draft]:
         """Append what `fill` returns in one transaction; return what went along."""
         try:
-            with self._env.write() as txn:
+            with self.env.write() as txn:
                 self._ledger.begin(txn)
                 for draft in fill(txn):
                     self._ledger.append(txn, draft)
@@ -205,7 +206,7 @@ class LmdbEngine:
             self._ledger.forget()
             self._quota.doubt()
             if isinstance(error, FAILURES):
-                raise explained("write to", self._data, error) from error
+                raise explained("write to", self.data, error) from error
             raise
         self._quota.wrote(size)
         return self._ledger.settle()
@@ -218,7 +219,7 @@ class LmdbEngine:
         return prepare(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _is_dead(self, epoch: int) -> bool:
-        return epoch != self._lock.epoch and not is_locked(self._data / "epochs", epoch)
+        return epoch != self.epoch and not is_locked(self.data / "epochs", epoch)
 
     def _prepare(self, drafts: list[Draft]) -> None:
         full: list[Draft] = []
@@ -229,9 +230,9 @@ class LmdbEngine:
                 full.append(draft)
         if not full:
             return
-        with translated("write to", self._data):
+        with translated("write to", self.data):
             # No content goes into a store that was made at the same place.
-            self._env.check_place()
+            self.env.check_place()
         handles = self._stored(blobs)
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for draft, (salt,), handle in zip(full, salts, handles, strict=True):
@@ -251,7 +252,7 @@ class LmdbEngine:
                 self._sources.report(
                     error
                     if isinstance(error, StoreError)
-                    else explained("write blobs to", self._data, error)
+                    else explained("write blobs to", self.data, error)
                 )
             self._blobs_fail = True
         self._quota.wrote(sum([len(blob.value) for blob in blobs]))
@@ -259,7 +260,7 @@ class LmdbEngine:
 
     def _reported(self, doing: str, action: Callable[[], None]) -> None:
         try:
-            with translated(doing, self._data):
+            with translated(doing, self.data):
                 action()
         except StoreError as error:
             self._sources.report(error)
