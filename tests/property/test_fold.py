@@ -24,7 +24,7 @@ from turnlog.core.note import (
     TurnStart,
 )
 from turnlog.core.operation import Operation, OperationType
-from turnlog.core.state.fold import fold, fold_with_causes
+from turnlog.core.state.fold import Causes, fold
 from turnlog.core.state.session_state import State, decode_state, encode_state, state_hash
 from turnlog.core.state.state_view import diff, state_table
 
@@ -119,7 +119,7 @@ def test_a_state_does_not_depend_on_the_batches_that_it_is_folded_in(
         state = fold(saved, commits[first:last] if first < last else [])
     assert state == whole
     assert state_hash(state) == state_hash(whole)
-    assert fold_with_causes(State(), commits)[0] == whole
+    assert fold(State(), commits, {}) == whole
 
 
 @pytest.mark.promise("DIFF-2")
@@ -142,11 +142,11 @@ def test_every_difference_but_of_usage_has_a_commit_that_made_it(
 ) -> None:
     commits = log_of(steps).commits
     before = fold(State(), commits[:at])
-    after, told = fold_with_causes(before, commits[at:])
-    named = {(cause.field, cause.key) for cause in told}
+    causes: Causes = {}
+    after = fold(before, commits[at:], causes)
     for change in diff(state_table(before), state_table(after)):
         if change.field not in ("usage", "metadata"):
-            assert (change.field, change.key) in named, change
+            assert (change.field, change.key) in causes, change
 
 
 @pytest.mark.promise("STATE-4")

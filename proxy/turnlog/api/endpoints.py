@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
+from turnlog.core.state.fold import ContributingCommit
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved
@@ -34,7 +35,6 @@ from turnlog.sessions.pages import (
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
 from turnlog.sessions.state.changes import (
-    ContributingCommit,
     StateChange,
     changes_between,
     seq_bounds,

@@ -20,7 +20,7 @@ from turnlog.core.note import (
 )
 from turnlog.core.operation import OperationType
 from turnlog.core.state.files import FileChange
-from turnlog.core.state.fold import ChangeCause, fold, fold_with_causes
+from turnlog.core.state.fold import Causes, ContributingCommit, fold
 from turnlog.core.state.session_state import (
     DecisionMade,
     Evicted,
@@ -359,33 +359,25 @@ def test_every_change_names_its_commit_and_the_reason() -> None:
     ended = log.end("a", changed("modified", "/a"))
     noted = log.note(Decision(text="x", why="y", id="d", supersedes="c"))
     budget = log.note(Budget(calls=1))
-    found, told = fold_with_causes(State(), log.commits)
-    assert found == state(log)
-
-    def cause(
-        field: str, key: str, seq: int, what: str = "files.write", why: str = ""
-    ) -> ChangeCause:
-        return ChangeCause(field=field, key=key, seq=seq, what=what, why=why)
-
-    said = "the user asked"
-    assert told == [
-        *(
-            cause(field, key, seq, why=said)
-            for seq in (begun, ended)
-            for field, key in (
-                ("tools_used", "files.write"),
-                ("pending_actions", call_text("a")),
-                ("files_modified", "/a"),
-            )
-        ),
-        cause("decisions_made", "d", noted, "decision", "y"),
-        cause("decisions_made", "c", noted, "decision", "y"),
-        *(
-            cause("usage", key, budget, "budget")
-            for what in ("calls", "bytes", "seconds")
-            for key in (f"{what}_left", f"{what}_over")
-        ),
+    causes: Causes = {}
+    assert fold(State(), log.commits, causes) == state(log)
+    asked = [
+        ContributingCommit(seq=seq, what="files.write", why="the user asked")
+        for seq in (begun, ended)
     ]
+    decided = [ContributingCommit(seq=noted, what="decision", why="y")]
+    assert causes == {
+        ("tools_used", "files.write"): asked,
+        ("pending_actions", call_text("a")): asked,
+        ("files_modified", "/a"): asked,
+        ("decisions_made", "d"): decided,
+        ("decisions_made", "c"): decided,
+        **{
+            ("usage", f"{what}_{word}"): [ContributingCommit(seq=budget, what="budget", why="")]
+            for what in ("calls", "bytes", "seconds")
+            for word in ("left", "over")
+        },
+    }
 
 
 def test_a_lookup_does_not_count_as_use_of_a_tool() -> None:

@@ -8,10 +8,10 @@ import pytest
 from e2e.stores import Call, fill, session_id
 from kit.commits import applied, changed
 from turnlog.core.note import Decision
+from turnlog.core.state.fold import ContributingCommit
 from turnlog.core.state.state_view import FieldChange, StateField, state_table
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.changes import (
-    ContributingCommit,
     StateChange,
     changes_between,
     session_differences,

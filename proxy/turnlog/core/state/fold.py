@@ -5,7 +5,7 @@ certain outcome the attempt is closed.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from msgspec import Struct, structs
 
@@ -46,83 +46,53 @@ _SESSION_NAMING: Final = frozenset({"rung", "aliases"})
 """Entries of an `open` commit about the session's name, which are not metadata of the state."""
 
 
-class ChangeCause(Struct, frozen=True, kw_only=True):
-    """A commit that changed `key` in a field of the state."""
+class ContributingCommit(Struct, frozen=True, kw_only=True):
+    """A commit that contributed to a change."""
 
-    field: str
-    key: str
     seq: int
     what: str
-    """The tool, or the kind of the note."""
+    """The tool, or the kind of note."""
     why: str
+    """The recorded reason; empty for none."""
 
 
-def fold(state: State, commits: Iterable[Commit]) -> State:
-    """Return the state after the next `commits` of the session."""
-    folding = _Folding(state, told=None)
+Causes: TypeAlias = dict[tuple[str, str], list[ContributingCommit]]
+"""The commits that changed an entry of the state, oldest first, by field and key."""
+
+
+def fold(state: State, commits: Iterable[Commit], causes: Causes | None = None) -> State:
+    """Return the state after the next `commits` of the session; add to `causes` which changed what."""
+    folding = _Folding(state, causes)
     for commit in commits:
         folding.apply(commit)
-    return folding.state()
-
-
-def fold_with_causes(state: State, commits: Iterable[Commit]) -> tuple[State, list[ChangeCause]]:
-    """Return the state after `commits`, and which commit changed which keys, in order."""
-    told: list[ChangeCause] = []
-    folding = _Folding(state, told=told)
-    for commit in commits:
-        folding.apply(commit)
-    return folding.state(), told
+    return folding.after
 
 
 class _Folding:
     """A state in progress, with its own copies of the dicts."""
 
-    def __init__(self, before: State, told: list[ChangeCause] | None) -> None:
-        self._head = before
-        self._tools = dict(before.tools)
-        self._files = dict(before.files)
-        self._attempts = dict(before.attempts)
-        self._calls = dict(before.calls)
-        self._decisions = dict(before.decisions)
-        self._evicted = dict(before.evicted)
-        self._facts = dict(before.facts)
-        self._metadata = dict(before.metadata)
-        self._usage = before.usage
-        self._budget = before.budget
-        self._bodies_gone = before.bodies_gone
-        self._newest: Commit | None = None
-        self._turn = before.turn
-        self._opened_at = before.opened_at
-        self._told = told
+    def __init__(self, before: State, causes: Causes | None) -> None:
+        self.after = structs.replace(
+            before,
+            tools=dict(before.tools),
+            files=dict(before.files),
+            attempts=dict(before.attempts),
+            calls=dict(before.calls),
+            decisions=dict(before.decisions),
+            evicted=dict(before.evicted),
+            facts=dict(before.facts),
+            metadata=dict(before.metadata),
+        )
+        self._causes = causes
         self._besides: set[str] = set()
         """Files that the commit changes although its operations do not name them."""
 
-    def state(self) -> State:
-        head, newest = self._head, self._newest
-        return State(
-            seq=newest.link.seq if newest else head.seq,
-            turn=self._turn,
-            opened_at=self._opened_at,
-            at=newest.facts.at if newest else head.at,
-            tools=self._tools,
-            files=self._files,
-            attempts=self._attempts,
-            calls=self._calls,
-            decisions=self._decisions,
-            evicted=self._evicted,
-            facts=self._facts,
-            usage=self._usage,
-            budget=self._budget,
-            metadata=self._metadata,
-            bodies_gone=self._bodies_gone,
-        )
-
     def apply(self, commit: Commit) -> None:
         """Fold in the next commit."""
-        self._newest = commit
-        self._turn = max(self._turn, commit.link.turn)
+        self.after.seq, self.after.at = commit.link.seq, commit.facts.at
+        self.after.turn = max(self.after.turn, commit.link.turn)
         if commit.body is None and commit.link.body_hash:
-            self._bodies_gone += 1
+            self.after.bodies_gone += 1
         match commit.facts.kind:
             case CommitKind.OPEN:
                 self._open(commit)
@@ -143,9 +113,9 @@ class _Folding:
             self._note(commit.link.seq, note)
 
     def _open(self, commit: Commit) -> None:
-        self._opened_at = commit.facts.at
+        self.after.opened_at = commit.facts.at
         told = commit.body.metadata if commit.body else {}
-        self._metadata |= {k: v for k, v in told.items() if k not in _SESSION_NAMING}
+        self.after.metadata |= {k: v for k, v in told.items() if k not in _SESSION_NAMING}
 
     def _intent(self, commit: Commit) -> None:
         link, facts, body = commit.link, commit.facts, commit.body or CommitBody()
@@ -161,13 +131,13 @@ class _Folding:
             why=body.why,
             touches=tuple(found),
         )
-        self._attempts[str(link.seq)] = attempt
-        used, usage = self._tools.get(tool, ToolUse()), self._usage
+        self.after.attempts[str(link.seq)] = attempt
+        used, usage = self.after.tools.get(tool, ToolUse()), self.after.usage
         if calls:
-            self._tools[tool] = structs.replace(
+            self.after.tools[tool] = structs.replace(
                 used, calls=used.calls + first, attempts=used.attempts + 1, last_seq=link.seq
             )
-        self._usage = structs.replace(
+        self.after.usage = structs.replace(
             usage,
             calls=usage.calls + first,
             attempts=usage.attempts + calls,
@@ -180,15 +150,15 @@ class _Folding:
     def _outcome(self, commit: Commit) -> None:
         """Fold in an outcome; nothing changes if its attempt is closed."""
         link, facts = commit.link, commit.facts
-        before = self._attempts.pop(str(link.ref), None)
+        before = self.after.attempts.pop(str(link.ref), None)
         if before is None:
             return
         after = _with_outcome(before, commit)
-        if is_tool_call(facts.method) and before.tool in self._tools:
+        if is_tool_call(facts.method) and before.tool in self.after.tools:
             self._count(before, -1, link.seq)
             self._count(after, 1, link.seq)
-        usage = self._usage
-        self._usage = structs.replace(
+        usage = self.after.usage
+        self.after.usage = structs.replace(
             usage,
             bytes_out=usage.bytes_out + after.bytes_out - before.bytes_out,
             duration=usage.duration + after.duration - before.duration,
@@ -196,7 +166,7 @@ class _Folding:
         happened = facts.executed is Executed.YES
         rest = tuple(touch for touch in after.touches if touch.maybe or not happened)
         if rest or facts.executed is Executed.MAYBE or facts.status.unsettled:
-            self._attempts[str(link.ref)] = structs.replace(after, touches=rest)
+            self.after.attempts[str(link.ref)] = structs.replace(after, touches=rest)
         for touch in after.touches:
             if touch not in rest:
                 self._apply(touch)
@@ -207,24 +177,24 @@ class _Folding:
         )
 
     def _apply(self, touch: FileTouch) -> None:
-        before = set(self._files) if touch.to else set[str]()
-        files.apply_touch(self._files, touch)
+        before = set(self.after.files) if touch.to else set[str]()
+        files.apply_touch(self.after.files, touch)
         if not touch.to:
             return
-        self._besides |= before ^ set(self._files)
-        for seq, attempt in self._attempts.items():
+        self._besides |= before ^ set(self.after.files)
+        for seq, attempt in self.after.attempts.items():
             moved = tuple(files.follow_rename(t, touch.key, touch.to) for t in attempt.touches)
             if moved != attempt.touches:
                 self._besides |= {t.key for t in (*attempt.touches, *moved)}
-                self._attempts[seq] = structs.replace(attempt, touches=moved)
+                self.after.attempts[seq] = structs.replace(attempt, touches=moved)
 
     def _count(self, attempt: UnsettledAttempt, by: int, seq: int) -> None:
         """Count an attempt by its outcome (`by` is 1), or undo that (-1)."""
-        used = self._tools[attempt.tool]
+        used = self.after.tools[attempt.tool]
         errors = dict(used.errors)
         if attempt.status == Status.ERROR:
             errors[attempt.error] = errors.get(attempt.error, 0) + by
-        self._tools[attempt.tool] = structs.replace(
+        self.after.tools[attempt.tool] = structs.replace(
             used,
             ok=used.ok + by * (attempt.status == Status.OK),
             errors={family: count for family, count in errors.items() if count},
@@ -237,12 +207,12 @@ class _Folding:
         """Update the state of the call, and drop attempts that it has finished."""
         link, facts = commit.link, commit.facts
         call = ids.to_text(facts.call)
-        before = self._calls.pop(call, None)
+        before = self.after.calls.pop(call, None)
         after = next_call_state(before, link, facts, link.seq)
-        if after is not None and (after.status.unsettled or str(link.ref) in self._attempts):
-            self._calls[call] = after
+        if after is not None and (after.status.unsettled or str(link.ref) in self.after.attempts):
+            self.after.calls[call] = after
         for seq in _finished_legs(before, after):
-            dropped = self._attempts.pop(str(seq), None)
+            dropped = self.after.attempts.pop(str(seq), None)
             self._besides |= {touch.key for touch in dropped.touches} if dropped else set()
 
     def _note(self, seq: int, note: Note) -> None:
@@ -253,20 +223,20 @@ class _Folding:
                 named, why = [("decisions_made", note.id or str(seq))], note.why
                 named += [("decisions_made", note.supersedes)] if note.supersedes else []
             case Fact():
-                self._facts[note.id] = _updated_fact(self._facts.get(note.id), seq, note)
+                self.after.facts[note.id] = _updated_fact(self.after.facts.get(note.id), seq, note)
                 named, why = [("facts", note.id)], note.why
             case Evict():
-                self._evicted |= dict.fromkeys(note.keys, Evicted(seq=seq, reason=note.reason))
+                self.after.evicted |= dict.fromkeys(note.keys, Evicted(seq=seq, reason=note.reason))
                 named = [("evicted_keys", key) for key in note.keys]
             case Recall():
-                self._evicted.pop(note.key, None)
+                self.after.evicted.pop(note.key, None)
                 named = [("evicted_keys", note.key)]
             case Metadata():
-                told = self._metadata | note.entries
-                self._metadata = {name: text for name, text in told.items() if text}
+                told = self.after.metadata | note.entries
+                self.after.metadata = {name: text for name, text in told.items() if text}
                 named = [("metadata", name) for name in note.entries]
             case Budget():
-                self._budget = note
+                self.after.budget = note
                 named = [("usage", name) for name in _BUDGET_KEYS]
             case TurnStart() | UserInput():
                 # Turns are in the links; text of the user is a source of values, not a state.
@@ -277,21 +247,20 @@ class _Folding:
 
     def _decision(self, seq: int, note: Decision) -> None:
         name = note.id or str(seq)
-        self._decisions[name] = DecisionMade(
+        self.after.decisions[name] = DecisionMade(
             text=note.text, why=note.why, seq=seq, supersedes=note.supersedes
         )
-        before = self._decisions.get(note.supersedes)
+        before = self.after.decisions.get(note.supersedes)
         if before is not None and note.supersedes != name:
-            self._decisions[note.supersedes] = structs.replace(before, superseded_by=name)
+            self.after.decisions[note.supersedes] = structs.replace(before, superseded_by=name)
 
     def _add_causes(self, seq: int, what: str, why: str, named: Iterable[tuple[str, str]]) -> None:
         named = (*named, *(("files_modified", key) for key in sorted(self._besides)))
         self._besides.clear()
-        if self._told is not None:
-            named = dict.fromkeys(named)
-            self._told += [
-                ChangeCause(field=f, key=k, seq=seq, what=what, why=why) for f, k in named
-            ]
+        if self._causes is not None:
+            by = ContributingCommit(seq=seq, what=what, why=why)
+            for entry in dict.fromkeys(named):
+                self._causes.setdefault(entry, []).append(by)
 
 
 def _with_outcome(before: UnsettledAttempt, commit: Commit) -> UnsettledAttempt:

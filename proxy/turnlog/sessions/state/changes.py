@@ -1,11 +1,10 @@
 """Differences between two states, with the commits that made them and their reasons."""
 
-from collections.abc import Iterable
 from itertools import takewhile
 
 from msgspec import Struct
 
-from turnlog.core.state.fold import ChangeCause, fold_with_causes
+from turnlog.core.state.fold import Causes, ContributingCommit, fold
 from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import StateField, Table, Value, diff, state_table
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
@@ -22,16 +21,6 @@ from .state_at import (
     point_of,
     state_at,
 )
-
-
-class ContributingCommit(Struct, frozen=True, kw_only=True):
-    """A commit that contributed to a change."""
-
-    seq: int
-    what: str
-    """The tool, or the kind of note."""
-    why: str
-    """The recorded reason; empty for none."""
 
 
 class StateChange(Struct, frozen=True, kw_only=True):
@@ -54,8 +43,9 @@ def changes_between(
     start, end = commit_at(view, session, before), commit_at(view, session, after)
     first = state_at(view, saved, session, before)
     commits = takewhile(lambda c: c.link.seq <= after, view.commits(session, after=before))
-    last, told = fold_with_causes(first, commits)
-    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), told)
+    causes: Causes = {}
+    last = fold(first, commits, causes)
+    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
 
 
 def session_differences(
@@ -65,8 +55,9 @@ def session_differences(
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
     commits = takewhile(lambda c: c.link.seq <= at[1], view.commits(other))
-    last, told = fold_with_causes(State(), commits)
-    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), told)
+    causes: Causes = {}
+    last = fold(State(), commits, causes)
+    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
 
 
 def turn_bounds(view: View, session: bytes, turns: TurnRange) -> tuple[int, int]:
@@ -94,12 +85,8 @@ def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
 
 
 def _changed(
-    start: CommitPoint, end: CommitPoint, before: Table, after: Table, told: Iterable[ChangeCause]
+    start: CommitPoint, end: CommitPoint, before: Table, after: Table, causes: Causes
 ) -> list[StateChange]:
-    causes: dict[tuple[str, str], list[ContributingCommit]] = {}
-    for cause in told:
-        by = ContributingCommit(seq=cause.seq, what=cause.what, why=cause.why)
-        causes.setdefault((cause.field, cause.key), []).append(by)
     return [
         StateChange(
             before_at=start,
