@@ -108,28 +108,23 @@ class Drafter:
     def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
         """Return the commit before an attempt is sent, which began `waited` ns ago."""
         try:
-            read = self._input(ask)
+            body, blob, marks = self._input(ask)
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
-            read = self._unread(error)
-        keep = ask.policy.store
-        links = ask.links.stored if ask.links is not NO_LINKS else ()
-        body = CommitBody(
-            input_hash=read.hash,
-            preview="" if keep is _NOTHING else read.short,
-            links=(*links, ask.effect_link) if ask.effect_link else links,
-            pinned=ask.standing.pinned,
-            delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
-            why="" if keep is _NOTHING else read.why,
-            client=ask.client,
+            self._report(error)
+            body, blob, marks = CommitBody(preview=_UNREAD.short), _UNREAD.blob, _UNREAD.flags
+        keep, links = ask.policy.store, ask.links
+        if keep is _NOTHING:
+            body = structs.replace(body, preview="", why="")
+        if links is not NO_LINKS or ask.effect_link:
+            effect = (ask.effect_link,) if ask.effect_link else ()
+            body = structs.replace(body, links=(*links.stored, *effect))
+        facts = self.facts(ask, ask.flags + marks, waited=waited)
+        draft = Draft(
+            session=ask.session, facts=facts, body=body, blob=blob if keep is _FULL else None
         )
-        return Draft(
-            session=ask.session,
-            facts=self.facts(ask, (*ask.flags, *read.flags), waited=waited),
-            body=body,
-            blob=read.blob if keep is _FULL else None,
-            claims=ask.links.claims if ask.seen is not None else (),
-            seen=ask.seen,
-        )
+        if ask.seen is not None:
+            draft.claims, draft.seen = links.claims, ask.seen
+        return draft
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
         """Return what an intent says of an attempt that began `waited` ns ago."""
@@ -209,11 +204,21 @@ class Drafter:
             blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
         )
 
-    def _input(self, ask: Ask) -> Content:
-        arguments, touched, delta, why = ask.arguments, False, _NO_DELTA, ""
-        if ask.policy.redact or ask.policy.delta or ask.why or ask.server in self._masks:
+    def _input(self, ask: Ask) -> tuple[CommitBody, Blob, tuple[Flag, ...]]:
+        """Return what is kept of an input: the body, the blob, and flags if some of it is not recorded."""
+        policy, arguments, touched, delta, why = ask.policy, ask.arguments, False, _NO_DELTA, ""
+        if policy.redact or policy.delta or ask.why or ask.server in self._masks:
             ruled = self._ruled_input(ask)
             arguments, touched, delta, why = ruled.content, ruled.touched, ruled.delta, ruled.text
+        elif ask.canonical is not None and ask.complete and self._is_kept_as_is(arguments):
+            # Most inputs are short and hold no secret.
+            body = CommitBody(
+                input_hash=input_hash(ask.canonical),
+                preview=preview(arguments),
+                pinned=ask.standing.pinned,
+                client=ask.client,
+            )
+            return body, Blob(arguments), ()
         blob = self._kept(arguments, touched=touched, complete=ask.complete)
         hashed = None
         if not ask.says_all:
@@ -221,14 +226,16 @@ class Drafter:
         elif ask.complete:
             form = ask.canonical or canonical(ask.arguments)
             hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
-        return Content(
-            blob=blob,
-            short=preview(blob.data),
-            hash=hashed,
-            delta=delta,
+        body = CommitBody(
+            input_hash=hashed,
+            preview=preview(blob.data),
+            pinned=ask.standing.pinned,
+            delta=_packed(delta) if delta is not _NO_DELTA else (),
             why=why,
-            flags=_marks(blob, delta) if blob.redacted or blob.cut or delta.cut else (),
+            client=ask.client,
         )
+        is_whole = not (blob.redacted or blob.cut or delta.cut)
+        return body, blob, () if is_whole else _marks(blob, delta)
 
     def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
         content, touched, delta, detail = reply.content, False, _NO_DELTA, reply.detail
@@ -319,6 +326,10 @@ class Drafter:
         if len(kept) > limit:
             kept, complete = kept[:limit], False
         return Blob(kept, redacted, not complete, digest if complete and not redacted else b"")
+
+    def _is_kept_as_is(self, content: bytes) -> bool:
+        """Return whether whole content is recorded as it came."""
+        return len(content) <= self._record_limit and self._redactor.is_clean(content)
 
     def _unread(self, error: Exception) -> Content:
         self._report(error)

@@ -128,11 +128,12 @@ class Recorder:
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
         try:
-            # The store assigns a session's id, and the answer's head names it.
-            is_new = ask.session.id is None
-            on_written = partial(self._opened, ask.session) if is_new else None
-            wait = attempt.is_due or is_new
-            attempt.intent = self._store.submit(draft, wait=wait, on_written=on_written)
+            if ask.session.id is None:
+                # The store assigns a session's id, and the answer's head names it.
+                opened = partial(self._opened, ask.session)
+                attempt.intent = self._store.submit(draft, wait=True, on_written=opened)
+            else:
+                attempt.intent = self._store.submit(draft, wait=is_due)
             self._trouble = ""
         except StoreError as error:
             self._unrecorded(ask, error)
