@@ -27,6 +27,8 @@ from typing import Any
 
 from turnlog.cli.main import COMMANDS
 
+from .stalls import add_stop_point
+
 TURNLOG = "turnlog"
 LOADED = (
     "turnlog.app.serve",
@@ -251,6 +253,7 @@ def _become(program: str, request: Mapping[str, Any]) -> int:
     sys.argv = [program, *request["arguments"]]
     sys.orig_argv[:] = [sys.executable, "-m", "turnlog", *request["arguments"]]
     main: Any = import_module("turnlog.cli.main" if program == TURNLOG else program).main
+    add_stop_point()
     return int(main() or 0)
 
 

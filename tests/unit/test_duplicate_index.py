@@ -148,10 +148,12 @@ async def lost(one: Bench, index: DuplicateIndex) -> None:
     index.over(call, ANSWER)
 
 
+@pytest.mark.parametrize("age", [0, 60])
 async def test_an_answer_that_is_given_again_counts_as_delivered_unless_it_is_cancelled_right_behind(
-    one: Bench, index: DuplicateIndex
+    one: Bench, index: DuplicateIndex, age: int
 ) -> None:
     await lost(one, index)
+    one.time.now += age * 1_000_000_000
     again = await admitted(one, index, "first", session())
     assert again.unsent is not None
     again.unsent.attempt.scope, again.unsent.attempt.caller_id = ("server", "one"), b"7"

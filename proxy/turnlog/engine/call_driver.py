@@ -175,8 +175,9 @@ class CallDriver:
 
     @property
     def is_heard(self) -> bool:
-        """Whether its caller is certainly connected and not yet answered."""
-        is_waiting = self.machine.caller in (CallerState.HERE, CallerState.CANCELLED)
+        """Whether its caller waits for the answer, and is certainly connected."""
+        # Who has cancelled ignores the answer (MCP, cancellation).
+        is_waiting = self.machine.caller is CallerState.HERE
         hears = self.carrier is not None and self.carrier.hears
         return is_waiting and hears and not self.is_in_doubt
 
@@ -284,9 +285,13 @@ class CallDriver:
         if self._left is not None:
             self._left.set()
 
-    def on_late_cancel(self) -> bool:
-        """Handle a cancel that crossed the answer; return whether the answer counts as undelivered."""
-        return self.attempt is not None and bool(self.feed(ev.CancelledLate()))
+    def on_late_cancel(self, *, of_repeat: bool = False) -> bool:
+        """Handle a cancel that crossed the answer; return whether the answer counts as undelivered.
+
+        `of_repeat` is whether the answer was given to a repeat of the call.
+        """
+        event = ev.CancelledLate(of_repeat=of_repeat)
+        return self.attempt is not None and bool(self.feed(event))
 
     def on_delivered(self) -> None:
         """Mark the whole answer as delivered to a caller."""

@@ -677,8 +677,9 @@ class CallMachine(Struct, eq=False):
         self.caller, self._left_at = GONE, now
         return (_LEFT_ANSWER,) if self.terms.is_guarded else _NOTHING
 
-    def on_cancelled_late(self, _: ev.CancelledLate, now: float) -> Commands:
-        too_late = self.is_over and now - self.ended_at >= CANCELLED_LIFE
+    def on_cancelled_late(self, event: ev.CancelledLate, now: float) -> Commands:
+        long_ago = self.is_over and now - self.ended_at >= CANCELLED_LIFE
+        too_late = long_ago and not event.of_repeat
         if too_late or not self.terms.is_guarded:
             return _NOTHING
         self.caller = GONE

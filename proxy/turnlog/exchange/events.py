@@ -107,6 +107,9 @@ class Cancelled(Event, frozen=True):
 class CancelledLate(Event, frozen=True):
     """The caller cancelled the call while the answer was being sent, or just after."""
 
+    of_repeat: bool = False
+    """Whether it was the caller of a repeat, which got the answer of this call again, long after its end."""
+
 
 class Delivered(Event, frozen=True):
     """The whole answer was sent to a caller."""

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from turnlog.wire.http.mend import HEAD_END
 
-from .async_pipes import is_ended
+from .async_pipes import DOUBT, is_ended
 from .http1 import (
     HEAD_LIMIT,
     READ_AHEAD,
@@ -659,6 +659,17 @@ class Downstream(Struct, eq=False):
             head, end, _ = data.partition(b"\r\n\r\n")
             self._write(head + end if self.asked.method == _HEAD else data, is_start=True)
         self.finished = True
+
+    async def is_taken(self) -> bool:
+        """Return whether the agent did not leave before the whole answer, just written, reached it."""
+        # An agent that leaves before answers it by a reset; one that has read it may just close.
+        for wait in DOUBT:
+            if self._transport is None:
+                return False
+            if not self.has_ended:
+                return True
+            await asyncio.sleep(wait)
+        return self._transport is not None
 
     def done(self) -> bool:
         """Release the connection; return whether it can carry another request."""

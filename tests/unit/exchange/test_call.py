@@ -466,6 +466,18 @@ def test_a_cancel_that_crosses_the_answer_counts_it_as_not_delivered() -> None:
     play.feed(ev.CancelledLate(), at=5.0)
 
 
+def test_a_repeat_that_is_cancelled_right_after_its_answer_counts_however_old_the_call_is() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    play.feed(ev.Delivered(), DELIVERED, at=500.0)
+    play.feed(ev.CancelledLate(of_repeat=True), ev.Note(NoteKind.ABANDONED, on_outcome=True))
+    assert not play.call.seen(500.0).delivered
+
+
 def test_an_answer_may_come_on_another_stream_after_the_calls_own_has_ended() -> None:
     play = Play(NAMED)
     play.sent()

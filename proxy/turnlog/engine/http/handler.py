@@ -16,7 +16,6 @@ from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import OwnAnswer, call_lines, problem
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
-from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Content, Failure
 from turnlog.transport.http_server import AgentConnection, Downstream, Gone
 from turnlog.transport.message_heads import RequestStart
@@ -336,11 +335,9 @@ class Handler:
         attempt, made = unsent.attempt, exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
-        may_be_gone = down.has_ended
         await self._send(down, made, call_lines(attempt, whole=True))
-        if exchange.is_answered_here:
-            for wait in DOUBT if may_be_gone else ():  # cancelled if the caller is gone
-                await asyncio.sleep(wait)
+        # Not asked before: until the answer is written the agent may leave (decision 79).
+        if exchange.is_answered_here and await down.is_taken():
             driver.on_delivered()
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
