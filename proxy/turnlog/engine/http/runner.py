@@ -34,11 +34,13 @@ from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content, Upstreams
 from turnlog.transport.message_heads import Raw, answer_lines, forwarded, led_back_lines
+from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
 from turnlog.wire.splice import Respelling
 
 from .agent_side import AgentSide, GuardedAgent
-from .relay import Exchange, HeldAnswer, Relay, ResponseBuffer, Withheld
+from .relay import Exchange, Relay
+from .response_buffer import HeldAnswer, ResponseBuffer, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
@@ -399,16 +401,22 @@ class HttpCarrier(Struct, eq=False):
             spellings = self._exchange.respelling()
         respelling = Respelling(spellings) if spellings else None
         out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
-        head = answer.head
-        agent_lines = answer_lines(head, self._request.route, self._raw)
-        recorder, keep = self._context.recorder, max(self._context.keep, self._exchange.reads)
-        trusted = self._request.route.target.name in self._context.trusted
+        context, head = self._context, answer.head
+        trusted = self._request.server in context.trusted
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
-        relay = Relay(
-            out, answer, head, self._lines_of, self._exchange, recorder, keep, trusted, agent_lines
-        )
-        return relay.run()
+        return Relay(
+            out,
+            answer,
+            head,
+            AnswerBody(head, trusted),
+            self._exchange,
+            context.recorder,
+            max(context.keep, self._exchange.reads),
+            answer_lines(head, self._request.route, self._raw),
+            self._lines_of,
+            answer.length,
+        ).run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Log advice if the server asks for a login that the client will refuse behind a proxy."""
