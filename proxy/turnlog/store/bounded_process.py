@@ -8,16 +8,17 @@ import faulthandler
 import gc
 import os
 import resource
-import selectors
 import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from math import ceil
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
-from typing import IO, Final, NoReturn
+from typing import Final, NoReturn
 
 LEAST: Final = 60.0
 """s that a walk may take at least."""
@@ -48,53 +49,46 @@ class Worker:
 
         Pages that name each other burn processor time without end; a disk that hangs takes none.
         """
-        self._messages, theirs = os.pipe()
+        fork = get_context("fork")
+        self._messages, theirs = fork.Pipe(duplex=False)
         self._said, stderr = os.pipe()
         # More than a pipe takes is not worth waiting for.
         os.set_blocking(stderr, False)
+
+        def run() -> NoReturn:
+            self._messages.close()
+            _work(partial(work, theirs.send_bytes), stderr, processor)
+
+        self._process = fork.Process(target=run, daemon=True)
         with warnings.catch_warnings():
             # From 3.12 on for any thread at all: this child begins with nothing that one could hold.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
-        if self._pid == 0:
-            os.close(self._messages)
-            os.close(self._said)
-            _work(work, theirs, stderr, processor)
-        os.close(theirs)
+            self._process.start()
+        theirs.close()
         os.close(stderr)
-        self._status: int | None = None
 
     def messages(self, seconds: float) -> Iterator[bytes]:
         """Yield what the process sends, until its end. Raises `WorkerFailed`, after `seconds` `Unfinished`."""
+        end = monotonic() + seconds
         try:
-            yield from _framed(self._received(monotonic() + seconds))
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-            self._judge(self._status)
+            with suppress(EOFError, OSError):  # at the end, or in a message that was not sent whole
+                while True:
+                    if not self._messages.poll(max(0.0, end - monotonic())):
+                        raise Unfinished
+                    yield self._messages.recv_bytes()
+            self._process.join()
+            self._judge(self._process.exitcode or 0)
         finally:
             self.close()
 
     def close(self) -> None:
         """End the process, if it has not ended. May be called again."""
-        if self._messages < 0:
+        if self._messages.closed:
             return
-        os.close(self._messages)
-        self._messages = -1
-        if self._status is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        self._messages.close()
+        self._process.kill()
+        self._process.join()
         os.close(self._said)
-
-    def _received(self, end: float) -> Iterator[bytes]:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._messages, selectors.EVENT_READ)
-            while True:
-                if not selector.select(max(0.0, end - monotonic())):
-                    raise Unfinished
-                data = os.read(self._messages, _READ)
-                if not data:
-                    return
-                yield data
 
     def _judge(self, status: int) -> None:
         if status == 0:
@@ -116,17 +110,7 @@ def seconds_for(folder: Path) -> float:
     return LEAST + size / RATE
 
 
-def _framed(received: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages in the received bytes: each follows its length in four bytes."""
-    rest = b""
-    for data in received:
-        rest += data
-        while len(rest) >= 4 and len(rest) >= 4 + (size := int.from_bytes(rest[:4], "big")):
-            yield rest[4 : 4 + size]
-            rest = rest[4 + size :]
-
-
-def _work(work: Callable[[Send], None], to: int, said: int, processor: float) -> NoReturn:
+def _work(work: Callable[[], None], said: int, processor: float) -> NoReturn:
     """Do the work, and leave: nothing of the parent's is flushed, closed or unlocked here."""
     status = _BUG
     try:
@@ -135,8 +119,7 @@ def _work(work: Callable[[Send], None], to: int, said: int, processor: float) ->
         gc.freeze()
         faulthandler.disable()  # a signal is a finding here
         os.dup2(said, 2)
-        with os.fdopen(to, "wb") as pipe:
-            work(lambda message: _put(pipe, message))
+        work()
         status = 0
     except BrokenPipeError:
         pass
@@ -146,8 +129,3 @@ def _work(work: Callable[[Send], None], to: int, said: int, processor: float) ->
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)
-
-
-def _put(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(len(message).to_bytes(4, "big") + message)
-    pipe.flush()
