@@ -135,7 +135,7 @@ class Segment:
         self.last = after
         self.entries: list[Entry | None] = []
         """`None` for a header that cannot be read."""
-        self.calls: dict[bytes, list[int]] = {}
+        self.calls: defaultdict[bytes, list[int]] = defaultdict(list)
         self.links: defaultdict[bytes, list[int]] = defaultdict(list)
         self._sessions: defaultdict[bytes, list[int]] = defaultdict(list)
         self._terms: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -162,11 +162,7 @@ class Segment:
         position, call = entry.position, entry.facts.call
         self.entries.append(entry)
         if call:
-            positions = self.calls.get(call)
-            if positions is None:
-                self.calls[call] = [position]
-            else:
-                positions.append(position)
+            self.calls[call].append(position)
         self.last = position
 
     def add_body(self, position: int, session: bytes, body: CommitBody) -> None:

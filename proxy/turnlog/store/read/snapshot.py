@@ -65,24 +65,19 @@ class Snapshot:
     def __init__(self, env: Environment, tables: Tables, tails: TailCache) -> None:
         self.txn: Txn = env.read()
         self.tables = tables
-        self._tails = tails
-        self._tail: tuple[Segment, int] | None = None
+        try:
+            # The log behind the watermark, and the position of the newest commit: what the tail has
+            # beyond that belongs to later snapshots.
+            self.tail, self.last = tails.get(self.txn, tables)
+        except BaseException:
+            self.txn.abort()
+            raise
         self.left_out: set[int] = set()
         """Positions of unreadable records that were left out."""
 
     def close(self) -> None:
         """End the read transaction: one that stays open keeps old pages from being used again."""
         self.txn.abort()
-
-    @property
-    def tail(self) -> Segment:
-        """The log behind the watermark; entries beyond `last` belong to later snapshots."""
-        return self._load()[0]
-
-    @property
-    def last(self) -> int:
-        """Position of the newest commit."""
-        return self._load()[1]
 
     def entry(self, position: int) -> Entry:
         """Return the commit at a position. Raises `Corrupt`."""
@@ -254,11 +249,6 @@ class Snapshot:
     def _stands(self, call: bytes) -> CallState | None:
         entries = self.tail.pick(self._recent(self.tail.calls, call))
         return call_state_after(self.txn, self.tables, call, entries)
-
-    def _load(self) -> tuple[Segment, int]:
-        if self._tail is None:
-            self._tail = self._tails.get(self.txn, self.tables)
-        return self._tail
 
     def _recent(self, index: dict[bytes, list[int]], key: bytes) -> list[int]:
         last = self.last
