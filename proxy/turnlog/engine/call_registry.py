@@ -23,14 +23,13 @@ _PARKED: Final = 65_536
 Scope = tuple[str, str]
 """Upstream name, and the protocol session or connection within which JSON-RPC ids are unique."""
 
-_NONE: Final[dict[str, list[Attempt]]] = {}
-
 
 class CallRegistry:
     """Attempts without an outcome, and calls that wait for another leg."""
 
     def __init__(self) -> None:
-        self._open: dict[Scope, dict[str, list[Attempt]]] = {}
+        self._open: dict[tuple[Scope, str], list[Attempt]] = {}
+        """By scope and key of the id: a client that reuses an id has several."""
         self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
         self._parked: BoundedDict[bytes, Attempt] = BoundedDict(_PARKED)
         self._resting: dict[tuple[Scope, str], Attempt] = {}
@@ -43,28 +42,23 @@ class CallRegistry:
 
     def add(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Add an attempt that starts."""
-        self._open.setdefault(scope, {}).setdefault(id_key, []).append(attempt)
+        self._open.setdefault((scope, id_key), []).append(attempt)
 
     def has(self, scope: Scope, id_key: str) -> bool:
         """Return whether a call with this id is under way (an id must not be reused before)."""
-        ids = self._open.get(scope)
-        return ids is not None and id_key in ids
+        return (scope, id_key) in self._open
 
     def of(self, scope: Scope) -> list[Attempt]:
         """Return the calls under way in a scope."""
-        return [attempt for ids in self._open.get(scope, _NONE).values() for attempt in ids]
+        return [each for (its, _), open_ in self._open.items() if its == scope for each in open_]
 
     def remove(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
         """Forget an attempt that ended."""
-        ids = self._open.get(scope, _NONE)
-        attempts = ids.get(id_key)
-        if not attempts or attempt not in attempts:
-            return
-        attempts.remove(attempt)
-        if not attempts:
-            del ids[id_key]
-        if not ids:
-            del self._open[scope]
+        attempts = self._open.get((scope, id_key))
+        if attempts is not None and attempt in attempts:
+            attempts.remove(attempt)
+            if not attempts:
+                del self._open[scope, id_key]
 
     @contextmanager
     def joining(self, scope: Scope, id_key: str, kin: str, call: Driver) -> Generator[None]:
@@ -122,7 +116,7 @@ class CallRegistry:
 
     def _named(self, scope: Scope, id_key: str) -> list[Attempt]:
         """Return the newest attempt with this id; last comes the one that the server knows."""
-        attempts = self._open.get(scope, _NONE).get(id_key) or [
+        attempts = self._open.get((scope, id_key)) or [
             attempt for attempt in self.of(scope) if attempt.caller_key == id_key
         ]
         # Until the next attempt is sent, the server knows the call by the attempt before.
@@ -133,7 +127,7 @@ class CallRegistry:
         """Return the same of a client's only call with this id, on whatever connection."""
         if not kin:
             return []
-        everywhere = [attempt for scope in self._open for attempt in self.of(scope)]
+        everywhere = [attempt for attempts in self._open.values() for attempt in attempts]
         everywhere += self._resting.values()
         found = [a for a in everywhere if a.kin == kin and a.caller_key == id_key]
         return found if len({attempt.ask.call for attempt in found}) == 1 else []
@@ -205,7 +199,7 @@ class CallRegistry:
             attempt, _ = waiting.pop()
             if not waiting:
                 del self._detached[scope, id_key]
-        elif attempts := self._open.get(scope, _NONE).get(id_key):
+        elif attempts := self._open.get((scope, id_key)):
             attempt = attempts[-1]
         else:
             return None

@@ -64,7 +64,6 @@ _CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 _ID_REUSED: Final = Flag.ID_REUSED
 _IMPLICIT: Final = Rung.IMPLICIT
 _NO_META: Final[dict[str, bytes]] = {}
-_NO_TEXTS: Final = ("", "", "")
 
 
 class McpExchange(ResponseObserver):
@@ -78,6 +77,10 @@ class McpExchange(ResponseObserver):
     """The first call that a rule forbids, if there is one."""
     is_due = False
     """Whether an intent must be on disk before the request is sent."""
+    _params: mcp.ToolCall | None = None
+    """The parsed parameters, if its only message is a call."""
+    _cancels: Mapping[str, bytes] = {}
+    """For cancels in this request, the id of the attempt by the key of the caller's id, if they differ."""
 
     def __init__(
         self,
@@ -94,17 +97,16 @@ class McpExchange(ResponseObserver):
         """The body, or its start, if that is recorded in place of parsed arguments."""
         self._size = size
         self._whole = not cut
-        is_call = len(messages) == 1 and messages[0].method == _CALL
-        self._params = params = mcp.read_call(messages[0].params) if is_call else None
-        """The parsed parameters, if its only message is a call."""
         revision = request.revision
-        # A call states the revision in `_meta`, and most have none.
-        if messages and (params is None or params.meta):
+        if len(messages) == 1 and messages[0].method == _CALL:
+            self._params = params = mcp.read_call(messages[0].params)
+            # A call states the revision in `_meta`, and most have none.
+            if params.meta:
+                revision = mcp.requested_revision(messages[0], revision)
+        elif messages:
             revision = mcp.requested_revision(messages[0], revision)
         revision = revision or request.client.revision
         super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
-        self._cancels: dict[str, bytes] = {}
-        """For cancels in this request, the id of the attempt by the key of the caller's id, if they differ."""
 
     # -- before the request is sent --------------------------------------------------------
 
@@ -162,11 +164,11 @@ class McpExchange(ResponseObserver):
         calls, scope, kin = self._context.calls, self._request.scope, self._request.kin
         if calls.leave(scope, key, kin) or calls.is_answered(scope, key, kin):
             # The call runs on, so the forwarded cancel gets an id that the server does not know.
-            self._cancels[key] = self._context.recorder.new_request_id()
+            self._cancels = {**self._cancels, key: self._context.recorder.new_request_id()}
             return True
         known = calls.cancel(scope, key, kin)
         if known:
-            self._cancels[key] = known
+            self._cancels = {**self._cancels, key: known}
         return known is not None or self._context.duplicate_index.on_late_cancel(scope, kin, key)
 
     def _notice(self, message: Message) -> None:
@@ -179,27 +181,22 @@ class McpExchange(ResponseObserver):
 
     async def _open(self, message: Message, key: str) -> None:
         """Queue the intent of a call; `key` is the key of its id."""
-        ask = self._call(message, key)
-        is_alone = len(self._messages) == 1 and message.kind is _REQUEST
-        is_blocked = ask.is_blocked
-        # Only a call alone in its request can be answered from another call.
-        if is_alone and not self._as_batch and not is_blocked and ask.may_be_guarded:
-            attempt = await self._guarded(message, ask, key)
-        else:
-            self._asks[key] = ask
-            attempt = await self._begin(message, ask, key)
-            if is_alone:
-                self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
-        if attempt is None:
+        ask, is_single = self._call(message, key), len(self._messages) == 1
+        is_alone = is_single and message.kind is _REQUEST
+        if ask.is_blocked:
+            self.blocked = self.blocked or ask
+        elif is_alone and (ask.is_named or ask.key) and not self._as_batch:
+            # Only a call alone in its request can be answered from another call.
+            await self._guarded(message, ask, key)
             return
-        self.is_due = self.is_due or attempt.is_due
-        if is_blocked and self.blocked is None:
-            self.blocked = ask
+        self._asks[key] = ask
+        attempt = await self._begin(message, ask, key)
+        if is_alone:
+            self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
         if message.kind is _NOTIFICATION:
-            self._notified.add(attempt)
-        elif len(self._messages) == 1:
-            self.attempt = attempt
-            self.judges = ask.policy.judges_answers
+            self._notified |= {attempt}
+        elif is_single:
+            self.attempt, self.judges = attempt, ask.policy.judges_answers
 
     def _call(self, message: Message, key: str) -> Ask:
         """Return a `tools/call` as it is recorded."""
@@ -218,10 +215,7 @@ class McpExchange(ResponseObserver):
         rule = context.rules.book.servers[request.server].against_unreadable
         if rule is not None and (self._is_unsure(message) or ask.tool == UNKNOWN_TOOL):
             ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
-        policy = ask.policy
-        if ask.may_be_guarded or policy.idempotency is not None or policy.effect_key:
-            return identified(ask, request, read, context.store.keyed)
-        return ask
+        return identified(ask, request, read, context.store.keyed)
 
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is only recorded: rules do not apply to it."""
@@ -238,8 +232,7 @@ class McpExchange(ResponseObserver):
         params = mcp.read_lookup(message.method, message.params)
         arguments = self._start or bytes(params.arguments)
         ask = self._as_recorded(message, key, params, arguments, model, None)
-        attempt = await self._begin(message, structs.replace(ask, key=""), key)
-        self.is_due = self.is_due or attempt.is_due
+        await self._begin(message, structs.replace(ask, key=""), key)
 
     def _as_recorded(
         self,
@@ -252,33 +245,39 @@ class McpExchange(ResponseObserver):
     ) -> Ask:
         """Return a call or lookup as it is recorded, before rules that need its arguments."""
         context, request = self._context, self._request
-        meta = {name: bytes(raw) for name, raw in params.meta.items()} if params.meta else _NO_META
-        key, why, trace = _meta_texts(meta) if meta else _NO_TEXTS
-        client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else request.client
+        key, why, trace, client = request.key, request.why, request.trace, request.client
+        meta = _NO_META
+        if params.meta:
+            meta = {name: bytes(raw) for name, raw in params.meta.items()}
+            key, why = text_of(meta.get(_KEY, b"")) or key, text_of(meta.get(_WHY, b"")) or why
+            trace = trace_id(text_of(meta.get(_TRACE, b""))) or trace
+            client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else client
         hint = request.session_hint(context.sessions, client, meta)
-        session, identity = context.sessions.find(hint, client), hint.identity
-        before: Ask | None = None
+        identity, session, call, leg = hint.identity, context.sessions.find(hint, client), b"", 0
         if params.request_state or params.has_input_responses:
             before = Continuations(context, request.target).continued(params, session)
-        reused = context.calls.has(request.scope, rpc_key)
-        flags = (*message.flags, _ID_REUSED) if reused else message.flags
+            if before is not None:
+                session, call, leg = before.session, before.call, before.leg + 1
+        flags = message.flags + model.flags
+        if context.calls.has(request.scope, rpc_key):
+            flags = (*message.flags, _ID_REUSED, *model.flags)
         # Python 3.11 builds a dict for more than 15 keyword arguments, so the model brings the rest.
         return structs.replace(
             model,
-            session=session if before is None else before.session,
+            session=session,
             turn_label=identity.turn_label,
             turn_source=identity.turn_source,
-            call=context.recorder.new_call() if before is None else before.call,
-            leg=0 if before is None else before.leg + 1,
+            call=call or context.recorder.new_call(),
+            leg=leg,
             arguments=arguments,
             canonical=canonical,
             complete=self._whole,
             size=self._size,
-            flags=flags + model.flags,
-            trace=trace or request.trace,
+            flags=flags,
+            trace=trace,
             protocol=mcp.dated(self.revision),
-            key=key or request.key,
-            why=why or request.why,
+            key=key,
+            why=why,
             client=identity.client,
         )
 
@@ -312,26 +311,30 @@ class McpExchange(ResponseObserver):
         attempt.scope, attempt.kin = request.scope, request.kin
         self.attempts[attempt] = key
         self.begun[key] = attempt
+        self.is_due = self.is_due or attempt.is_due
         context.calls.add(request.scope, key, attempt)
         return attempt
 
-    async def _guarded(self, message: Message, ask: Ask, key: str) -> Attempt | None:
-        """Begin a guarded call; `None` if it is not sent because of an earlier one. Raises `Gone`."""
+    async def _guarded(self, message: Message, ask: Ask, key: str) -> None:
+        """Begin a guarded call, unless it is not sent because of an earlier one. Raises `Gone`."""
         while True:
             call = self.driver = self._guarded_call(ask)
             if call is not None:
                 await self._decided(call, key)
                 if call.is_over:
-                    return None
+                    return
             admitted = call.ask if call is not None else ask
             self._asks[key] = admitted
             attempt = await self._begin(message, admitted, key)
+            self.judges = ask.policy.judges_answers
             if call is None:
                 self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
-                return attempt
+                self.attempt = attempt
+                return
             call.begins(attempt)
             if await call.claimed():
-                return attempt
+                self.attempt = attempt
+                return
             # Another process has begun a duplicate: begin again, with a new lookup.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
             self.driver = None
@@ -465,9 +468,3 @@ def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:
         return canonical_of_decoded(params["arguments"], arguments)
     except (KeyError, TypeError):  # no arguments, or not an object
         return None
-
-
-def _meta_texts(meta: Mapping[str, bytes]) -> tuple[str, str, str]:
-    """Return the call's idempotency key, its reason and its trace id from `_meta`."""
-    key, why, trace = (text_of(meta.get(name, b"")) for name in (_KEY, _WHY, _TRACE))
-    return key, why, trace_id(trace)

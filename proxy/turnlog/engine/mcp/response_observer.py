@@ -100,6 +100,11 @@ class ResponseObserver:
     _unfit: AnswerText | None = None
     """The last message in the place of a response that answers no request."""
     _events = 0
+    _notified: frozenset[Attempt] = frozenset()
+    """Attempts sent as notifications, which get no response."""
+    _listening: Listening | None = None
+    listens = False
+    """Whether this is a listening stream, which waits for no response."""
 
     def __init__(
         self,
@@ -124,8 +129,6 @@ class ResponseObserver:
         """All attempts that were begun, by the same keys."""
         self.awaited: dict[str, Message] = {}
         """The requests without an answer, by the key of the id sent to the server."""
-        self._notified: set[Attempt] = set()
-        """Attempts sent as notifications, which get no response."""
         self._asks: dict[str, Ask] = {}
         """The calls by the key of the caller's id; without lookups, for which turnlog's answers differ."""
         self._keys: list[str] = []
@@ -134,10 +137,10 @@ class ResponseObserver:
             self._keys.append(key := id_key(message.id))
             if message.kind is _REQUEST:
                 self.awaited[key] = message
-        first = messages[0] if messages else None
-        self._listening = Listening(context, request, self.end) if first is None else None
-        self.listens = first is None or first.method == "subscriptions/listen"
-        """Whether this is a listening stream, which waits for no response."""
+        if not messages:
+            self._listening, self.listens = Listening(context, request, self.end), True
+        elif messages[0].method == "subscriptions/listen":
+            self.listens = True
 
     @property
     def waits(self) -> bool:
