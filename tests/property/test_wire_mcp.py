@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import Flag
+from turnlog.core.text.terminal import result_summary, text_summary
 from turnlog.wire.json_text import ValueShape, members, shape, text_of
 from turnlog.wire.jsonrpc import Message, parse, read_whole
 from turnlog.wire.mcp import ToolCall, read_call, state_digest
-from turnlog.wire.tool_result import is_spoken, read_answer
+from turnlog.wire.tool_result import read_answer, read_texts
 
 texts = st.text(st.sampled_from('ab"\\é😀 \ud83d\x01'), max_size=6)
 values = st.recursive(
@@ -80,8 +81,25 @@ def test_an_answer_is_read_as_its_text_says(result: dict[str, object]) -> None:
     slowly = read_answer(structs.replace(message, unchecked=b""), revision="")
     # What is known to be harmless of a long text is seen later of one that was not looked at.
     plain, _ = read_whole(message)
-    long = len(message.result) > 4096 and plain and is_spoken(plain["result"])
+    long = len(message.result) > 4096 and plain and read_texts(plain["result"]) is not None
+    slowly = structs.replace(slowly, text=read.text)
     assert read == (structs.replace(slowly, harmless=True) if long else slowly)
+
+
+@given(results)
+@example({"content": [{"type": "text", "text": " one\tline\u0007 "}]})
+@example({"content": [{"type": "text", "text": "one"}], "isError": 0})
+@example({"content": [{"type": "text", "text": "one", "mimeType": 1}]})
+@example({"content": [{"type": "text", "text": "\u0007\u200b"}]})
+@example({"content": [{"type": "text", "text": "x" * 5000}]})
+def test_the_summary_of_the_only_text_of_a_result_is_that_of_the_result(
+    result: dict[str, object],
+) -> None:
+    text = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}, separators=(",", ":"))
+    message = parse(text.encode())
+    assert isinstance(message, Message)
+    if said := read_answer(message, revision="").text:
+        assert text_summary(said) == result_summary(bytes(message.result), size=len(text))
 
 
 def test_a_text_that_repeats_a_key_or_is_no_utf8_is_flagged() -> None:
@@ -90,7 +108,7 @@ def test_a_text_that_repeats_a_key_or_is_no_utf8_is_flagged() -> None:
     assert isinstance(plain, Message)
     values, flags = read_whole(plain)
     assert values is not None
-    assert is_spoken(values["result"])
+    assert read_texts(values["result"]) is not None
     assert flags == ()
     for end, flag in ((b'","text":""}]}}', Flag.DUPLICATE_KEYS), (b'\xff"}]}}', Flag.INVALID_UTF8)):
         other = parse(start + end)

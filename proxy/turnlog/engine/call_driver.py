@@ -10,7 +10,15 @@ from msgspec import Struct
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.exchange import events as ev
-from turnlog.exchange.call import CallerState, CallMachine, Commands, InvalidEvent, Stage, Terms
+from turnlog.exchange.call import (
+    RECORDED,
+    CallerState,
+    CallMachine,
+    Commands,
+    InvalidEvent,
+    Stage,
+    Terms,
+)
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
 from turnlog.observe.clock import Clock
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt
@@ -221,18 +229,18 @@ class CallDriver:
 
         `ours` is whether turnlog answers in place of the server.
         """
-        ending = attempt.ending
+        ending, number = attempt.ending, attempt.ask.number
         assert ending is not None
         if self._failure is not None:
             self.feed(ev.Told(ending))
-            return ev.AppendOutcome()
+            return RECORDED
         carrier = self.carrier
         if carrier is None or self.machine.terms.retry is None:
-            judged = ev.Judged(number=attempt.ask.number, ending=ending, ours=ours)
+            judged = ev.Judged(number=number, ending=ending, ours=ours)
         else:
             judged = self._judged(carrier, attempt, ending, ours=ours)
         commands = self.feed(judged)
-        outcome = commands[0] if commands else ev.AppendOutcome()
+        outcome = commands[0] if commands else RECORDED
         assert isinstance(outcome, ev.AppendOutcome)  # always the first command
         attempt.yields = not outcome.is_told and self.machine.stage is not Stage.WAITING
         return outcome

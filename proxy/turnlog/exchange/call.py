@@ -36,6 +36,8 @@ from .duplicates import (
 
 Commands = tuple[ev.Command, ...]
 _NOTHING: Final[Commands] = ()
+RECORDED: Final = ev.AppendOutcome()
+"""The outcome of most attempts."""
 _LATE_OUTCOME: Final[Commands] = (ev.AppendOutcome(is_late=True),)
 """Reaction to an answer to an earlier attempt than the latest: it is only recorded."""
 
@@ -436,7 +438,7 @@ class CallMachine(Struct, eq=False):
         if event.number != self.number:
             return _LATE_OUTCOME
         self.last, self.stage, self.ended_at = event.ending, ENDED, now
-        outcome = ev.AppendOutcome()
+        outcome = RECORDED
         if self.caller is GONE:
             return (outcome,)
         if not self._is_retry:
@@ -461,7 +463,7 @@ class CallMachine(Struct, eq=False):
 
     def on_told(self, event: ev.Told, _: float) -> Commands:
         self.last = event.ending
-        return (ev.AppendOutcome(),)
+        return (RECORDED,)
 
     def on_left(self, _: ev.Left, now: float) -> Commands:
         if self.caller is GONE:
@@ -567,26 +569,33 @@ class CallMachine(Struct, eq=False):
         """Decide what follows the end of an attempt that was sent: retry, hold the answer, or release it."""
         if event.number != self.number:
             return _LATE_OUTCOME
-        self.last, self.ended_at, self._has_timed_out = event.ending, now, False
+        ending, terms = event.ending, self.terms
+        self.last, self.ended_at, self._has_timed_out = ending, now, False
         self.given = self.number
-        is_late = self.terms.is_guarded and self.caller is GONE
-        retries = self.terms.retry is not None
-        verdict = self._verdict(event, now) if retries else StopReason.ANSWERED
-        if retries:
+        verdict: RetryIn | StopReason = StopReason.ANSWERED
+        if terms.retry is not None:
+            verdict = self._verdict(event, now)
             self._choose_answer(event)
-        back = self._cancel_ended_attempt(event.ending, verdict) if event.ending.error else _NOTHING
+        back = self._cancel_ended_attempt(ending, verdict) if ending.error else _NOTHING
+        outcome = RECORDED
+        if terms.retry is not None or terms.is_guarded:
+            outcome = self._outcome(verdict)
         if isinstance(verdict, RetryIn):
             self.stage = WAITING
-            outcome = ev.AppendOutcome(is_told=False, is_late=is_late)
             return (outcome, *back, ev.Rest(verdict.delay))
-        reason = "" if verdict is StopReason.ANSWERED else verdict.value
-        is_told = self.given == self.number
-        outcome = ev.AppendOutcome(reason, is_told=is_told, is_late=is_late)
-        if self.terms.waits:
+        if terms.waits:
             self.stage = SETTLING
             return (outcome, *back)
         self.stage = ENDED
         return (outcome, *back, ev.Release(self.given))
+
+    def _outcome(self, verdict: RetryIn | StopReason) -> ev.AppendOutcome:
+        """Return the outcome of an attempt after which this was decided."""
+        is_late = self.terms.is_guarded and self.caller is GONE
+        if isinstance(verdict, RetryIn):
+            return ev.AppendOutcome(is_told=False, is_late=is_late)
+        reason = "" if verdict is StopReason.ANSWERED else verdict.value
+        return ev.AppendOutcome(reason, is_told=self.given == self.number, is_late=is_late)
 
     def _choose_answer(self, event: ev.Judged) -> None:
         """Choose the answer for the caller: an earlier one of the server's may be better than turnlog's."""

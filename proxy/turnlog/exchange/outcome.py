@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core.classify import (
-    SUCCESS,
     Ending,
     is_method_preserving_redirect,
     is_transport_status,
@@ -31,7 +30,6 @@ from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
 from turnlog.wire.message import MessageReader
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import (
-    SPOKEN,
     CallAnswer,
     has_error_member,
     is_structured,
@@ -52,6 +50,8 @@ _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
 _PLAIN_SUCCESS: Final = 200
+_PLAIN: Final = frozenset({0, _PLAIN_SUCCESS})
+"""Statuses that say nothing beside the body; 0 where there is none, on pipes."""
 _NOT_MODIFIED: Final = 304
 _REFUSALS: Final = 400
 """From this status on one says that something went wrong."""
@@ -109,6 +109,8 @@ class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     """Seconds from the server's `Retry-After`."""
     said: str = ""
     """The text of turnlog's own answer to the caller, in place of the server's."""
+    text: str = ""
+    """All that `content` holds, if that is one text; else empty."""
 
 
 class Asked(Protocol):
@@ -185,20 +187,37 @@ class Circumstances(Struct, frozen=True):
     """Whether the answer leads to another origin."""
 
 
+def answered_by_text(
+    said: CallAnswer, message: Message | Outline, text: AnswerText, status: int
+) -> AnswerFacts | None:
+    """Return what to record of a success that holds one text and nothing else, as most do; `None` for any
+    other answer."""
+    is_plain = said.text and status in _PLAIN and text.media == JSON
+    if not is_plain or not isinstance(message, Message):
+        return None
+    return AnswerFacts(
+        http_status=status,
+        content=b"" + message.result,  # `bytes` takes twice as long
+        media_type=JSON,
+        is_mcp=True,
+        is_result=True,
+        size=text.size,
+        flags=text.body.notes,
+        text=said.text,
+    )
+
+
 def answered(
     said: CallAnswer, message: Message | Outline, text: AnswerText, around: Circumstances
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
     cut = text.body.truncated
-    # Most answers need no more.
-    is_usual = said is SPOKEN and around.status == _PLAIN_SUCCESS and text.media == JSON
     result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
     ttl = said.task_ttl_ms
     reply = AnswerFacts(
         http_status=around.status,
         code=said.code,
-        # `bytes` takes twice as long.
-        content=b"" + result if result is not None else _error_content(message, text),
+        content=bytes(result) if result is not None else _error_content(message, text),
         complete=not cut,
         digest=text.body.digest if cut else b"",
         rest=text.body.rest if cut else b"",
@@ -206,13 +225,10 @@ def answered(
         is_mcp=True,
         is_result=result is not None,
         size=text.size,
-        flags=text.body.notes if is_usual else _flags(said, message, text, around),
+        flags=_flags(said, message, text, around),
         ttl=None if ttl is msgspec.UNSET else -1 if ttl is None else ttl * _NS_PER_MS,
         detail=said.message,
     )
-    # Most calls end well, and their answers have the shape of a result.
-    if said.status is _OK and around.status < _REFUSALS and not (said.foreign or said.void):
-        return SUCCESS, reply
     kind = _kind(said, around)
     return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
 

@@ -16,7 +16,13 @@ from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
-from turnlog.core.text.terminal import SUMMARY_BYTES, body_summary, preview, result_summary
+from turnlog.core.text.terminal import (
+    SUMMARY_BYTES,
+    body_summary,
+    preview,
+    result_summary,
+    text_summary,
+)
 from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
@@ -53,19 +59,6 @@ _NO_DELTA: Final = Delta()
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Content(Struct, frozen=True, kw_only=True, gc=False):
-    """Content as redaction left it, its short form, and what rules read out of it."""
-
-    blob: Blob
-    short: str
-    hash: str | None = None
-    detail: str = ""
-    delta: Delta = _NO_DELTA
-    why: str = ""
-    flags: tuple[Flag, ...] = ()
-    """Whether some of it is not recorded."""
-
-
 class _Ruled(Struct, frozen=True):
     """Content without what rules redact and without values of its upstream's URL."""
 
@@ -76,11 +69,8 @@ class _Ruled(Struct, frozen=True):
     delta: Delta
 
 
-_UNREAD: Final = Content(
-    blob=Blob(b"", cut=True),
-    short="content that could not be read",
-    flags=(Flag.TRUNCATED_RECORD,),
-)
+_UNREAD: Final = "content that could not be read"
+_CUT: Final = (Flag.TRUNCATED_RECORD,)
 
 
 class Drafter:
@@ -111,7 +101,7 @@ class Drafter:
             body, blob, marks = self._input(ask)
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             self._report(error)
-            body, blob, marks = CommitBody(preview=_UNREAD.short), _UNREAD.blob, _UNREAD.flags
+            body, blob, marks = CommitBody(preview=_UNREAD), Blob(b"", cut=True), _CUT
         keep, links = ask.policy.store, ask.links
         if keep is _NOTHING:
             body = structs.replace(body, preview="", why="")
@@ -175,9 +165,13 @@ class Drafter:
         now, clock = self._clock.wall(), self._clock.monotonic()
         ask = attempt.ask
         try:
-            read = self._output(ask, ending, reply)
+            body, blob, marks = self._output(ask, ending, reply)
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
-            read = self._unread(error)
+            self._report(error)
+            body, blob, marks = _unread_body(ask, reply), None, _CUT
+        if reply.said and ask.is_call:  # other requests are answered by a status
+            said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
+            body = structs.replace(body, said=said)
         facts = structs.replace(
             attempt.facts,
             kind=_OUTCOME,
@@ -191,18 +185,12 @@ class Drafter:
             retry=ending.retry,
             duration=clock - attempt.started,
             bytes_out=reply.size,
-            flags=(*attempt.flags, *read.flags),
+            flags=attempt.flags + marks,
             http_status=reply.http_status,
         )
         if attempt.n or ending.status.parked or not (reply.code is reply.retry_after is None):
             facts = _with_rare(facts, attempt.n, reply)
-        return Draft(
-            session=ask.session,
-            facts=facts,
-            body=_outcome_body(read, attempt, ending, reply),
-            intent=attempt.intent,
-            blob=read.blob if read.blob.data and ask.policy.store is _FULL else None,
-        )
+        return Draft(session=ask.session, facts=facts, body=body, intent=attempt.intent, blob=blob)
 
     def _input(self, ask: Ask) -> tuple[CommitBody, Blob, tuple[Flag, ...]]:
         """Return what is kept of an input: the body, the blob, and flags if some of it is not recorded."""
@@ -237,11 +225,21 @@ class Drafter:
         is_whole = not (blob.redacted or blob.cut or delta.cut)
         return body, blob, () if is_whole else _marks(blob, delta)
 
-    def _output(self, ask: Ask, ending: Ending, reply: AnswerFacts) -> Content:
+    def _output(
+        self, ask: Ask, ending: Ending, reply: AnswerFacts
+    ) -> tuple[CommitBody, Blob | None, tuple[Flag, ...]]:
+        """Return what is kept of an answer: the body, the blob, and flags if some of it is not recorded."""
         content, touched, delta, detail = reply.content, False, _NO_DELTA, reply.detail
-        if ask.policy.redact or ask.policy.delta or ask.server in self._masks:
+        policy = ask.policy
+        if policy.redact or policy.delta or ask.server in self._masks:
             ruled = self._ruled_output(ask, ending, reply)
             content, touched, delta, detail = ruled.content, ruled.touched, ruled.delta, ruled.text
+        elif reply.text and policy.store is _FULL and self._is_kept_as_is(content):
+            # Most answers are one short text without a secret: there is nothing else to say of them.
+            digest = sha256(content).digest()
+            summary = text_summary(reply.text)
+            body = CommitBody(output_hash=f"sha256:{digest.hex()}", summary=summary)
+            return body, Blob(content, digest=digest), ()
         digest = reply.digest or (sha256(reply.content).digest() if reply.complete else b"")
         blob = self._kept(content, touched=touched, complete=reply.complete, digest=digest)
         if not digest:
@@ -252,16 +250,20 @@ class Drafter:
             hashed = (
                 f"hmac-sha256:{self._keyed(digest).hex()}" if keyed else f"sha256:{digest.hex()}"
             )
-        return Content(
-            blob=blob,
-            short=result_summary(blob.data, size=reply.size)
-            if reply.is_mcp
-            else body_summary(blob.data, reply.media_type, size=reply.size),
-            hash=hashed,
-            detail=self._redactor.text(detail[:_DETAIL_CHARS])[0] if detail else "",
-            delta=delta,
-            flags=_marks(blob, delta) if blob.redacted or blob.cut or delta.cut else (),
+        if detail:
+            detail = (
+                "" if _is_silent(ask, reply) else self._redactor.text(detail[:_DETAIL_CHARS])[0]
+            )
+        body = CommitBody(
+            output_hash=hashed,
+            summary=_summary(ask, reply, blob.data, detail),
+            detail=detail,
+            delta=_packed(delta) if delta is not _NO_DELTA else (),
+            links=reply.links,
         )
+        is_whole = not (blob.redacted or blob.cut or delta.cut)
+        is_kept = blob.data and policy.store is _FULL
+        return body, blob if is_kept else None, () if is_whole else _marks(blob, delta)
 
     def _ruled_input(self, ask: Ask) -> _Ruled:
         policy, masked = ask.policy, self._masked(ask)
@@ -331,10 +333,6 @@ class Drafter:
         """Return whether whole content is recorded as it came."""
         return len(content) <= self._record_limit and self._redactor.is_clean(content)
 
-    def _unread(self, error: Exception) -> Content:
-        self._report(error)
-        return _UNREAD
-
 
 def _digest(reply: AnswerFacts) -> bytes:
     """Return the sha256 of an answer that is all here."""
@@ -363,27 +361,29 @@ def retell(outcome: Draft, source: Ticket | None) -> None:
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)
 
 
-def _outcome_body(
-    read: Content, attempt: Attempt, ending: Ending, reply: AnswerFacts
-) -> CommitBody:
-    """Return what is kept of an answer; without one the detail is turnlog's own."""
-    silent = attempt.ask.policy.store is _NOTHING and bool(reply.size)
+def _is_silent(ask: Ask, reply: AnswerFacts) -> bool:
+    """Return whether a rule keeps the content of an answer out of the record."""
+    return ask.policy.store is _NOTHING and reply.size > 0
+
+
+def _unread_body(ask: Ask, reply: AnswerFacts) -> CommitBody:
+    """Return what is kept of an answer whose content could not be read."""
     answered = reply.http_status or reply.size or reply.content
-    detail = "" if silent else read.detail
-    short = "" if silent or not answered else read.short
-    said = ""
-    if reply.said and attempt.ask.is_call:  # other requests are answered by a status
-        said = with_tail(reply.said, envelope(attempt.ask, attempt.overall or ending))
-    return CommitBody(
-        output_hash=read.hash,
-        summary=short
-        if read.blob.data or not detail
-        else preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES),
-        detail=detail,
-        delta=_packed(read.delta) if read.delta is not _NO_DELTA else (),
-        links=reply.links,
-        said=said,
-    )
+    short = _UNREAD if answered and not _is_silent(ask, reply) else ""
+    return CommitBody(summary=short, links=reply.links)
+
+
+def _summary(ask: Ask, reply: AnswerFacts, kept: bytes, detail: str) -> str:
+    """Return an answer on one line; without an answer the detail, which is turnlog's own."""
+    if _is_silent(ask, reply):
+        return ""
+    if detail and not kept:
+        return preview(detail.encode("utf-8", "replace"), SUMMARY_BYTES)
+    if reply.is_mcp:
+        return result_summary(kept, size=reply.size)
+    if reply.http_status or reply.size:
+        return body_summary(kept, reply.media_type, size=reply.size)
+    return ""
 
 
 def _marks(blob: Blob, delta: Delta) -> tuple[Flag, ...]:

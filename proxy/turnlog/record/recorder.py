@@ -18,7 +18,6 @@ from turnlog.core.canon import canonical
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import (
-    MCP_METHODS,
     Durability,
     Effect,
     ErrorKind,
@@ -175,7 +174,7 @@ class Recorder:
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
         if ending.error:
-            self._notice_loop(attempt, ending, reply)
+            self._notice_failure(attempt, ending, reply)
         attempt.flags = _flags(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
@@ -242,22 +241,18 @@ class Recorder:
         """Queue the outcome of an attempt, once; return the ticket to wait for, if any."""
         if attempt.ended:
             return None
-        attempt.ended = True
-        if ending.kind == _UNVERIFIED:
-            attempt.marks.add(Flag.UNVERIFIED)
-        attempt.ending, attempt.retry_after = ending, reply.retry_after
+        attempt.ended, attempt.ending, attempt.retry_after = True, ending, reply.retry_after
         if ending.error:
-            self._notice_loop(attempt, ending, reply)
+            self._notice_failure(attempt, ending, reply)
         attempt.tell(ending)
         if attempt.driver is not None:
-            recorded = attempt.driver.on_judged(attempt, ours=bool(reply.said))
-            attempt.reason = recorded.reason
-            if recorded.is_late:
+            decided = attempt.driver.on_judged(attempt, ours=bool(reply.said))
+            attempt.reason = decided.reason
+            if decided.is_late:
                 attempt.marks.add(Flag.LATE)
-            if reply.said and not recorded.is_told:
+            if reply.said and not decided.is_told:
                 reply = structs.replace(reply, said="")  # the caller gets another answer
-        is_marked = attempt.marks or reply.flags
-        attempt.flags = _flags(attempt, reply) if is_marked else attempt.ask.flags
+        attempt.flags = _flags(attempt, reply)
         if len(reply.content) > OFF_LOOP:
             ticket: Ticket | None = PreparingTicket(
                 self._work.create_task(self._end_off_loop(attempt, ending, reply))
@@ -267,9 +262,12 @@ class Recorder:
         attempt.outcome = ticket
         return ticket if attempt.waits else None
 
-    def _notice_loop(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
-        """Mark a failure with `loop` if the same call has failed the same way too often."""
+    def _notice_failure(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
+        """Mark a failure with the flags that it has for itself: `unverified`, and `loop` if the same call has
+        failed the same way too often."""
         ask = attempt.ask
+        if ending.kind == _UNVERIFIED:
+            attempt.marks.add(Flag.UNVERIFIED)
         if Flag.REDIRECTED in reply.flags:
             return  # following the redirect continues the same call
         if not (ask.arguments and ask.complete and ask.says_all):
@@ -307,10 +305,8 @@ class Recorder:
         """Log the end of an attempt, and release its answer if that waited for the disk."""
         if attempt.waits and attempt.driver is not None:
             attempt.driver.on_outcome_written(written=written)
-        event = _ended(attempt, outcome.facts, outcome.body if self._tells_content else None)
-        if not written:
-            event = structs.replace(event, flags=(*event.flags, Flag.UNRECORDED))
-        self._log.emit(event)
+        content = outcome.body if self._tells_content else None
+        self._log.emit(_ended(attempt, outcome.facts, content, written=written))
 
     def _opened(self, ref: SessionRef, written: bool) -> None:
         """Log a new session once, even if it began with several calls at once."""
@@ -447,20 +443,18 @@ def _started(ask: Ask) -> CallStarted:
     )
 
 
-def _ended(attempt: Attempt, facts: Facts, content: CommitBody | None) -> CallEnded:
+def _ended(
+    attempt: Attempt, facts: Facts, content: CommitBody | None, *, written: bool
+) -> CallEnded:
     """Return the log event for an attempt that ended, with `content` if the log shows content."""
-    ask, is_mcp = attempt.ask, attempt.ask.method in MCP_METHODS
-    flags = facts.flags
-    if attempt.facts.flags:
-        # As in the call's row: flags of the intent count too.
-        flags = tuple(dict.fromkeys((*attempt.facts.flags, *flags)))
+    ask = attempt.ask
     event = CallEnded(
         session=ids.to_text(ask.session.id or b""),
         call=ids.to_text(ask.call),
         server=ask.server,
         tool=ask.tool,
-        method=ask.method if is_mcp else "",
-        protocol=ask.protocol if is_mcp else "",
+        method=ask.method,
+        protocol=ask.protocol,
         status=facts.status,
         executed=facts.executed,
         effect=facts.effect,
@@ -469,41 +463,36 @@ def _ended(attempt: Attempt, facts: Facts, content: CommitBody | None) -> CallEn
         duration_ns=facts.duration,
         bytes_in=facts.bytes_in,
         bytes_out=facts.bytes_out,
-        flags=flags,
+        flags=facts.flags,
     )
-    # Rare fields are set below: with more than 15 keywords Python builds a dict for each call.
+    # Rare fields stand apart: with more than 15 keywords Python builds a dict for each call.
+    rare: dict[str, object] = {}
+    if attempt.facts.flags or not written:
+        # As in the call's row: flags of the intent count too.
+        flags = dict.fromkeys((*attempt.facts.flags, *facts.flags))
+        rare["flags"] = (*flags,) if written else (*flags, Flag.UNRECORDED)
     if content is not None:
-        said = content.summary
-        event = structs.replace(event, input_summary=attempt.preview, output_summary=said)
-    if not is_mcp:
+        rare |= {"input_summary": attempt.preview, "output_summary": content.summary}
+    if not ask.is_mcp:
         version = ask.protocol.partition("/")[2]
-        event = structs.replace(event, http_method=ask.method, http_version=version)
+        rare |= {"method": "", "protocol": "", "http_method": ask.method, "http_version": version}
     placed = attempt.intent.placed if attempt.intent is not None else None
     if placed is not None:
         link = placed.link
-        event = structs.replace(event, seq=link.seq, turn=link.turn, step=link.step)
-    is_first = ask.number == 1 and not ask.leg
-    if is_first and not (facts.error or attempt.reason or facts.trace) and facts.code is None:
-        return event
-    return structs.replace(
-        event,
-        leg=ask.leg,
-        attempt=ask.number,
-        error=facts.error,
-        kind=facts.error_kind,
-        retry=facts.retry,
-        reason=attempt.reason,
-        code=facts.code,
-        trace=facts.trace,
-    )
+        rare |= {"seq": link.seq, "turn": link.turn, "step": link.step}
+    if ask.number > 1 or ask.leg:
+        rare |= {"attempt": ask.number, "leg": ask.leg}
+    if facts.error or attempt.reason or facts.trace or facts.code is not None:
+        rare |= {"error": facts.error, "kind": facts.error_kind, "retry": facts.retry}
+        rare |= {"reason": attempt.reason, "code": facts.code, "trace": facts.trace}
+    return structs.replace(event, **rare) if rare else event
 
 
 def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
     flags = attempt.ask.flags
-    if attempt.marks:
-        flags = (*flags, *sorted(attempt.marks))
-    flags += reply.flags
-    return flags if len(flags) < 2 else tuple(dict.fromkeys(flags))
+    if not (attempt.marks or reply.flags):
+        return flags
+    return tuple(dict.fromkeys((*flags, *sorted(attempt.marks), *reply.flags)))
 
 
 def _unwaited(durability: Durability) -> frozenset[Effect]:

@@ -46,6 +46,8 @@ _NULL_TEXTS: Final = frozenset({"null", "None", "undefined", "NaN", "[object Obj
 _LONGEST_NULL_TEXT: Final = 15
 # Members of a result that is nothing but texts.
 _OF_TEXTS: Final = frozenset({"content", "isError", "_meta"})
+# What the block of a text has at least: type and text.
+_MEMBERS_OF_TEXT: Final = 2
 # Bytes of `content`, and of structured content, up to which they are read.
 _NULL_LIMIT: Final = 4096
 _EMPTY: Final = ValueShape.EMPTY
@@ -63,7 +65,6 @@ _ERROR_MEMBER: Final = b'"error"'
 _NO_ERRORS: Final = frozenset({b"", b"null", b"false", b"0", b'""', b"[]", b"{}"})
 
 _T = TypeVar("_T", bound=Struct)
-_Value = dict[str, Any] | list[Any] | str | float | None
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
@@ -92,6 +93,8 @@ class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """Whether its structured content is a value that holds nothing, such as `[]`."""
     harmless: bool = False
     """Whether the text of its result is known not to begin like an error."""
+    text: str = ""
+    """All that its result holds, if that is one harmless text in one block."""
     flags: tuple[Flag, ...] = ()
     """What is odd about the text of the answer."""
 
@@ -149,8 +152,7 @@ class _TextBlock(Struct, gc=False):
 
 _decode_texts = msgspec.json.Decoder(list[_TextBlock]).decode
 _NO_TASK: Final = _Task()
-SPOKEN: Final = CallAnswer(status=_OK, harmless=True)
-"""What most answers come to: texts that say something, and no error."""
+_TEXTS: Final = CallAnswer(status=_OK, harmless=True)
 
 
 # -- how a call ended --------------------------------------------------------------------------
@@ -169,8 +171,8 @@ def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
             plain, flags = read_whole(message)
             if message.kind is _FAILED:
                 return _error(message.error_code, message.error_message, flags)
-            if plain is not None and not flags and is_spoken(plain.get("result")):
-                return SPOKEN
+            if plain is not None and (said := read_texts(plain.get("result"))) is not None:
+                return said
             result = load(_ResultMembers, message.result)
         task = load(_Task, result.task) if result.task else _NO_TASK
         return _ended(message.result, result, task, revision, flags)
@@ -363,28 +365,29 @@ def _look_at(whole: bytes, content: Raw, structured: Raw) -> CallAnswer:
     )
 
 
-def is_spoken(result: _Value) -> bool:
-    """Return whether a result, as plain values, is nothing but texts that say something.
-
-    So are most. They do not begin like an error either: there is nothing more to find.
-    """
-    if not isinstance(result, dict) or not result.keys() <= _OF_TEXTS or result.get("isError"):
-        return False
-    content: _Value = result.get("content")
+def read_texts(result: Any) -> CallAnswer | None:
+    """Return how a call ended whose result, as plain values, is nothing but texts that say something and do
+    not begin like an error; `None` for any other."""
+    # So are most results, and there is nothing more to find in them.
     texts: list[str] = []
-    blocks: list[_Value] = content if isinstance(content, list) else []
-    for block in blocks:
-        if not isinstance(block, dict) or block.get("type") != "text":
-            return False
-        text: _Value = block.get("text")
-        if not isinstance(text, str):
-            return False
-        texts.append(text)
-    whole = texts[0] if len(texts) == 1 else "\n".join(texts)
-    word = whole.strip()
-    if len(word) <= _LONGEST_NULL_TEXT and _is_blank(word, alone=len(texts) == 1):
-        return False
-    return not looks_like_error(whole)
+    try:
+        if not result.keys() <= _OF_TEXTS or result.get("isError", False) is not False:
+            return None
+        content = result["content"]
+        for block in content:
+            if block["type"] != "text":
+                return None
+            texts.append(block["text"])
+        whole = "\n".join(texts)
+    except (AttributeError, KeyError, TypeError):  # some value has another type, or is absent
+        return None
+    word, is_alone = whole.strip(), len(texts) == 1
+    is_blank = len(word) <= _LONGEST_NULL_TEXT and _is_blank(word, alone=is_alone)
+    if is_blank or looks_like_error(whole):
+        return None
+    if is_alone and len(content[0]) == _MEMBERS_OF_TEXT:
+        return CallAnswer(status=_OK, harmless=True, text=whole)
+    return _TEXTS
 
 
 def is_structured(result: bytes) -> bool:

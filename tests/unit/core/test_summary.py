@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.terminal import body_summary, contains_text, preview, result_summary
+from turnlog.core.text.terminal import (
+    body_summary,
+    contains_text,
+    preview,
+    result_summary,
+    text_summary,
+)
 from turnlog.core.text.units import human_size
 
 
@@ -236,3 +242,15 @@ def test_a_text_is_found_in_any_case_and_behind_json_escapes(
     content: bytes, wanted: str, found: bool
 ) -> None:
     assert contains_text(content, wanted) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [("a\n  b", "a b"), (" \x07 ", "empty"), ("x" * 600, "x" * 508 + "…")],
+)
+def test_the_summary_of_one_text_is_that_of_the_result_that_holds_it(
+    text: str, summary: str
+) -> None:
+    assert text_summary(text) == summary
+    result = json.dumps({"content": [{"type": "text", "text": text}]}).encode()
+    assert result_summary(result, size=len(result)) == summary

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import structs
 
-from turnlog.core.classify import Ending
+from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.kinds import Effect, Flag, Status
 from turnlog.exchange.outcome import (
     AnswerFacts,
@@ -13,6 +13,7 @@ from turnlog.exchange.outcome import (
     Circumstances,
     acknowledged,
     answered,
+    answered_by_text,
     answered_plainly,
     instead,
     is_answer,
@@ -436,3 +437,32 @@ def test_an_answer_under_another_media_type_is_flagged_with_what_happened_to_its
     said = read_answer(message, revision="")
     _, reply = answered(said, message, AnswerText(body, "text/plain", 9), around(200))
     assert reply.flags == (Flag.CONTENT_TYPE_MISMATCH, Flag.FORGED_OUTCOME)
+
+
+def test_a_result_that_is_one_text_is_recorded_with_that_text() -> None:
+    text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, "result": DONE}).encode())
+    message = text.body.content
+    assert isinstance(message, Message)
+    said = read_answer(message, revision="")
+    ending, long = answered(said, message, text, around(200))
+    short = answered_by_text(said, message, text, 200)
+    assert ending is SUCCESS
+    assert short == structs.replace(long, text="done")
+    piped = answered_by_text(said, message, text, 0)
+    assert piped == structs.replace(long, text="done", http_status=0)
+
+
+def test_any_other_answer_is_not_recorded_by_its_text_alone() -> None:
+    structured: dict[str, object] = {**DONE, "structuredContent": 1}
+    for result, media, status in (
+        (DONE, JSON, 201),
+        (DONE, "text/plain", 200),
+        (FAILED, JSON, 200),
+        (structured, JSON, 200),
+    ):
+        data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+        text = text_of(data, media=media)
+        message = text.body.content
+        assert isinstance(message, Message)
+        said = read_answer(message, revision="")
+        assert answered_by_text(said, message, text, status) is None

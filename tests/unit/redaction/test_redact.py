@@ -501,3 +501,9 @@ def test_secrets_far_apart_in_a_large_text_are_all_redacted() -> None:
     expected = f"{filler}password={CUT} {filler}token={CUT} {filler}"
     assert Redactor().text(text)[0] == expected
     assert json.loads(left(json.dumps({"text": text}))) == {"text": expected}
+
+
+def test_a_text_is_clean_where_nothing_in_it_may_be_a_secret() -> None:
+    assert REDACTOR.is_clean(b'{"path":"/tmp/a"}')
+    assert not REDACTOR.is_clean(b'{"password":"x"}')
+    assert not Redactor(patterns=["a"]).is_clean(b"b")

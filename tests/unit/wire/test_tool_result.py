@@ -8,9 +8,9 @@ from turnlog.wire.tool_result import (
     TEXT_LIMIT,
     blocks_of_result,
     has_error_member,
-    is_spoken,
     is_structured,
     only_text,
+    read_texts,
     start_of_result,
     text_of_body,
     text_of_error,
@@ -127,9 +127,38 @@ def test_a_member_called_error_says_something(body: bytes, has_one: bool) -> Non
     assert has_error_member(body) is has_one
 
 
-def test_a_result_of_other_values_than_texts_is_not_known_to_say_something() -> None:
-    for content in ("x", [1], [{"type": "image"}], [{"type": "text"}], []):
-        assert not is_spoken({"content": content})
-    assert not is_spoken("x")
-    assert not is_spoken({"content": [{"type": "text", "text": "a"}], "isError": True})
-    assert is_spoken({"content": [{"type": "text", "text": "a"}]})
+def test_only_a_result_of_texts_that_say_something_is_known_to_end_well() -> None:
+    for content in (
+        "x",
+        [1],
+        [{"type": "image"}],
+        [{"type": "text"}],
+        [],
+        [{"type": "text", "text": 1}],
+    ):
+        assert read_texts({"content": content}) is None
+    a: dict[str, object] = {"type": "text", "text": "a"}
+    others: list[object] = [
+        "x",
+        {"content": [a], "isError": True},
+        {"content": [a], "isError": None},
+        {"content": [a], "structuredContent": {}},
+    ]
+    for other in others:
+        assert read_texts(other) is None
+    for nothing in ("", " null ", "Error: no"):
+        assert read_texts({"content": [{**a, "text": nothing}]}) is None
+
+
+def test_the_text_of_a_result_is_kept_where_it_is_all_of_it() -> None:
+    a: dict[str, object] = {"type": "text", "text": "a"}
+    results: list[tuple[object, str]] = [
+        ({"content": [a]}, "a"),
+        ({"content": [a], "isError": False, "_meta": {}}, "a"),
+        ({"content": [a, a]}, ""),
+        ({"content": [{**a, "annotations": {}}]}, ""),
+    ]
+    for result, text in results:
+        said = read_texts(result)
+        assert said is not None
+        assert (said.text, said.harmless, said.status) == (text, True, "ok")

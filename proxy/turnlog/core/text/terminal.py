@@ -106,6 +106,11 @@ def result_summary(answer: bytes, *, size: int, limit: int = SUMMARY_BYTES) -> s
     return _result_summary(result, blocks, text, answer, limit)
 
 
+def text_summary(text: str, *, limit: int = SUMMARY_BYTES) -> str:
+    """Return the summary of a result that holds this text and nothing else."""
+    return one_line(text[: 4 * limit], limit - 1) or EMPTY
+
+
 def body_summary(answer: bytes, media_type: str, *, size: int, limit: int = SUMMARY_BYTES) -> str:
     """Return a summary, in at most `limit` bytes, of a body of any type; `size` is that of all of it."""
     if size == 0:

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.classify import (
+    SUCCESS,
     UNSENT,
     EarlierAttempts,
     Ending,
@@ -32,6 +33,7 @@ from turnlog.exchange.outcome import (
     Circumstances,
     acknowledged,
     answered,
+    answered_by_text,
     instead,
     is_answer,
     is_unfit,
@@ -70,6 +72,8 @@ from .legacy_sse import LegacyStream
 from .listening import Listening
 
 _REQUEST: Final = Kind.REQUEST
+_RESPONSE: Final = Kind.RESPONSE
+_NULL_ID: Final = b"null"
 _NOTIFICATION: Final = Kind.NOTIFICATION
 _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
@@ -323,14 +327,23 @@ class ResponseObserver:
         self, message: Message | Batch | Malformed | Outline, text: AnswerText
     ) -> Sequence[Ticket]:
         """Read a message, or each of a batch, and end the attempt that it answers, if it does."""
+        attempt = self.attempt
+        if attempt in self.attempts and isinstance(message, Message):
+            sent = attempt.wire_id or attempt.caller_id
+            # Most answers are the result of the one call. A request with the id null has no such answer.
+            if message.id == sent and message.kind is _RESPONSE and sent != _NULL_ID:
+                return self._close(attempt, message, text)
         if isinstance(message, Batch):
             items = (item for item in message.items if isinstance(item, Message))
             return [ticket for item in items for ticket in self.message(item, text)]
+        return self._message(message, text)
+
+    def _message(
+        self, message: Message | Malformed | Outline, text: AnswerText
+    ) -> Sequence[Ticket]:
+        """Read a message that is not the result of the one call."""
         if isinstance(message, Malformed) or not is_answer(message):
             return self._answers_nothing(message, text)
-        attempt = self.attempt
-        if attempt in self.attempts and message.id == (attempt.wire_id or attempt.caller_id):
-            return self._close(attempt, message, text)
         key = self._key_of(message)
         asked = self._listening.asked(key) if self._listening is not None else None
         if asked is not None:
@@ -433,28 +446,43 @@ class ResponseObserver:
             attempt.marks.add(Flag.ID_MISMATCH)
         if not ask.is_call:
             return self._close_lookup(attempt, message, text)
-        parsed = read_answer(message, revision=self.revision)
+        parsed, driver = read_answer(message, revision=self.revision), attempt.driver
+        if driver is not None and driver.is_guarded and isinstance(message, Message):
+            attempt.message = text.body.finish()
+        reply, ending = answered_by_text(parsed, message, text, self._status), SUCCESS
+        if reply is None:
+            ending, reply = self._answered(ask, parsed, message, text)
+        if ask.policy.judges_answers or not parsed.harmless:
+            ending, reply = judged(ask, ending, reply, harmless=parsed.harmless)
+        attempt.amends = False
+        if ending is SUCCESS:
+            return self.end(attempt, ending, reply)
+        return self._close_unusual(attempt, parsed, ending, reply)
+
+    def _answered(
+        self, ask: Ask, parsed: CallAnswer, message: Message | Outline, text: AnswerText
+    ) -> tuple[Ending, AnswerFacts]:
+        """Return how a call ended by its answer, before rules judge it."""
         ending, reply = answered(parsed, message, text, self._around(ask))
-        fails = parsed.code is not None
-        if fails and self._is_unlisted(parsed, ending, ask):
+        if parsed.code is not None and self._is_unlisted(parsed, ending, ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
-        ending, reply = judged(ask, ending, reply, harmless=parsed.harmless)
+        return ending, reply
+
+    def _close_unusual(
+        self, attempt: Attempt, parsed: CallAnswer, ending: Ending, reply: AnswerFacts
+    ) -> Sequence[Ticket]:
+        """End a call that has failed, or that waits for another leg."""
+        ask, code = attempt.ask, parsed.code
         # Many servers answer a cancelled call with an error code of their own.
-        dropped = fails and attempt.cancelled and attempt.is_guarded
+        dropped = code is not None and attempt.cancelled and attempt.is_guarded
         if dropped and ending.kind == ErrorKind.UPSTREAM_INTERNAL:
             ending = refused(ErrorKind.CANCELLED_BY_CALLER, ask.effect)
-        if (
-            attempt.driver is not None
-            and attempt.driver.is_guarded
-            and isinstance(message, Message)
-        ):
-            attempt.message = text.body.finish()
         succeeds = reply.is_result and self._status < 400 and not parsed.is_error
         attempt.amends = succeeds and bool(ending.error)
         if ending.status.parked:
             reply = self._parked(attempt, parsed, reply)
         tickets = self._end_by_answer(attempt, ending, reply)
-        if parsed.code == mcp.URL_ELICITATION_REQUIRED:
+        if code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirects.note(call_key(ask, ""), attempt, until)
         return tickets
