@@ -1,16 +1,17 @@
-"""Carries one line of an agent through a pipe: its exchange, its attempts, and which answer the agent gets.
+"""The lines of an agent on a pipe that are not settled: their attempts, and which answers the agent gets.
 
 No answer belongs to a line as a whole: each message of the server comes by itself.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from turnlog.core.classify import failed
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver, Unsent
 from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
@@ -18,6 +19,7 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
+from turnlog.exchange.open_requests import OpenRequests
 from turnlog.exchange.outcome import AnswerFacts, AnswerText
 from turnlog.record.attempt import Ask, Attempt, blocked
 from turnlog.record.deadlines import Deadlines, Progress, in_time
@@ -110,15 +112,15 @@ class PipedExchange(McpExchange):
         tickets = self._end_all(failure.kind, failure.detail, unanswered.said)
         return self._made(unanswered), tickets
 
-    def on_cancel(self, key: str) -> dict[str, Attempt | None]:
+    def on_cancel(self, key: str) -> list[str]:
         """Record that the agent cancelled the request with this id; a guarded call runs on a while.
 
-        Returns the keys of the ids by which the server knows it, and its attempts.
+        Returns the keys of the ids by which the server knows it.
         """
-        found: dict[str, Attempt | None] = {}
+        found: list[str] = []
         for attempt, wire_key in list(self.attempts.items()):
             if attempt.cancelled and attempt.caller_key == key:
-                found[wire_key] = attempt
+                found.append(wire_key)
                 if attempt.is_guarded and self.driver is not None:
                     self.driver.on_left()
                     continue
@@ -127,31 +129,143 @@ class PipedExchange(McpExchange):
                     attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
                 )
         if self._own(key) is None and self.awaited.pop(key, None) is not None:
-            found[key] = None
+            found.append(key)
         return found
 
 
-class LinePipe(Protocol):
-    """The pipe that a line goes through."""
+class AwaitedAnswer(Struct, eq=False):
+    """An answer that the server owes to a line, or owed until the attempt was given up."""
 
-    context: Context
-    to_server: Outbox
-    undelivered: set["PipeCarrier"]
-    """Guarded calls whose answers are on their way to the agent."""
+    carrier: "PipeCarrier"
+    attempt: Attempt | None
+    """The attempt that it answers; `None` for what is no call."""
+    is_replaced: bool = False
+    """Whether the agent has got another answer in its place."""
 
-    def expect(self, carrier: "PipeCarrier") -> None:
-        """Expect the answers to a line."""
 
-    def give_up(self, carrier: "PipeCarrier", attempt: Attempt) -> None:
-        """Expect the answers to an attempt no more."""
+class OpenLines:
+    """The lines of one agent that are not settled, and the two outboxes that they go through."""
 
-    def later(self, carrier: "PipeCarrier", attempt: Coroutine[None, None, None]) -> None:
-        """Make an attempt in a task of its own."""
+    def __init__(self, context: Context, to_server: Outbox, to_agent: Outbox) -> None:
+        self.context = context
+        self.to_server = to_server
+        self.to_agent = to_agent
+        self.requests: OpenRequests[AwaitedAnswer] = OpenRequests()
+        """The answers that the server owes, by the ids that it knows."""
+        self.tasks: dict[PipeCarrier, asyncio.Task[None]] = {}
+        """Lines that wait for an earlier call, for a slot, or for their next attempt."""
+        self.undelivered: set[PipeCarrier] = set()
+        """Guarded calls whose answers are on their way to the agent."""
+        self._counted: set[PipeCarrier] = set()
+        """Lines that hold a slot."""
+        self._changed = asyncio.Event()
+
+    def sent(self) -> list["PipeCarrier"]:
+        """Return the lines without an answer, each once, oldest first."""
+        return list(dict.fromkeys(one.carrier for one in self.requests))
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until the lines are so."""
+        while not done():
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to come for the agent."""
+        return not (self.requests or self.tasks)
+
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether nothing waits to be sent, or for an earlier call."""
+        return not any(line.is_queued or line.waits_for for line in self.tasks)
+
+    def on_change(self) -> None:
+        """Release the slots of ended calls, and wake what waits for an end."""
+        for line in list(self._counted):
+            if not line.exchange.attempts and line not in self.tasks:
+                self._counted.discard(line)
+                line.over()
+        self._changed.set()
+
+    def count(self, line: "PipeCarrier") -> None:
+        """Release the slot of a line once it has ended."""
+        self._counted.add(line)
+
+    @asynccontextmanager
+    async def running(self, work: asyncio.TaskGroup) -> AsyncGenerator[None, None]:
+        """Run the tasks of lines among `work` until the block ends; then nothing is under way."""
+        self._work = work
+        try:
+            yield
+        finally:
+            self.context.stop.set()
+            self.stop_waiting()
+            await self.context.duplicate_index.end_all()
+
+    def stop_waiting(self) -> None:
+        """Send no line that waits for an earlier call."""
+        for line, task in self.tasks.items():
+            if line.waits_for is not None:
+                line.waits_for.give_up()
+                task.cancel()
+
+    def later(self, line: "PipeCarrier", step: Coroutine[None, None, None]) -> None:
+        """Do something for a line in a task, beside the other lines."""
+        task = self.tasks[line] = self._work.create_task(step)
+        task.add_done_callback(lambda _: self._on_task_done(line, task))
+        self.on_change()
+
+    def _on_task_done(self, line: "PipeCarrier", task: asyncio.Task[None]) -> None:
+        if self.tasks.get(line) is task:  # else it has begun another one
+            del self.tasks[line]
+        self.on_change()
 
     def answer(
         self, line: bytes, tickets: Sequence[Ticket] = (), on_written: OnWritten = None
     ) -> None:
         """Send the agent a line, unless it is empty."""
+        if line:
+            self.to_agent.line(line, tickets, on_written)
+        self.on_change()
+
+    def is_answered(self, key: str) -> bool:
+        """Return whether the agent's call with this id runs on though the agent got an answer."""
+        if any(line.is_call(key) for line in self.sent()):
+            return False
+        late = ((one, one.attempt) for one in self.requests.given_up)
+        return any(
+            one.is_replaced and call is not None and call.caller_key == key and call.is_guarded
+            for one, call in late
+        )
+
+    def on_cancel(self, key: str) -> None:
+        """Expect no answer to the request that the agent has cancelled; a duplicate might want it."""
+        for line in self.sent():
+            line.on_cancel(key)
+        for line in self.undelivered:
+            if line.is_call(key):
+                line.on_left()
+        self.on_change()
+
+    def on_left(self) -> None:
+        """Mark the agent as gone."""
+        queued = [line for line in self.tasks if line.is_queued]
+        for line in (*self.sent(), *queued, *self.undelivered):
+            line.on_left()
+
+    def on_server_end(self) -> None:
+        """Record that no answer will come any more."""
+        self.requests.clear()
+        for one in self.requests.given_up:
+            attempt, exchange = one.attempt, one.carrier.exchange
+            if attempt is not None and not attempt.ended:
+                attempt.marks.add(Flag.PROCESS_EXIT)
+                exchange.left(ErrorKind.CONNECTION_LOST)
+            if attempt is exchange.attempt:
+                exchange.over()
+        for line in self.undelivered:
+            line.exchange.over()
 
 
 class PipeCarrier:
@@ -164,23 +278,32 @@ class PipeCarrier:
     is_in_doubt = False
     can_tell = True
 
-    def __init__(self, pipe: LinePipe, exchange: PipedExchange, line: bytes | None) -> None:
+    policy = _NO_RULES
+    """The policy of its call; without a call that of no rules."""
+    token = ""
+    """Key of its progress token; empty for none."""
+    is_queued = False
+    """Whether it waits for a slot."""
+    waits_for: GuardedCall | None = None
+    """Its call, if that waits for an earlier one, until it is sent or answered."""
+
+    def __init__(self, lines: OpenLines, exchange: PipedExchange, line: bytes | None) -> None:
         """`line` is `None` where it comes in pieces, and cannot be sent again."""
-        self._pipe = pipe
-        self._context = pipe.context
+        self._lines = lines
+        self._context = lines.context
         self._line = line or b""
         self._whole = line is not None
-        self._began = asyncio.get_running_loop().time()
+        self._began = 0.0
         self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
         """Answers by the numbers of their attempts; 0 where there is no call."""
+        self._awaited: dict[str, AwaitedAnswer] = {}
+        """What the server was asked with the latest attempt."""
         self.exchange = exchange
-        attempt = exchange.attempt
-        self.policy = attempt.ask.policy if attempt is not None else _NO_RULES
-        """The policy of its call; without a call that of no rules."""
-        self.token = ""
-        """Key of its progress token; empty for none."""
-        if exchange.driver is not None:
-            exchange.driver.carrier = self
+
+    def is_call(self, key: str) -> bool:
+        """Return whether its call has this id, as the agent knows it."""
+        attempt = self.exchange.attempt
+        return attempt is not None and attempt.caller_key == key
 
     # -- what carries a call ----------------------------------------------------------------
 
@@ -200,21 +323,19 @@ class PipeCarrier:
 
     def tell(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
-        assert self.exchange.attempt is not None  # it has time limits
-        self._pipe.give_up(self, self.exchange.attempt)
+        self._give_up()
         made, tickets = self.exchange.failed(failure)
-        self._pipe.answer(line_of(made), tickets)
+        self._lines.answer(line_of(made), tickets)
 
     def fail(self, kind: ErrorKind) -> None:
         """Record that the latest attempt failed so."""
-        if self.exchange.attempt is not None:
-            self._pipe.give_up(self, self.exchange.attempt)
+        self._give_up()
         self.exchange.left(kind)
 
     def take_back(self) -> None:
         """Cancel the latest attempt at the server."""
         if cancel := self.exchange.cancelling():
-            self._pipe.to_server.line(cancel + b"\n")
+            self._lines.to_server.line(cancel + b"\n")
 
     def drop(self, kind: ErrorKind) -> None:
         """Stop carrying the call; record what is open as failed so."""
@@ -226,12 +347,16 @@ class PipeCarrier:
 
     async def queued(self) -> None:
         """Wait until it is on disk. Raises `StoreError`, and `Failure` where it must not leave."""
-        if ask := self.exchange.blocked:
-            raise blocked(ask)
-        if self.exchange.attempt is not None:
-            self._context.health.called(self.exchange.attempt.ask.server)
+        exchange, self._began = self.exchange, asyncio.get_running_loop().time()
+        if exchange.driver is not None:
+            exchange.driver.carrier = self
+        if exchange.blocked is not None:
+            raise blocked(exchange.blocked)
+        if exchange.attempt is not None:
+            self.policy = exchange.attempt.ask.policy
+            self._context.health.called(exchange.attempt.ask.server)
         limits = self.policy.timeout
-        await in_time(limits, self._began, self._began, self.exchange.on_disk())
+        await in_time(limits, self._began, self._began, exchange.on_disk())
 
     def is_free(self) -> bool:
         """Return whether it may leave at once, and does not wait for a slot."""
@@ -241,6 +366,8 @@ class PipeCarrier:
         retry = self.policy.retry
         repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
         driver.on_recorded(is_repeatable=repeatable)
+        if self.policy.concurrency is not None:
+            self._lines.count(self)
         return driver.machine.stage is not Stage.QUEUED
 
     async def in_turn(self) -> None:
@@ -300,7 +427,7 @@ class PipeCarrier:
     def _send(self, line: bytes) -> None:
         if self._passes():
             self._begin_attempt()
-            self._pipe.to_server.line(line)
+            self._lines.to_server.line(line)
             self.on_sent()
 
     def _begin_attempt(self) -> None:
@@ -311,7 +438,27 @@ class PipeCarrier:
             attempt.patience = Deadlines(attempt.ask.policy.timeout, self._began)
             if attempt.patience.connected(self._expire):
                 progress.patience = attempt.patience
-        self._pipe.expect(self)
+        begun = self.exchange.begun
+        self._awaited = {key: AwaitedAnswer(self, begun.get(key)) for key in self.exchange.awaited}
+        for key, one in self._awaited.items():
+            self._lines.requests.add(key, one)
+        self._lines.on_change()
+
+    def _give_up(self) -> None:
+        """Expect the answers to the latest attempt no more: the agent gets another one, or is gone."""
+        for key, one in self._awaited.items():
+            if self._lines.requests.give_up(key, one):
+                one.is_replaced = True
+        self._lines.on_change()
+
+    def on_cancel(self, cancelled: str) -> None:
+        """Expect no answer to the request that the agent cancelled; one may come all the same."""
+        for key in self.exchange.on_cancel(cancelled):
+            one = self._awaited.get(key)
+            if one is not None and one.attempt is not None:
+                self._lines.requests.give_up(key, one)
+            elif one is not None:
+                self._lines.requests.remove(key, one)
 
     def on_answer(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
         """Pass on the whole answer, or keep it where another attempt follows."""
@@ -340,11 +487,10 @@ class PipeCarrier:
 
     def _expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail the attempt, as a time limit was reached, unless it runs on."""
-        attempt, driver = self.exchange.attempt, self.exchange.driver
-        assert attempt is not None
+        driver = self.exchange.driver
         failure = Failure(kind, self.exchange.progress.phase, detail)
         if driver is None or not driver.on_expired(failure):
-            self._pipe.give_up(self, attempt)
+            self._give_up()
             self._fail(failure)
         return True
 
@@ -357,13 +503,13 @@ class PipeCarrier:
         """Return what to call once the answer, which is on its way, has left."""
         if self.exchange.driver is None or not self.exchange.driver.is_guarded:
             return None
-        self._pipe.undelivered.add(self)
+        self._lines.undelivered.add(self)
         return self._on_handed_over
 
     def _on_handed_over(self) -> None:
         driver = self.exchange.driver
         assert driver is not None
-        self._pipe.undelivered.discard(self)
+        self._lines.undelivered.discard(self)
         if not driver.machine.has_left:
             driver.on_delivered()
         self.exchange.over()
@@ -384,7 +530,7 @@ class PipeCarrier:
         attempt, driver = self.exchange.attempt, self.exchange.driver
         if attempt is not None and driver is not None and driver.machine.stage is Stage.WAITING:
             self._context.recorder.retried(attempt, driver.delay)
-            self._pipe.later(self, self._again(attempt, driver))
+            self._lines.later(self, self._again(attempt, driver))
         else:
             self._give()
 
@@ -423,7 +569,7 @@ class PipeCarrier:
         number = driver.machine.given if driver is not None else self._number
         raw, tickets = self._held.get(number, (b"", ()))
         self._held.clear()
-        self._pipe.answer(raw, tickets, self.on_delivery())
+        self._lines.answer(raw, tickets, self.on_delivery())
 
 
 def line_of(made: OwnAnswer) -> bytes:

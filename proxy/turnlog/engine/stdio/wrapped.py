@@ -24,7 +24,9 @@ from turnlog.transport.outbox import Outbox
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, messages_of
 from turnlog.wire.message import LinePiece, LineReader
 
-from .stdio_handler import ServerLines, StdioHandler
+from .pipe_carrier import OpenLines
+from .server_lines import ServerLines
+from .stdio_handler import StdioHandler
 
 MOST: Final = 16 << 20
 """bytes: a longer line of the client is recorded by its start."""
@@ -79,7 +81,8 @@ class Wrapped:
         self._to_server = self._process.outbox
         self._startup = self._process.startup
         caller = AgentPipes(stdin, self._agent_end)
-        self._handler = StdioHandler(context, request, caller, self._to_agent, self._process)
+        self._open = OpenLines(context, self._to_server, self._to_agent)
+        self._handler = StdioHandler(self._open, request, caller, self._process)
         self._server_lines = ServerLines(self._handler)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
@@ -96,7 +99,7 @@ class Wrapped:
 
     async def relay(self) -> int:
         """Relay until the command has ended; return its exit code, below zero for a signal's."""
-        async with own_tasks() as tasks, self._handler.attempts(tasks):
+        async with own_tasks() as tasks, self._open.running(tasks):
             self._reading = tasks.create_task(self._read_agent())
             chores = (self._forward(tasks), self._watch_server())
             running = [self._reading, *map(tasks.create_task, chores)]
@@ -120,7 +123,7 @@ class Wrapped:
             return
         if not self._told.done():
             self._told.set_result(None)
-        self._handler.stop()
+        self._context.stop.set()
         self._process.leave()
 
     def _on_overdue(self, process: Process) -> None:
@@ -174,8 +177,8 @@ class Wrapped:
 
     async def _on_input_end(self, tasks: asyncio.TaskGroup) -> None:
         """Close the command's input, and end the command where it does not end by itself."""
-        sent = tasks.create_task(self._handler.all_sent())
-        idle = tasks.create_task(self._handler.idle())
+        sent = tasks.create_task(self._open.until(lambda: self._open.is_all_sent))
+        idle = tasks.create_task(self._open.until(lambda: self._open.is_idle))
         left = tasks.create_task(self._unread())
         first = asyncio.FIRST_COMPLETED
         try:
