@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from turnlog.api.agent_tools import TOOLS
-from turnlog.api.endpoints import ENDPOINTS, method
+from turnlog.api.endpoints import ENDPOINTS
 from turnlog.api.openapi import parameters
 from turnlog.cli.main import turnlog
 from turnlog.core.text.units import READ
@@ -54,7 +54,7 @@ def _part(what: str) -> str:
 def _endpoints() -> str:
     """Return the table of the API's endpoints."""
     lines = ["| endpoint, below `/turnlog/api/v1` | what |", "|---|---|"]
-    lines += [f"| `{method(e)} {e.path}` | {e.title} |" for e in ENDPOINTS]
+    lines += [f"| `{e.method} {e.path}` | {e.title} |" for e in ENDPOINTS]
     return "\n".join(lines) + "\n"
 
 

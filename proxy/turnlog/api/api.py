@@ -5,9 +5,9 @@ Snapshots are read in threads of its own: what an operator asks for holds up no 
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -27,7 +27,7 @@ from turnlog.transport.routes import API
 
 from .endpoints import ENDPOINTS, ApiRequest, ReadEndpoint, WriteEndpoint
 from .openapi import description
-from .pages import NO_STORE, ProblemError, body_of, document
+from .pages import NO_STORE, ProblemError, body_of, document, in_time
 from .parameters import BadParameterError
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Api:
         return await self._in_thread(lambda: document(_described()))
 
     async def _read(self, endpoint: ReadEndpoint, request: web.Request) -> web.Response:
-        async with self._in_time():
+        async with in_time(self._limit):
             asked = self._asked(endpoint, request)
             with _as_problems():
                 await self._context.store.flush()
@@ -80,7 +80,7 @@ class Api:
             return document(endpoint.read(view, asked))
 
     async def _write(self, endpoint: WriteEndpoint, request: web.Request) -> web.Response:
-        async with self._in_time():
+        async with in_time(self._limit):
             asked = self._asked(endpoint, request)
             body = await _body(endpoint, request)
         # What is queued will be written: only the disk knows when, and nobody may say never.
@@ -94,15 +94,6 @@ class Api:
             now=self._context.clock.wall(),
             saved=self._context.saved_states,
         )
-
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncGenerator[None, None]:
-        try:
-            async with asyncio.timeout(self._limit):
-                yield
-        except TimeoutError:
-            detail = f"this took more than {self._limit:g} s, ask for less"
-            raise ProblemError(503, detail) from None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

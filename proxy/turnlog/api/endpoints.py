@@ -5,7 +5,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -86,6 +86,7 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
 class ReadEndpoint(Struct, frozen=True):
     """GET: `answer` from one snapshot of the store. `read` runs in a thread."""
 
+    method: ClassVar[str] = "GET"
     path: str
     title: str
     query: type[Struct]
@@ -96,6 +97,7 @@ class ReadEndpoint(Struct, frozen=True):
 class WriteEndpoint(Struct, frozen=True):
     """POST: `body` says what to do, `answer` what came of it."""
 
+    method: ClassVar[str] = "POST"
     path: str
     title: str
     query: type[Struct]
@@ -134,15 +136,6 @@ class Call(Struct, frozen=True, kw_only=True):
     call: str
     attempts: list[AttemptDetail]
     """The first first. Without `payloads` they have no texts, and no differences."""
-
-
-def method(endpoint: Endpoint) -> str:
-    """Return the HTTP method of an endpoint."""
-    match endpoint:
-        case ReadEndpoint():
-            return "GET"
-        case WriteEndpoint():
-            return "POST"
 
 
 def _sessions(view: View, request: ApiRequest) -> SessionsPage:

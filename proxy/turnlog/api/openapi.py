@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .endpoints import Endpoint, ReadEndpoint, WriteEndpoint, method
+from .endpoints import Endpoint, WriteEndpoint
 
 _REF: Final = "#/components/schemas/{name}"
 _NAME: Final = re.compile(r"\{(\w+)\}")
@@ -39,7 +39,8 @@ _PROBLEM: Final = {
 def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
     """Return the OpenAPI document of `endpoints`, which stand below `base`."""
     endpoints = tuple(endpoints)
-    types = [kind for endpoint in endpoints for kind in _types(endpoint)]
+    bodies = [endpoint.body for endpoint in endpoints if isinstance(endpoint, WriteEndpoint)]
+    types = [*bodies, *(endpoint.answer for endpoint in endpoints)]
     refs, components = msgspec.json.schema_components(
         types, schema_hook=anything, ref_template=_REF
     )
@@ -47,7 +48,7 @@ def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operation = _operation(endpoint, schemas)
-        paths.setdefault(base + endpoint.path, {})[method(endpoint).lower()] = operation
+        paths.setdefault(base + endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "turnlog", "version": version("turnlog")},
@@ -77,14 +78,6 @@ def anything(kind: type) -> dict[str, Any]:
     if kind is object:
         return {"description": "What it is depends on the field."}
     raise NotImplementedError(f"the API's description knows no {kind!r}")
-
-
-def _types(endpoint: Endpoint) -> tuple[Any, ...]:
-    match endpoint:
-        case ReadEndpoint():
-            return (endpoint.answer,)
-        case WriteEndpoint():
-            return (endpoint.body, endpoint.answer)
 
 
 def _operation(endpoint: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Shared by turnlog's own pages: problems as answers, bodies, the caller, middlewares."""
 
+import asyncio
 import base64
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final
 
@@ -65,6 +67,17 @@ async def body_of(request: web.Request, limit: int) -> bytes:
     if body is None or len(body) > limit:
         raise ProblemError(_CONTENT_TOO_LARGE, f"the body is larger than {limit} bytes")
     return body
+
+
+@asynccontextmanager
+async def in_time(limit: float) -> AsyncGenerator[None, None]:
+    """Raise `ProblemError` when the block takes longer than `limit` seconds."""
+    try:
+        async with asyncio.timeout(limit):
+            yield
+    except TimeoutError:
+        detail = f"this took more than {limit:g} s, ask for less"
+        raise ProblemError(503, detail, NO_STORE) from None
 
 
 def caller_of(request: web.Request) -> CallerEvidence:

@@ -110,12 +110,19 @@ def printout() -> Generator[Callable[[str], None]]:
 
 
 @contextmanager
-def open_view(data: str) -> Generator[View]:
+def open_view(data: Path) -> Generator[View]:
     """Open a snapshot of the store in a folder; proxies may be running. Raises `StoreError`."""
     from turnlog.store.lmdb import LmdbReader
 
-    with LmdbReader.open(Path(data).expanduser()) as reader, reader.view() as view:
+    with LmdbReader.open(data) as reader, reader.view() as view:
         yield view
+
+
+@contextmanager
+def reading(data: Path) -> Generator[tuple[View, Callable[[str], None]]]:
+    """Open a snapshot, and return it with a function that collects lines as that of `printout`."""
+    with printout() as write, open_view(data) as view:
+        yield view, write
 
 
 def warn_of_damage(left_out: int) -> None:
@@ -161,11 +168,11 @@ def _read_time(text: str, *, end: bool = False) -> int:
         ) from None
 
 
-def _read_folder(text: str) -> str:
+def _read_folder(text: str) -> Path:
     # An empty one is a slip, such as an unset variable, and not the working directory.
     if not text:
         raise ValueError("'' is not a folder, write a path like /srv/turnlog")
-    return text
+    return Path(text).expanduser()
 
 
 def _read_number(text: str) -> int:

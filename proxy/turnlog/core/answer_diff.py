@@ -118,20 +118,11 @@ def compare(before: ComparedAnswer, after: ComparedAnswer) -> Comparison:
 
 def _class_of_endings(before: ComparedAnswer, after: ComparedAnswer) -> DifferenceClass | None:
     """Return the class if an error or a null result already decides it."""
-    match bool(before.kind), bool(after.kind):
-        case True, False:
-            return DifferenceClass.ERROR_TO_OK
-        case False, True:
-            return DifferenceClass.OK_TO_ERROR
-        case _:
-            pass
-    match before.null, after.null:
-        case True, False:
-            return DifferenceClass.NULL_TO_VALUE
-        case False, True:
-            return DifferenceClass.VALUE_TO_NULL
-        case _:
-            return None
+    if bool(before.kind) is not bool(after.kind):
+        return DifferenceClass.ERROR_TO_OK if before.kind else DifferenceClass.OK_TO_ERROR
+    if before.null is not after.null:
+        return DifferenceClass.NULL_TO_VALUE if before.null else DifferenceClass.VALUE_TO_NULL
+    return None
 
 
 def _value(data: bytes) -> object:

@@ -90,10 +90,12 @@ def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Pl
     """Return `data` with the values of types that have a reader made by it."""
     reader = _reader(info)
     if reader is not None:
-        return _read_value(data, reader, steps)
+        return _read_by(reader, data, steps)
     if is_mapping(data):
-        for key in data:
-            _read_key(key, info, steps)
+        key_reader = _reader(info.key_type) if isinstance(info, inspect.DictType) else None
+        if key_reader is not None:
+            for key in data:
+                _read_by(key_reader, key, steps, key)
         return {key: _read(item, _inner(info, key), (*steps, key)) for key, item in data.items()}
     if is_list(data):
         return [_read(item, _inner(info, n), (*steps, n)) for n, item in enumerate(data)]
@@ -111,19 +113,9 @@ def _reader(info: inspect.Type | None) -> Reader | None:
     return extra.get(READER) if extra else None
 
 
-def _read_value(data: Plain, reader: Reader, steps: tuple[Step, ...]) -> Plain:
+def _read_by(reader: Reader, data: Plain, steps: tuple[Step, ...], key: str | None = None) -> Plain:
     try:
         return reader(data)
-    except ValueError as error:
-        raise MismatchError(steps, str(error)) from None
-
-
-def _read_key(key: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> None:
-    reader = _reader(info.key_type) if isinstance(info, inspect.DictType) else None
-    if reader is None or not isinstance(key, str):
-        return
-    try:
-        reader(key)
     except ValueError as error:
         raise MismatchError(steps, str(error), key) from None
 

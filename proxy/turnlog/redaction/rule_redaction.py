@@ -11,7 +11,7 @@ from typing import Final, Literal, Union, cast
 import msgspec
 from msgspec import Struct
 
-from turnlog.rules.expression import ExpressionInput, ValuePath, root_member, try_locate
+from turnlog.rules.expression import ExpressionInput, ValuePath, locate, root_member
 
 from .redact import Redacted
 from .values import PLACEHOLDER
@@ -44,7 +44,7 @@ class RuleSecrets(Struct, frozen=True):
 
 def select_secrets(expressions: Sequence[str], values: ExpressionInput) -> RuleSecrets:
     """Return what the expressions select in a call; if one cannot be applied, everything."""
-    selected = [try_locate(text, values) for text in expressions]
+    selected = [locate(text, values) for text in expressions]
     found = [pair for pairs in selected for pair in pairs or ()]
     texts = {form for _, value in found for text in _texts(value) for form in _forms(text)}
     return RuleSecrets(

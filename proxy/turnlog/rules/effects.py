@@ -67,7 +67,7 @@ def _operations(extractors: Sequence[Extractor], values: ExpressionInput) -> Ite
 
 def _selected(extractor: Extractor, values: ExpressionInput) -> Iterator[tuple[Evidence, str, str]]:
     """Yield the evidence, key and new name of each match; those that are not text are skipped."""
-    keys = locate(extractor.key, values)
+    keys = locate(extractor.key, values) or []
     names: list[object] = [""] * len(keys)
     if extractor.to:
         names = select(extractor.to, values)

@@ -63,15 +63,10 @@ Expression = Annotated[str, reads(read_expression, {**PATTERN})]
 
 def select(expression: str, values: ExpressionInput) -> list[object]:
     """Return the values that an expression selects; none if it cannot be applied."""
-    return [value for _, value in locate(expression, values)]
+    return [value for _, value in locate(expression, values) or ()]
 
 
-def locate(expression: str, values: ExpressionInput) -> list[tuple[ValuePath, object]]:
-    """Return path and value of each match; none if the expression cannot be applied."""
-    return try_locate(expression, values) or []
-
-
-def try_locate(expression: str, values: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
+def locate(expression: str, values: ExpressionInput) -> list[tuple[ValuePath, object]] | None:
     """Return path and value of each match; `None` if the expression cannot be applied.
 
     That happens with values that nest too deeply, for example.

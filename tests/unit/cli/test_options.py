@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import click
 import pytest
 
@@ -35,4 +37,4 @@ def test_a_range_that_is_always_empty_is_refused(text: str) -> None:
 def test_an_empty_folder_is_not_the_working_directory() -> None:
     with pytest.raises(click.BadParameter, match="is not a folder, write a path"):
         FOLDER.convert("", None, None)
-    assert FOLDER.convert("./data", None, None) == "./data"
+    assert FOLDER.convert("./data", None, None) == Path("data")

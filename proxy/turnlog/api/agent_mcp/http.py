@@ -16,7 +16,7 @@ from aiohttp import web
 from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
-from turnlog.api.pages import LARGEST, NO_STORE, ProblemError, body_of, caller_of
+from turnlog.api.pages import LARGEST, NO_STORE, body_of, caller_of, in_time
 from turnlog.core.identity import CallerEvidence
 from turnlog.core.note import Note
 from turnlog.engine.context import Context
@@ -58,15 +58,11 @@ class AgentTools:
         """Return the answer to a request."""
         content = parse(await body_of(request, LARGEST), most=BATCH_LIMIT)
         fields = {name.lower(): value for name, value in request.raw_headers}
-        try:
-            if isinstance(content, Message) and is_stateless_request(content, fields):
-                server = self._server_for(caller_of(request), _client_in(content))
-                reply = await server.answer(content, STATELESS_SINCE, fields)
-            else:
-                reply = await self._handshaken(request, content)
-        except TimeoutError:
-            detail = f"this took more than {self._limit:g} s, ask for less"
-            raise ProblemError(503, detail, NO_STORE) from None
+        if isinstance(content, Message) and is_stateless_request(content, fields):
+            server = self._server_for(caller_of(request), _client_in(content))
+            reply = await server.answer(content, STATELESS_SINCE, fields)
+        else:
+            reply = await self._handshaken(request, content)
         if reply is None:
             return web.Response(status=HTTPStatus.ACCEPTED, headers=NO_STORE)
         headers = {"Content-Type": "application/json", **NO_STORE}
@@ -140,7 +136,7 @@ class LiveSession:
                 return work(view, _on_disk(view, self._session))
 
         # A note has no such limit: once it is queued nobody may say that it was not written.
-        async with asyncio.timeout(self._limit):
+        async with in_time(self._limit):
             return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:

@@ -13,7 +13,7 @@ from turnlog.store.data_folder import FORMAT
 
 @click.command("convert")
 @data_option
-def command(data: str) -> None:
+def command(data: Path) -> None:
     """Convert a store of turnlog 0.2 to the present format.
 
     First stop every proxy and wrap that uses the store: a store in use is not converted. The log is
@@ -21,11 +21,10 @@ def command(data: str) -> None:
     a crash of the machine, newest calls that exist only in the old log's spare copies are written
     into the new one. turnlog 0.2 cannot open the store afterwards.
     """
-    folder = Path(data).expanduser()
-    converted = convert(folder)
+    converted = convert(data)
     with printout() as write:
         if converted is None:
-            write(f"the store {escape_unprintable(str(folder))} has format {FORMAT} already")
+            write(f"the store {escape_unprintable(str(data))} has format {FORMAT} already")
             return
         write(f"converted {counted(converted.commits, 'commit')} to format {FORMAT}")
         if converted.replayed:

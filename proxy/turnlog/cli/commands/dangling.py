@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import click
 
@@ -11,8 +12,7 @@ from turnlog.cli.options import (
     TIME_HELP,
     data_option,
     json_option,
-    open_view,
-    printout,
+    reading,
     warn_of_damage,
 )
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
@@ -39,7 +39,7 @@ _STYLES = {DanglingReason.UNKNOWN: Style.BAD, DanglingReason.UNDELIVERED: Style.
 @click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}")
 @data_option
 @json_option
-def command(session: str | None, since: int | None, data: str, as_json: bool) -> None:
+def command(session: str | None, since: int | None, data: Path, as_json: bool) -> None:
     """List the calls whose agent has no answer, newest last.
 
     A call is in_flight (a running turnlog waits for it), parked (it waits for more input or for its
@@ -47,7 +47,7 @@ def command(session: str | None, since: int | None, data: str, as_json: bool) ->
     but the agent did not get it). --json contains the recorded answer if it is whole and nothing
     was redacted. `turnlog resolve` settles an unknown call.
     """
-    with printout() as write, open_view(data) as view:
+    with reading(data) as (view, write):
         wanted = DanglingFilter(
             session=find_session(view, session) if session is not None else None,
             since=since,

@@ -38,7 +38,7 @@ _LEAST = (16, 5, 4, 0)
     type=FOLDER,
     help="Folder to create for all files of the demo.  [default: a temporary one]",
 )
-def command(folder: str | None) -> None:
+def command(folder: Path | None) -> None:
     """Watch an agent's calls go through turnlog to tools that hang, refuse, crash and change.
 
     Each call is followed by what the agent saw and what the log recorded.
@@ -84,10 +84,10 @@ async def _played(printer: "_Printer") -> signal.Signals | None:
     return came[0] if came else None
 
 
-def _new_folder(name: str | None) -> Path:
-    if name is None:
+def _new_folder(folder: Path | None) -> Path:
+    if folder is None:
         return Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
-    folder = Path(name)
+    name = str(folder)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -113,7 +113,7 @@ class _Printer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._data = str(folder / "data")
+        self._data = folder / "data"
         self._turnlog = _as_called()
         self._scenes = 0
         self._rows: list[Row] = []
@@ -150,9 +150,9 @@ class _Printer:
 
     def run(self, *arguments: str, last: int | None = None) -> None:
         """Run a turnlog command on the demo's store; print its last lines."""
-        click.echo(f"   $ {self._turnlog} {' '.join(arguments)} --data {quote(self._data)}")
+        click.echo(f"   $ {self._turnlog} {' '.join(arguments)} --data {quote(str(self._data))}")
         done = subprocess.run(  # noqa: S603 - turnlog itself, with a folder that was made here
-            [sys.executable, "-m", "turnlog", *arguments, "--data", self._data],
+            [sys.executable, "-m", "turnlog", *arguments, "--data", str(self._data)],
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -169,7 +169,7 @@ class _Printer:
         lost = next(row for row in self._rows if row.status == Status.UNKNOWN)
         rules = self.folder / "rules.yaml"
         click.echo(f"\nAll files are in {self.folder}. To look at them:\n")
-        click.echo(f"   export TURNLOG_DATA={quote(self._data)}")
+        click.echo(f"   export TURNLOG_DATA={quote(str(self._data))}")
         for what, why in (
             ("log", "every attempt of every call"),
             (f"show {lost.session[:13]}:{lost.seq}", "the order whose answer was lost"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from turnlog.cli.options import TURN_RANGE, data_option, json_option, open_view, printout
+from turnlog.cli.options import TURN_RANGE, data_option, json_option, reading
 from turnlog.cli.render import counted, json_line
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.terminal import escape_unprintable
@@ -53,7 +53,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 @data_option
 @json_option
 def command(
-    what: tuple[str, ...], seq: str | None, call: str | None, data: str, as_json: bool
+    what: tuple[str, ...], seq: str | None, call: str | None, data: Path, as_json: bool
 ) -> None:
     """Show what changed, by which commits, and the recorded reasons.
 
@@ -61,8 +61,8 @@ def command(
     is that turn alone, -1 the newest. An open beginning is that of the session, an open end is the
     newest state. SESSION alone shows all changes of the session.
     """
-    saved = saved_states(Path(data).expanduser())
-    with printout() as write, open_view(data) as view:
+    saved = saved_states(data)
+    with reading(data) as (view, write):
         if call is not None:
             _refuse(bool(what) or seq is not None, "--call stands alone, a call has one session")
             found = [_compared(a) for a in attempts_of_call(view, find_call(view, call))]

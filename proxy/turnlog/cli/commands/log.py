@@ -1,6 +1,7 @@
 """`turnlog log`: list attempts, newest last."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +19,7 @@ from turnlog.cli.options import (
     Number,
     data_option,
     json_option,
-    open_view,
-    printout,
+    reading,
     warn_of_damage,
 )
 from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
@@ -71,7 +71,7 @@ _SET_BY = {
 @click.option("--payloads", is_flag=True, help="With whole inputs and outputs, as recorded.")
 @data_option
 @json_option
-def command(session: str | None, payloads: bool, data: str, as_json: bool, **wanted: Any) -> None:
+def command(session: str | None, payloads: bool, data: Path, as_json: bool, **wanted: Any) -> None:
     """List attempts, newest last; the last 50 unless a range is given.
 
     The order is that of the log. When several processes write to one store, calls that only read
@@ -86,7 +86,7 @@ def command(session: str | None, payloads: bool, data: str, as_json: bool, **wan
     """
     _check(wanted)
     match = filter_of(wanted)
-    with printout() as write, open_view(data) as view:
+    with reading(data) as (view, write):
         query = _query(view, session, wanted, match)
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)

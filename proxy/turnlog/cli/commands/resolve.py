@@ -46,7 +46,7 @@ def command(
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
     # A reader neither creates a store nor closes calls of dead processes, if there is no such call.
-    with open_view(str(folder)) as view:
+    with open_view(folder) as view:
         find_resolvable(view, call)
         limit = view.usage().limit
     claim = Claim(

@@ -1,12 +1,13 @@
 """`turnlog sessions`: list sessions, the most recently active first."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from turnlog.cli.attempts import session_id_cell, time_cell
-from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
@@ -43,7 +44,7 @@ class _Sessions(click.Group):
 @data_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, data: str, as_json: bool) -> None:
+def command(ctx: click.Context, data: Path, as_json: bool) -> None:
     """List sessions, the most recently active first.
 
     The lines of --json contain each session's newest seq and hash; kept elsewhere, they are anchors
@@ -57,7 +58,7 @@ def command(ctx: click.Context, data: str, as_json: bool) -> None:
 @data_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, data: str, as_json: bool) -> None:
+def list_(ctx: click.Context, data: Path, as_json: bool) -> None:
     """List sessions, the most recently active first."""
     before = ctx.parent.params if ctx.parent else {}
     # `turnlog sessions --data DIR list` means the same as `turnlog sessions list --data DIR`.
@@ -65,8 +66,8 @@ def list_(ctx: click.Context, data: str, as_json: bool) -> None:
     _list(data if given_here else before["data"], as_json or before["as_json"])
 
 
-def _list(data: str, as_json: bool) -> None:
-    with printout() as write, open_view(data) as view:
+def _list(data: Path, as_json: bool) -> None:
+    with reading(data) as (view, write):
         lines = list_sessions(view)
         for line in map(json_line, lines) if as_json else _text(view, lines):
             write(line)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import clean_lines, json_line, shown_time
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.kinds import Actor, CommitKind
@@ -35,25 +35,17 @@ _SEQ_DIGITS = 18
 @click.option("--full", is_flag=True, help="Whole inputs and outputs.")
 @data_option
 @json_option
-def command(named: tuple[str, ...], full: bool, data: str, as_json: bool) -> None:
+def command(named: tuple[str, ...], full: bool, data: Path, as_json: bool) -> None:
     """Show calls with all attempts, inputs and outputs, or single commits.
 
     A call is named by its id or the beginning of one, a commit by session and seq. Inputs and
     outputs are shown as they were recorded, after redaction.
     """
-    with printout() as write, open_view(data) as view:
+    with reading(data) as (view, write):
         for what in named:
             for found in _items(view, what):
-                item = (
-                    found
-                    if isinstance(found, CommitEntry)
-                    else with_pin_changes(_folder(data), found)
-                )
+                item = found if isinstance(found, CommitEntry) else with_pin_changes(data, found)
                 write(json_line(item) if as_json else _text(item, None if full else _SHOWN))
-
-
-def _folder(data: str) -> Path:
-    return Path(data).expanduser()
 
 
 def _items(view: View, what: str) -> list[AttemptDetail] | list[CommitEntry]:

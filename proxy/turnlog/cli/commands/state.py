@@ -11,8 +11,7 @@ from turnlog.cli.options import (
     Number,
     data_option,
     json_option,
-    open_view,
-    printout,
+    reading,
 )
 from turnlog.cli.render import Style, counted, json_line, painted, shown_time
 from turnlog.core.kinds import ErrorFamily
@@ -44,7 +43,7 @@ def command(
     at: int | None,
     turn: int | None,
     field: StateField | None,
-    data: str,
+    data: Path,
     as_json: bool,
 ) -> None:
     """Show the state of a session: tools, files, decisions, pending calls, facts.
@@ -54,8 +53,8 @@ def command(
     """
     if at is not None and turn is not None:
         raise click.UsageError("--at and --turn exclude each other, give one")
-    saved = saved_states(Path(data).expanduser())
-    with printout() as write, open_view(data) as view:
+    saved = saved_states(data)
+    with reading(data) as (view, write):
         found = find_session(view, session)
         fields = tuple(StateField) if field is None else (field,)
         state = read_state(view, saved, found, _seq(view, found, at, turn), fields)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
-from turnlog.cli.options import data_option, json_option, open_view, printout
+from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import (
     Cell,
     Column,
@@ -48,27 +48,26 @@ _NO_LIMIT = 1 << 62
 @click.command("status")
 @data_option
 @json_option
-def command(data: str, as_json: bool) -> None:
+def command(data: Path, as_json: bool) -> None:
     """Show the contents and free space of the store, who writes to it, and pending calls.
 
     Pending calls have the status pending, input_required, accepted or unknown. Dangling calls are
     those, and others whose agent has no answer.
     """
-    with printout() as write, open_view(data) as view:
-        folder = Path(data).expanduser()
-        running, usage = store_writers(view, folder), view.usage()
-        with translated("measure", folder):
-            room = Quota(folder, usage.limit or _NO_LIMIT)
+    with reading(data) as (view, write):
+        running, usage = store_writers(view, data), view.usage()
+        with translated("measure", data):
+            room = Quota(data, usage.limit or _NO_LIMIT)
             left, reserve = room.look(), room.reserve
         status = StoreStatus(
-            data=str(folder.absolute()),
+            data=str(data.absolute()),
             usage=usage,
             room=left,
             reserve=reserve,
             writers=running,
             pending=list(pending_calls(view)),
             dangling=count_dangling(view, time.time_ns()),
-            servers=list(read_health(folder, [one.epoch for one in running])),
+            servers=list(read_health(data, [one.epoch for one in running])),
         )
         write(json_line(status) if as_json else _text(view, status))
 

@@ -44,7 +44,7 @@ _POLL = 0.15
 @click.option("--last", type=Number(0, MOST), default=0, metavar="N", help="The newest N first.")
 @data_option
 @json_option
-def command(session: str | None, last: int, data: str, as_json: bool, **wanted: Any) -> int:
+def command(session: str | None, last: int, data: Path, as_json: bool, **wanted: Any) -> int:
     """Print each attempt of all running proxies once its outcome is known, until Ctrl-C.
 
     Past attempts are printed only with --last. A late outcome is printed as another line. The
@@ -71,10 +71,10 @@ def command(session: str | None, last: int, data: str, as_json: bool, **wanted: 
     return FINE
 
 
-def _open(data: str) -> LmdbReader:
+def _open(data: Path) -> LmdbReader:
     from turnlog.store.lmdb import LmdbReader
 
-    return LmdbReader.open(Path(data).expanduser())
+    return LmdbReader.open(data)
 
 
 def _print(looks: Iterator[News], *, as_json: bool) -> None:

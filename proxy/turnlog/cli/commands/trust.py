@@ -57,7 +57,7 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
         raise click.UsageError("--check writes nothing and --yes writes, give one")
     # An option's default must not win over the `data` of the configuration.
     is_given = ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE
-    flags = Flags(config=given["config"], data=given["data"] if is_given else None)
+    flags = Flags(config=given["config"], data=str(given["data"]) if is_given else None)
     settings, file = read_store_settings(flags), config_file(flags)
     folder = settings.data
     path = (read_lock_note(folder) if file is None else None) or lock_file(file, folder)

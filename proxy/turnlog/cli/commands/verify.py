@@ -73,7 +73,7 @@ class _Failed(Struct, frozen=True, tag=True):
 @data_option
 @json_option
 def command(
-    session: str | None, anchor: BinaryIO | None, rebuild: bool, data: str, as_json: bool
+    session: str | None, anchor: BinaryIO | None, rebuild: bool, data: Path, as_json: bool
 ) -> int:
     """Check that the log was not changed: all sessions, or SESSION.
 
@@ -82,10 +82,9 @@ def command(
     too. Exit code 1 when something was found.
     """
     anchors = _read_anchors(anchor)
-    folder = Path(data).expanduser()
     found: list[_CheckedLine] = []
     with printout() as write:
-        for message in _walked(folder, session, anchors, rebuild=rebuild):
+        for message in _walked(data, session, anchors, rebuild=rebuild):
             if isinstance(message, _Failed) and message.lock:
                 raise ProcessIdTaken(message.text, Path(message.lock))
             if isinstance(message, _Failed):
