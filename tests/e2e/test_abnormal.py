@@ -1,4 +1,4 @@
-"""Abnormal answers, in both eras and both forms: the kind each ends in, and that life goes on."""
+"""Abnormal answers, in every revision and form: the kind of each, and that the next call works."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Calls that a rule denies are never sent, whatever carries them, and say why."""
+"""Denied calls are never sent, over any transport, and their callers get the reason."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""turnlog's own API on a running proxy. What it answers in detail: unit/test_api_pages.py."""
+"""The API of a running proxy. Details of its answers: unit/test_api_pages.py."""
 
 import json
 from pathlib import Path

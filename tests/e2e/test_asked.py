@@ -1,4 +1,4 @@
-"""What was asked: its short form, whole inputs and outputs, and filters by it."""
+"""Inputs in the log: previews, whole inputs and outputs, and filters by input."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The instructions of docs/backup.md, carried out as they stand there."""
+"""The instructions of docs/backup.md, carried out literally."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What `turnlog serve` says to an operator, before and beside the proxy's own work."""
+"""Messages of `turnlog serve` to the operator, at start and while it runs."""
 
 import json
 import os

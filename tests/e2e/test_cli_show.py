@@ -1,4 +1,4 @@
-"""`turnlog show` of a call with several attempts, and of what it changed."""
+"""`turnlog show` of a call with several attempts, and of its changes."""
 
 import json
 from pathlib import Path

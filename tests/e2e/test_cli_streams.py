@@ -1,4 +1,4 @@
-"""What is no text, and output that nobody takes: a line on stderr and an exit code, never more."""
+"""Arguments that are not UTF-8, and output that cannot be written: one line on stderr and an exit code."""
 
 import os
 import subprocess

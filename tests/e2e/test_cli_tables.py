@@ -1,4 +1,4 @@
-"""Tables on a terminal: none is wider, and what they name can be given to other commands."""
+"""Tables fit the terminal, and the ids in them work as arguments of other commands."""
 
 import json
 from datetime import datetime, timedelta

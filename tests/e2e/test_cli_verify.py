@@ -1,4 +1,4 @@
-"""`turnlog verify` over a store whose files were tampered with behind turnlog's back."""
+"""`turnlog verify` on a store whose files were changed by something else than turnlog."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""How the processes of command upstreams begin and end, and what their calls come to."""
+"""How processes of commands start and end, and the outcomes of their calls."""
 
 import json
 import os

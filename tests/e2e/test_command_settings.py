@@ -1,4 +1,4 @@
-"""What a command upstream is started with, and what is said where its program is missing."""
+"""The settings that a command is started with, and the report if its program is missing."""
 
 import json
 import os

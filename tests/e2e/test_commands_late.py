@@ -1,4 +1,4 @@
-"""Answers of a command behind HTTP that come when nobody waits for them: they are recorded, flag `late`."""
+"""Answers of a command that arrive when no caller waits: recorded with the flag `late`."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Calls of a named effect to a command behind HTTP: they run once, as over HTTP and as through a wrap."""
+"""Guarded calls to a command behind HTTP run once, as over HTTP and through a wrap."""
 
 import sys
 from collections.abc import Callable, Iterator

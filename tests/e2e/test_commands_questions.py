@@ -1,4 +1,4 @@
-"""What a command asks in the middle of a call, before and after its process has died."""
+"""Requests of a command to its client during a call, before and after its process has died."""
 
 import json
 import os

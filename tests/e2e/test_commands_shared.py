@@ -1,4 +1,4 @@
-"""One command that all sessions share (`share: all`): nobody hears what is another's."""
+"""One command that all sessions share (`share: all`): no session gets a message of another."""
 
 import json
 from collections.abc import Generator

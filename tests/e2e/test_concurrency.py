@@ -1,4 +1,4 @@
-"""A rule that bounds how many calls are under way: the others wait in order, and nothing else does."""
+"""A limit on concurrent calls: the others wait in order, and nothing else waits."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What a rule says to name the effect of a call stands in the store, by a digest that finds it again."""
+"""The `effect_key` of a rule is stored as a keyed digest, by which calls of the same effect are found."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A server that fails again and again: how often it is asked, and what the operator sees."""
+"""A server that keeps failing: circuit breaker, retry quota, and their display to the operator."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""`docs/how-it-works.md` beside the code: its modules exist, and a call goes through them in its order."""
+"""`docs/how-it-works.md` and the code agree: modules exist, and a call uses them in that order."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A server that honours an idempotency key gets one, the same with each attempt of a call."""
+"""A server that honours idempotency keys gets the same key with each attempt of a call."""
 
 from collections.abc import Iterator
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""A call that fails the same way again and again is marked."""
+"""Calls that keep failing in the same way are flagged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where an answer is empty for want of rules, and where a proxy has none, turnlog says so."""
+"""turnlog says so when a list is empty for lack of rules, or a proxy has no rules."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An answer whose id has another type than the request's is the call's, as SDKs take it."""
+"""An answer whose id has another JSON type belongs to the call, as SDKs treat it."""
 
 import json
 import queue

@@ -1,4 +1,4 @@
-"""The way of a request from the proxy's port to turnlog's own pages, and of the answer back."""
+"""Requests to turnlog's own pages: relayed from the proxy's port to the application, and back."""
 
 import base64
 import json

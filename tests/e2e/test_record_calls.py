@@ -1,4 +1,4 @@
-"""What stands in the log of each kind of call and answer."""
+"""The log record of each kind of call and answer."""
 
 import hashlib
 import json

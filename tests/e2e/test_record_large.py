@@ -1,4 +1,4 @@
-"""What stands in the log of messages that are too large to be held."""
+"""The log record of messages that are too large to be held."""
 
 import gzip
 import hashlib

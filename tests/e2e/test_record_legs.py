@@ -1,4 +1,4 @@
-"""Calls of several legs: more input, and tasks; also when the proxy was started again between."""
+"""Calls of several legs: more input, and tasks; also across restarts of the proxy."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two phases: what is on disk when the upstream is asked, and when the agent has its answer."""
+"""What is on disk when the upstream gets the request, and when the agent has its answer."""
 
 import json
 from collections.abc import Callable, Iterator

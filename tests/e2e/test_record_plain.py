@@ -1,4 +1,4 @@
-"""Plain HTTP tools: which tool a path is, what its input is, how it ended."""
+"""Plain HTTP tools: the name of the tool, the input, and the outcome."""
 
 import hashlib
 import json

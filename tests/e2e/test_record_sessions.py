@@ -1,4 +1,4 @@
-"""Which session, turn and step a call is recorded in."""
+"""The session, turn and step in which a call is recorded."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which call an answer in a stream belongs to: resumption, ids, cancellation, batches."""
+"""The call that an answer in a stream belongs to: resumption, ids, cancellation, batches."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""What a page in a browser may reach, and what a refusal says; probes by address."""
+"""Requests of browser pages: what is allowed, and what a refusal says; probes by address."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Corners of the relay in which a call was once lost, sent astray, or left unrecorded."""
+"""Corner cases of the relay in which a call was once lost, misrouted, or left unrecorded."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""An agent that ends its side of the connection gets its answers; one that is gone is noticed."""
+"""An agent that half-closes its connection gets its answers; one that disconnects is noticed."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Interim answers (1xx) reach the agent at once, whatever becomes of the final one."""
+"""Interim answers (1xx) reach the agent at once, independently of the final one."""
 
 import threading
 

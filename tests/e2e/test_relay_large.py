@@ -1,4 +1,4 @@
-"""Bodies of 100 MB go through both ways, and the proxy's memory stays where it was."""
+"""Bodies of 100 MB pass in both directions, and the proxy's memory does not grow."""
 
 import hashlib
 import threading

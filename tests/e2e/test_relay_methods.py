@@ -1,4 +1,4 @@
-"""Request lines that are rare, and those that are none: forwarded as they came, or refused clearly."""
+"""Rare request lines are forwarded unchanged, and malformed ones are refused clearly."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests go upstream as they came: line, fields and body, byte by byte."""
+"""Requests reach the upstream unchanged: line, fields and body, byte by byte."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Event streams flow event by event; a slow reader, a lost reader and a cut stream harm nobody."""
+"""Event streams are forwarded event by event; a slow or lost reader and a cut stream do no harm."""
 
 import json
 import threading

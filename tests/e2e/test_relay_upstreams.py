@@ -1,4 +1,4 @@
-"""Several tool servers behind one port: who gets what, and what never crosses over."""
+"""Several tool servers behind one port: routing, and that nothing crosses over."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Attempts that rules want: what the agent gets, what reaches the server, what is recorded."""
+"""Retries by rules: what the agent gets, what reaches the server, what is recorded."""
 
 import gzip
 import json

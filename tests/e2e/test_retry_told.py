@@ -1,4 +1,4 @@
-"""What the agent is told of a call of several attempts: it is about the call, not about the last one."""
+"""The outcome that an agent gets of a retried call covers the whole call, not only the last attempt."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What rules make of answers, with the real proxy: kinds, flags, changes, what is kept."""
+"""Rules applied to answers, with the real proxy: kinds, flags, changes, stored content."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Rules change while a proxy runs: what it says of that, and what calls that follow come to."""
+"""Rules change while a proxy runs: its events, and the effect on later calls."""
 
 import json
 import signal

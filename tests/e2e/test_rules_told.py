@@ -1,4 +1,4 @@
-"""An answer that looks like success and is an error says so, however it is framed."""
+"""An answer that looks like success and is an error carries the outcome, in every framing."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Arguments and results that are odd, or that nobody can read, do not get round a rule."""
+"""Odd or unreadable arguments and results do not bypass a rule."""
 
 from collections.abc import Iterator
 

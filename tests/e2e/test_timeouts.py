@@ -1,4 +1,4 @@
-"""Time limits that rules set: what each is the limit of, and what the agent and the server learn."""
+"""Time limits of rules: what each one limits, and what the agent and the server get."""
 
 import gzip
 import json

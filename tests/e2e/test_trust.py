@@ -1,4 +1,4 @@
-"""Tools of a real server are pinned, change, and are told apart: proxy, SDK, `turnlog trust`."""
+"""Tools of a real server are pinned, change, and are distinguished: proxy, SDK, `turnlog trust`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Two agents of the official SDK, each behind a proxy of its own, work in one session at once."""
+"""Two agents of the official SDK, each behind its own proxy, work in one session at once."""
 
 import asyncio
 from collections import Counter

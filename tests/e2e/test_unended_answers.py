@@ -1,4 +1,4 @@
-"""A response that is all here is the answer, also where its transfer breaks off or never ends."""
+"""A complete response is the answer, even if its transfer breaks off or never ends."""
 
 import json
 from collections.abc import Iterator

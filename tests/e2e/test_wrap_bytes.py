@@ -1,4 +1,4 @@
-"""What goes through a wrap comes out as it went in, both ways."""
+"""Lines pass a wrap unchanged in both directions."""
 
 import json
 import random

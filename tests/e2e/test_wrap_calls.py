@@ -1,4 +1,4 @@
-"""What a wrap records of calls, and what rules make of them."""
+"""Calls through a wrap: their records, and the effect of rules."""
 
 import random
 from pathlib import Path

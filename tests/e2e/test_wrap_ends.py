@@ -1,4 +1,4 @@
-"""How a wrap ends: with its command, with its client, by signals, by force; and how it begins."""
+"""How a wrap starts and ends: with its command, with its client, by signals, by force."""
 
 import json
 import os

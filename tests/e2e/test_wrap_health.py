@@ -1,4 +1,4 @@
-"""A wrapped server that fails again and again: its circuit, and the quota of its retries."""
+"""A wrapped server that keeps failing: its circuit breaker and retry quota."""
 
 import json
 from collections.abc import Generator

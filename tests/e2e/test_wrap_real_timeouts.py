@@ -1,4 +1,4 @@
-"""A real client whose patience ends: it takes its call back, and asks the same again."""
+"""A real client that reaches its own timeout, cancels its call and repeats it."""
 
 import sys
 from collections.abc import AsyncGenerator

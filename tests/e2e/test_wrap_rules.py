@@ -1,4 +1,4 @@
-"""What rules make of calls that go through a wrap: limits, attempts, words added."""
+"""Rules for calls through a wrap: time limits, attempts, added outcomes."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Several wraps at once, and a serve beside them, on one store; sessions; kills; a real client."""
+"""Several wraps and a serve on one store at once; sessions; kills; a real client."""
 
 import sys
 from contextlib import ExitStack

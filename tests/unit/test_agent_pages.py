@@ -1,4 +1,4 @@
-"""`/turnlog/mcp` as the application answers it: both eras of MCP, and what is no request."""
+"""`/turnlog/mcp` as the application answers it: all revisions of MCP, and invalid requests."""
 
 import json
 from collections.abc import AsyncGenerator

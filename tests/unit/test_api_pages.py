@@ -1,4 +1,4 @@
-"""The API as the application answers it: who may ask, what it answers, and what it refuses."""
+"""The API as the application answers it: access, answers and refusals."""
 
 import json
 from collections.abc import AsyncGenerator

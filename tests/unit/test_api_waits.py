@@ -1,4 +1,4 @@
-"""The API while the disk is slow: reads have a time limit, what is queued to be written has none."""
+"""The API while the disk is slow: reads have a time limit, queued writes have none."""
 
 import asyncio
 from pathlib import Path

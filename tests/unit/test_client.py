@@ -1,4 +1,4 @@
-"""`turnlog.client`: from what a runtime gets to an outcome, whatever it gets."""
+"""`turnlog.client`: the outcome in anything that a runtime may get."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What only Linux has, and what stands in for it elsewhere."""
+"""Services that only Linux has, and their fallbacks."""
 
 import errno
 import fcntl

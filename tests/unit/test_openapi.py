@@ -1,4 +1,4 @@
-"""`api.openapi`: the description of the API says what the table of endpoints says."""
+"""`api.openapi`: the OpenAPI document matches the table of endpoints."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`api.parameters`: what a query asks of the log."""
+"""`api.parameters`: the query of the log for the parameters of a request."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference says what the program does: generated parts are fresh, tables are complete."""
+"""The reference matches the program: generated parts are fresh, tables are complete."""
 
 import math
 import re

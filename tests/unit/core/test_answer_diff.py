@@ -1,4 +1,4 @@
-"""How two answers differ: the class first, then the places."""
+"""Differences between two answers: the class first, then the places."""
 
 import json
 from typing import Any

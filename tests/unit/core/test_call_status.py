@@ -1,4 +1,4 @@
-"""`core.call_status`: how a call stands after each of its commits."""
+"""`core.call_status`: the state of a call after each of its commits."""
 
 from msgspec import structs
 

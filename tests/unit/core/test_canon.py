@@ -1,4 +1,4 @@
-"""Canonical JSON: one form for what means the same, raw bytes for what parsers disagree on."""
+"""Canonical JSON: one form for equal values, raw bytes where parsers disagree."""
 
 import hmac
 import json

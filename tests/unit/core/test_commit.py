@@ -1,4 +1,4 @@
-"""`core.commit`: what a record is on disk."""
+"""`core.commit`: records as bytes on disk."""
 
 from hashlib import sha256
 

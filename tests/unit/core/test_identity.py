@@ -1,4 +1,4 @@
-"""Identity: the ladder, rung by rung, and everything that must not count as a name."""
+"""Identity: each rung of the ladder, and everything that must not count as a name."""
 
 import json
 from pathlib import Path

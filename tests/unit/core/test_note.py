@@ -1,4 +1,4 @@
-"""`core.note`: what a note says, as bytes."""
+"""`core.note`: notes as bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`core.operation`: one change, and when a call may have made any."""
+"""`core.operation`: changes, and which calls may have made any."""
 
 import pytest
 

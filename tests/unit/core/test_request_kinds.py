@@ -1,4 +1,4 @@
-"""Which requests get rows, and what those rows are about."""
+"""The requests that get rows, and the operations of these rows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`core.state.files`: what became of each file."""
+"""`core.state.files`: the net change of each file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`core.state.fold`: what a session's commits come to."""
+"""`core.state.fold`: the state that follows from a session's commits."""
 
 import pytest
 from msgspec import Raw, structs

@@ -1,4 +1,4 @@
-"""`core.state.state_view`: the state by fields, and what changes it."""
+"""`core.state.state_view`: the state by fields, and the differences of two states."""
 
 from kit.commits import Log, applied, call_text, changed
 from turnlog.core.note import Decision, Evict, EvictReason, Metadata, Recall

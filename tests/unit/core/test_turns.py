@@ -1,4 +1,4 @@
-"""`core.turns`: which turn and step a call belongs to."""
+"""`core.turns`: the turn and step of a call."""
 
 import pytest
 from hypothesis import given

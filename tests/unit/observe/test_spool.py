@@ -1,4 +1,4 @@
-"""The spool: a bounded queue of lines, and who owns the stream they go to."""
+"""The spool: a bounded queue of lines, and the ownership of its stream."""
 
 import gc
 import io

@@ -1,4 +1,4 @@
-"""All that is wrong with a file, in one go."""
+"""All mistakes in a file at once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What rules come to for a call, and who decided it."""
+"""The policy of a call by its rules, and the rule that decided each aspect."""
 
 from pathlib import Path
 from typing import Any

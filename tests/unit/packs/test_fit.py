@@ -1,4 +1,4 @@
-"""Which built-in packs know the tools of a server."""
+"""The built-in packs that match the tools of a server."""
 
 from turnlog.packs.fit import (
     PackMatch,

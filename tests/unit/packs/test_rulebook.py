@@ -1,4 +1,4 @@
-"""Files of rules: what is read of them, and in which order they count."""
+"""Files of rules: reading them, and their order."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Redaction: what vanishes, what stays, and that neither broken JSON nor an encoding hides it."""
+"""Redaction: what is redacted and what is not, also in broken JSON and under encodings."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What `redact` expressions of rules leave of a call."""
+"""Calls after the `redact` expressions of rules were applied."""
 
 import json
 

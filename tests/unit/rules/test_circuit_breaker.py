@@ -1,4 +1,4 @@
-"""When a server is left alone, and when it is asked again."""
+"""When a circuit opens, probes and closes."""
 
 import pytest
 

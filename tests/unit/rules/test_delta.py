@@ -1,4 +1,4 @@
-"""What a call changed: which operations a rule reads out of it, and when they count."""
+"""Changes by a call: the operations that rules extract, and when they count."""
 
 from typing import Any
 

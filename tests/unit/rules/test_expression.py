@@ -1,4 +1,4 @@
-"""Expressions of rules: what is accepted, what is selected."""
+"""Expressions of rules: which are accepted, and what they select."""
 
 import pytest
 

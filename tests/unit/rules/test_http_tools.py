@@ -1,4 +1,4 @@
-"""Names of plain HTTP tools: few values, nothing that names a thing or is a token."""
+"""Names of plain HTTP tools: few different ones, without identifiers and tokens."""
 
 import json
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""The rule language: what a file may say, and what is refused."""
+"""The rule language: what a file may contain, and what is refused."""
 
 from math import inf
 from pathlib import Path

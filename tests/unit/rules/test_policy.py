@@ -1,4 +1,4 @@
-"""What rules come to for one call: order, matching, what is remembered."""
+"""The policy of one call: order, matching, caching."""
 
 import pytest
 

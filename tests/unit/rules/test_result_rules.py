@@ -1,4 +1,4 @@
-"""What rules make of an answer."""
+"""Rules applied to an answer."""
 
 from typing import Any
 

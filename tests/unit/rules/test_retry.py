@@ -1,4 +1,4 @@
-"""What follows a failed attempt."""
+"""Decisions after a failed attempt."""
 
 import pytest
 from msgspec import structs

@@ -1,4 +1,4 @@
-"""`sessions.dangling`: which calls have no answer, and what is reported about them."""
+"""`sessions.dangling`: the calls without an answer, and their description."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

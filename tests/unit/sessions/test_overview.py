@@ -1,4 +1,4 @@
-"""`sessions.overview`: which processes write to a store."""
+"""`sessions.overview`: the processes that write to a store."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`sessions.pages`: pages add up to the whole, whatever is written meanwhile."""
+"""`sessions.pages`: pages add up to the whole, even if records are added meanwhile."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which proxy leads to an upstream, by its setting and the environment."""
+"""The HTTP proxy for an upstream, by its setting and the environment."""
 
 import pytest
 
