@@ -19,12 +19,12 @@ if sys.platform == "linux":
     PEER_CLOSED: Final = select.POLLRDHUP
 else:
     PEER_CLOSED: Final = 0
-"""The event of `select.poll` that the peer of a socket has shut down its side; 0 for none."""
+"""The event of `select.poll` for a peer that has shut down its side of a socket; 0 if there is none."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def kill_with_parent(parent: int) -> Callable[[], None] | None:
-    """Return what a new process calls to be killed when `parent` dies; `None` where that is unknown."""
+    """Return a function that makes the calling process die with `parent`; `None` if unsupported."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -40,7 +40,7 @@ def kill_with_parent(parent: int) -> Callable[[], None] | None:
 def initial_environment() -> dict[bytes, bytes]:
     """Return the environment that this process was given, without what Python added."""
     environ = dict(os.environb)
-    # In a C locale Python adds LC_CTYPE (PEP 538). Elsewhere than on Linux nothing tells whether it did.
+    # In a C locale Python adds LC_CTYPE (PEP 538). Only Linux shows whether it did.
     with suppress(OSError):
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
         if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
@@ -49,7 +49,7 @@ def initial_environment() -> dict[bytes, bytes]:
 
 
 def boot_id() -> str:
-    """Return what changes whenever the machine starts; empty where nothing tells."""
+    """Return an id of this boot of the machine; empty if it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -57,7 +57,7 @@ def boot_id() -> str:
 
 
 def lock_holders() -> Iterator[tuple[int, int]]:
-    """Yield the inode of each file under a `flock` and the process that holds it, where that is told."""
+    """Yield the inode of each file under a `flock` and the process that holds it, as far as known."""
     # A line of proc_locks(5): `1: FLOCK  ADVISORY  WRITE 15152 fe:00:2271517 0 EOF`. The process is
     # 0 or less in another pid namespace.
     with suppress(OSError):
@@ -68,7 +68,7 @@ def lock_holders() -> Iterator[tuple[int, int]]:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Reserve room for the first `size` bytes of a file. Raises `OSError` where there is none."""
+    """Reserve disk space for the first `size` bytes of a file. Raises `OSError` if there is none."""
     if sys.platform == "linux":
         os.posix_fallocate(descriptor, 0, size)
     else:
@@ -76,14 +76,14 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def check_room(descriptor: int, size: int) -> None:
-    """Raise `OSError` where the file system of a file has not `size` bytes left. Reserves nothing."""
+    """Raise `OSError` if the file system of a file has fewer than `size` bytes left. Reserves none."""
     disk = os.fstatvfs(descriptor)
     if disk.f_bavail * disk.f_frsize < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def wait_for_signal(numbers: Collection[int]) -> tuple[int, bool]:
-    """Wait for one of these blocked signals; return it, and whether a process sent it to this one alone."""
+    """Wait for one of these blocked signals; return it, and whether it was sent to this process alone."""
     if sys.platform == "linux":
         came = signal.sigwaitinfo(numbers)
         return came.si_signo, came.si_code <= 0  # a terminal's is SI_KERNEL

@@ -1,6 +1,6 @@
-"""The tools that an agent has for its own session: a table with a line for each, and what each does.
+"""The tools for an agent's own session: one table, and the functions behind it.
 
-`api.agent_mcp.server` offers and calls them, whatever carries the messages.
+`api.agent_mcp.server` lists and calls them, over any transport.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from .parameters import (
 
 T = TypeVar("T")
 AgentNote: TypeAlias = Decision | Fact | Evict | TurnStart | UserInput
-"""Notes that an agent may write. Metadata and budgets of a session are its runtime's to write."""
+"""Notes that an agent may write. Only its runtime writes metadata and budgets."""
 Key = Annotated[
     str,
     Meta(
@@ -45,14 +45,14 @@ Key = Annotated[
 ]
 _REF: Final = "#/$defs/{name}"
 _LARGEST: Final = 4 << 20
-"""bytes of an answer."""
+"""Bytes of an answer."""
 _encode = msgspec.json.Encoder().encode
 
 
 class AgentSession(Protocol):
-    """The one session that an agent's tools read and write.
+    """The session that an agent's tools read and write.
 
-    Raises `NoSessionError` where it is not known which that is, `StoreError`.
+    Methods raise `NoSessionError` if the session is missing or ambiguous, and `StoreError`.
     """
 
     @property
@@ -62,11 +62,11 @@ class AgentSession(Protocol):
 
     @property
     def saved(self) -> SavedStates:
-        """States that were worked out before."""
+        """Saved states."""
         ...
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
-        """Return what `work` finds in a snapshot, for the session; it runs in a thread."""
+        """Return the result of `work` on a snapshot and the session's id; it runs in a thread."""
         ...
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
@@ -75,7 +75,7 @@ class AgentSession(Protocol):
 
 
 class NoSessionError(Exception):
-    """No session, or more than one, is meant. The message says what to do."""
+    """The session is missing or ambiguous. The message says what to do."""
 
 
 class TooLargeError(Exception):
@@ -83,7 +83,7 @@ class TooLargeError(Exception):
 
 
 class ToolAnswer(Struct, frozen=True):
-    """The answer of a tool as JSON; where there are `blocks` of content, the model gets those."""
+    """The answer of a tool as JSON. If it has `blocks` of content, the model gets these instead."""
 
     answer: bytes
     blocks: list[Raw] = []
@@ -105,12 +105,14 @@ class Tool(Struct, frozen=True, kw_only=True):
         """Return the arguments. Raises `ValueError`."""
         found = msgspec.json.decode(data, type=self.arguments)
         if isinstance(found, NoteArguments):
-            parse_note(bytes(members(data)["note"]))  # its kind may not have all its members
+            parse_note(
+                bytes(members(data)["note"])
+            )  # the type does not check which members a kind needs
         return found
 
 
 class LogArguments(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of `log`: fewer rows than elsewhere, for a model has to read them."""
+    """Arguments of `log`: fewer rows than elsewhere, because a model has to read them."""
 
     limit: Limit = 20
 
@@ -132,7 +134,7 @@ class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def _from_snapshot(
     read: Callable[[View, ApiRequest], Struct],
 ) -> Callable[[AgentSession, Any], Awaitable[ToolAnswer]]:
-    """Return the `use` of a tool that reads what an endpoint of the API reads."""
+    """Return the `use` of a tool that answers like an endpoint of the API."""
 
     async def use(session: AgentSession, query: Struct) -> ToolAnswer:
         def work(view: View, found: bytes) -> ToolAnswer:
@@ -244,7 +246,7 @@ TOOLS: Final = (
 
 @cache
 def definitions(*, structured: bool) -> list[dict[str, Any]]:
-    """Return what `tools/list` says; `structured` is for revisions that know of structured content."""
+    """Return the tools of `tools/list`; `structured` is whether the revision has structured content."""
     return [_definition(tool, structured=structured) for tool in TOOLS]
 
 
@@ -268,7 +270,7 @@ def _definition(tool: Tool, *, structured: bool) -> dict[str, Any]:
 
 
 def schema(kind: type[Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of a type, an object at its root as MCP wants it."""
+    """Return the JSON Schema of a type, with an object at its root as MCP requires."""
     (root,), parts = msgspec.json.schema_components([kind], schema_hook=anything, ref_template=_REF)
     own: dict[str, Any] = parts.pop(root["$ref"].rpartition("/")[2])
     plain: dict[str, Any] = _plain(own | {"$defs": parts} if parts else own)

@@ -1,6 +1,6 @@
 """The API under `/turnlog/api`: token, parameters, and problems for errors.
 
-Snapshots are read in threads of its own: what an operator asks for holds up no call.
+Snapshots are read in separate threads, so that a query delays no call.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from .parameters import BadParameterError
 
 T = TypeVar("T")
 _LARGEST: Final = 64 << 10
-"""bytes of a request's body."""
+"""Bytes of a request's body."""
 
 
 class Api:
@@ -83,7 +83,7 @@ class Api:
         async with in_time(self._limit):
             asked = self._asked(endpoint, request)
             body = await _body(endpoint, request)
-        # What is queued will be written: only the disk knows when, and nobody may say never.
+        # No time limit from here on: what is queued will be written, so a timeout would be wrong.
         with _as_problems():
             return document(await endpoint.write(self._context, asked, body))
 
@@ -101,7 +101,7 @@ class Api:
     def _token_check(self) -> Middleware:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            # A field that stands there twice comes joined, and is no token (RFC 9110, 5.3).
+            # A repeated field is joined by commas and never equals the token (RFC 9110 section 5.3).
             joined = ", ".join(request.headers.getall(hdrs.AUTHORIZATION, ()))
             scheme, _, given = joined.encode("utf-8", "surrogateescape").partition(b" ")
             known = self._known_token()
@@ -121,7 +121,7 @@ class Api:
         return ProblemError(401, detail, {hdrs.WWW_AUTHENTICATE: challenge})
 
     def _known_token(self) -> bytes:
-        """Return the token. Where it cannot be read, nobody has it, and calls go on."""
+        """Return the token. If it cannot be read, API requests are refused; calls go on."""
         if not self._token:
             try:
                 self._token = self._read_token()
@@ -145,7 +145,7 @@ async def _private(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _query_of(request: web.Request) -> str:
-    """Return the query as it was written."""
+    """Return the query as it was sent, still encoded."""
     return request.raw_path.partition("?")[2]
 
 
@@ -160,7 +160,7 @@ def _query(text: str, kind: type[Struct]) -> Struct:
 
 
 def _pairs(text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the parameters of a query, each of which must be known and stand there once."""
+    """Return the parameters of a query, each of which must be known and occur once."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError as error:

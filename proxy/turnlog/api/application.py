@@ -1,6 +1,6 @@
 """The aiohttp application of everything under `/turnlog/` but health and readiness.
 
-It has no port. `engine.http.own_pages` relays to it what the proxy's port gets.
+It has no port of its own: `engine.http.own_pages` relays requests to it.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -18,11 +18,11 @@ from .api import Api
 from .pages import LARGEST, only_from_proxy, plain_head, problems
 
 ANSWER_TIME: Final = 30.0
-"""s that an answer may take; one to what is written waits for the disk."""
+"""s that the answer to a read may take; writes wait for the disk without a limit."""
 _HEAD_LIMIT: Final = 1 << 20
-"""bytes of a line, and fields: more than the proxy lets through."""
+"""Bytes of a line, and number of fields: more than the proxy lets through."""
 _STOP_TIME: Final = 0.25
-"""s that handlers get to end after the proxy has let its connections go."""
+"""s for handlers to end after the proxy has closed its connections."""
 
 
 def application(
@@ -45,7 +45,7 @@ def application(
 
 @asynccontextmanager
 async def serving(app: web.Application) -> AsyncGenerator[web.Server, None]:
-    """Start an application; yield what makes the server's side of its connections."""
+    """Start an application; yield the factory of its server-side protocols."""
     runner = web.AppRunner(
         app,
         access_log=None,

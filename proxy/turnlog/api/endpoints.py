@@ -1,6 +1,6 @@
 """The endpoints of the API: one table, and the functions that answer.
 
-`api.api` finds a request's endpoint in the table, `api.openapi` describes the API by it.
+`api.api` routes requests by the table, `api.openapi` describes the API from it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -75,9 +75,9 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     """One request to an endpoint."""
 
     names: dict[str, str]
-    """The parts of the path, by the `{name}` that the endpoint's path gives them."""
+    """Parameters of the path, by the `{name}` in the endpoint's path."""
     query: Any
-    """Of the endpoint's type."""
+    """An instance of the endpoint's `query` type."""
     now: int
     """ns UTC."""
     saved: SavedStates
@@ -95,14 +95,14 @@ class ReadEndpoint(Struct, frozen=True):
 
 
 class WriteEndpoint(Struct, frozen=True):
-    """POST: `body` says what to do, `answer` what came of it."""
+    """POST: `body` is the request, `answer` the result."""
 
     method: ClassVar[str] = "POST"
     path: str
     title: str
     query: type[Struct]
     body: Any
-    """The type that the description names."""
+    """Type of the body in the OpenAPI document."""
     answer: type[Struct]
     read: Callable[[bytes], Any]
     """Reads a body. Raises `ValueError`."""
@@ -113,7 +113,7 @@ Endpoint = ReadEndpoint | WriteEndpoint
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One difference. What its values are depends on its field, which no schema says."""
+    """One difference. The type of its values depends on its field."""
 
     before_at: CommitPoint
     after_at: CommitPoint
@@ -135,7 +135,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     call: str
     attempts: list[AttemptDetail]
-    """The first first. Without `payloads` they have no texts, and no differences."""
+    """In order. Without `payloads` they have neither texts nor differences."""
 
 
 def _sessions(view: View, request: ApiRequest) -> SessionsPage:
@@ -181,7 +181,7 @@ def _call(view: View, request: ApiRequest) -> Call:
 
 
 def _named(view: View, request: ApiRequest) -> bytes | None:
-    """Return the session that the path names; `None` where it names none."""
+    """Return the session that the path names; `None` if it names none."""
     name = request.names.get("session")
     return None if name is None else find_session(view, name)
 
@@ -230,7 +230,7 @@ async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNot
     with context.store.view() as view:
         session = session_ref(view, request.names["session"])
     noter = NoteWriter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
-    # Who has the token is the operator, or a runtime that acts as one.
+    # A caller with the token counts as the operator.
     return await noter.write(
         session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR
     )
@@ -274,5 +274,5 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
-    WriteEndpoint("/calls/{call}/resolve", "Settle a call of which nobody knows", NoQuery, Resolution, Row, _resolution, _resolve),
+    WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

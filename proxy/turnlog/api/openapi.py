@@ -1,4 +1,4 @@
-"""The description of the API, made of the types of its endpoints (OpenAPI 3.1)."""
+"""The OpenAPI 3.1 document of the API, generated from the types of its endpoints."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ _PROBLEM: Final = {
 
 
 def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
-    """Return the OpenAPI document of `endpoints`, which stand below `base`."""
+    """Return the OpenAPI document of `endpoints`, whose paths begin with `base`."""
     endpoints = tuple(endpoints)
     bodies = [endpoint.body for endpoint in endpoints if isinstance(endpoint, WriteEndpoint)]
     types = [*bodies, *(endpoint.answer for endpoint in endpoints)]
@@ -63,7 +63,7 @@ def description(endpoints: Iterable[Endpoint], base: str) -> dict[str, Any]:
 
 
 def parameters(kind: type[msgspec.Struct]) -> Iterator[dict[str, Any]]:
-    """Yield what OpenAPI says of each parameter of a query."""
+    """Yield the OpenAPI description of each query parameter."""
     (schema,), components = msgspec.json.schema_components([kind], ref_template=_REF)
     fields = components[schema["$ref"].rpartition("/")[2]]["properties"]
     for name, field in fields.items():
@@ -107,7 +107,7 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(field: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """Return a field's schema without the null that stands for a parameter left out."""
+    """Return a field's schema without the `null` of an omitted parameter."""
     own = {key: value for key, value in field.items() if key != "anyOf"}
     if own.get("default", "") is None:
         del own["default"]

@@ -19,7 +19,7 @@ from turnlog.record.own_answers import problem
 from turnlog.transport.routes import own_path
 
 LARGEST: Final = 256 << 10
-"""bytes of a request's body that any page takes."""
+"""Bytes of the largest body that any page accepts."""
 NO_STORE: Final[Mapping[str, str]] = {hdrs.CACHE_CONTROL: "no-store"}
 _CONTENT_TOO_LARGE: Final = 413
 _FAULT: Final = "turnlog failed at this request; its log says where"
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ProblemError(Exception):
-    """A request is answered by a problem (RFC 9457) with these members."""
+    """The request is answered with a problem document (RFC 9457) that has these members."""
 
     def __init__(
         self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: object
@@ -59,7 +59,7 @@ def document(value: object) -> web.Response:
 
 
 async def body_of(request: web.Request, limit: int) -> bytes:
-    """Return the body of a request. Raises `ProblemError` where it is larger than `limit` bytes."""
+    """Return the body of a request. Raises `ProblemError` if it is larger than `limit` bytes."""
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
@@ -81,7 +81,7 @@ async def in_time(limit: float) -> AsyncGenerator[None, None]:
 
 
 def caller_of(request: web.Request) -> CallerEvidence:
-    """Return the caller of a request, as the proxy knows it."""
+    """Return the caller of a request, as identified by the proxy."""
     return _decode_caller(base64.b64decode(request.headers[CALLER]))
 
 
@@ -100,7 +100,7 @@ def only_from_proxy(secret: str) -> Middleware:
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer by a problem where a page raises one, there is no page, or turnlog fails."""
+    """Answer with a problem document if a page raises one, does not exist, or fails."""
     path = request.path
     found = own_path(path)
     page = path if found is None else found[1]

@@ -1,4 +1,4 @@
-"""The parameters of the API's requests as types, and as queries of the log."""
+"""The types of the API's parameters, and their conversion to queries of the log."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,12 +24,12 @@ _TIME: Final = "write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
 
 
 def _text(description: str, most: int = _LONGEST) -> Meta:
-    """Return what the schema says of a text that is not empty."""
+    """Return the constraints of a text that is not empty."""
     return Meta(min_length=1, max_length=most, description=description)
 
 
 def _seq(description: str) -> Meta:
-    """Return what the schema says of the number of a commit."""
+    """Return the constraints of a commit's number."""
     return Meta(ge=0, le=_MOST, description=description)
 
 
@@ -84,7 +84,7 @@ class ListQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DanglingQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of lists of calls that dangle."""
+    """Parameters of lists of calls without an answer."""
 
     since: Since | None = None
 
@@ -111,7 +111,7 @@ class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FullLogQuery(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of logs that may be whole."""
+    """Parameters of logs that may include payloads."""
 
     payloads: Payloads = False
 
@@ -131,14 +131,14 @@ class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of `diff`, of which one at most is there; without any it is the whole session."""
+    """Arguments of `diff`: at most one; none means the whole session."""
 
     turns: Range | None = None
     seq: Seqs | None = None
 
 
 class DiffQuery(DiffArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a difference, of which one at most is there."""
+    """Parameters of a difference: at most one."""
 
     other: Other | None = None
 
@@ -151,7 +151,7 @@ class NoteQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Verdict(StrEnum):
-    """How a call ended, as an operator found out."""
+    """Whether a call happened, according to an operator."""
 
     HAPPENED = "happened"
     DID_NOT = "did_not"
@@ -204,7 +204,7 @@ def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Q
 
 
 def _session(view: View, session: bytes | None, query: LogQuery) -> bytes | None:
-    """Return the session that is meant, where a parameter needs one."""
+    """Return the session of a query; if a parameter needs one, the only session in the store."""
     given = {
         "after": query.after, "before": query.before, "around": query.around, "turns": query.turns
     }  # fmt: skip
@@ -225,7 +225,7 @@ def _around(query: LogQuery) -> int | None:
 
 
 def read_text(name: str, reader: Callable[[str], T], text: str | None) -> T | None:
-    """Return what `reader` makes of a text; `None` for none. Raises `BadParameterError`."""
+    """Return the value that `reader` reads; `None` for `None`. Raises `BadParameterError`."""
     try:
         return None if text is None else reader(text)
     except ValueError as error:

@@ -238,7 +238,7 @@ async def _listening(proxy: Proxy, settings: Settings) -> AsyncGenerator[None, N
 def _target(name: str, upstream: UpstreamSettings) -> Target:
     if upstream.url:
         proxy: HttpProxy | None = None
-        with suppress(ValueError):  # `unusable_proxies` has told of it
+        with suppress(ValueError):  # `turnlog serve` has warned of it
             proxy = proxy_for(upstream.proxy, upstream.url.text, os.environ)
         url, mask = upstream.url.text, mask_of(upstream.url)
         target = target_of(name, url, proxy=proxy, ca=upstream.ca, mask=mask)

@@ -49,9 +49,9 @@ FAILURES = (
 
 
 @contextmanager
-def telling_output_apart() -> Generator[None]:
+def output_errors() -> Generator[None]:
     """Raise `PipeClosedError` and `OutputError` when the output cannot be written."""
-    # Only stdout and stderr have no file name: the store and other files have errors of their own.
+    # Errors of stdout and stderr have no file name; those of the store and other files do.
     try:
         yield
     except BrokenPipeError:

@@ -28,7 +28,7 @@ from .failures import (
     PipeClosedError,
     complain,
     describe,
-    telling_output_apart,
+    output_errors,
 )
 
 COMMANDS = {
@@ -65,11 +65,11 @@ class _Commands(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with telling_output_apart():
+        with output_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with telling_output_apart():
+        with output_errors():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Text from tools may not fit the terminal's encoding; that must not end a listing.
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        with telling_output_apart():
+        with output_errors():
             code = _run(sys.argv[1:] if arguments is None else arguments)
             sys.stdout.flush()
     except ProcessIdTaken as taken:

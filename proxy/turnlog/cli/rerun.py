@@ -30,17 +30,17 @@ def run_again(taken: ProcessIdTaken) -> int:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
-    ask_to_die = kill_with_parent(os.getpid())
+    die_with_parent = kill_with_parent(os.getpid())
     for _ in range(MOST):
-        told, tell = os.pipe()  # exec closes it
+        taken_end, child_end = os.pipe()  # exec closes the child's
         child = os.fork()
         if child == 0:
-            if ask_to_die is not None:
-                ask_to_die()
-            _become_this_program(taken.lock, tell, before)
-        os.close(tell)
-        is_taken = bool(os.read(told, 1))
-        os.close(told)
+            if die_with_parent is not None:
+                die_with_parent()
+            _become_this_program(taken.lock, child_end, before)
+        os.close(child_end)
+        is_taken = bool(os.read(taken_end, 1))
+        os.close(taken_end)
         code = _wait(child)
         if not is_taken:
             return exit_as(code)
@@ -48,10 +48,10 @@ def run_again(taken: ProcessIdTaken) -> int:
     raise taken
 
 
-def _become_this_program(lock: Path, tell: int, mask: Iterable[int]) -> NoReturn:
+def _become_this_program(lock: Path, taken_pipe: int, mask: Iterable[int]) -> NoReturn:
     try:
         if is_id_taken(lock):
-            os.write(tell, b"x")
+            os.write(taken_pipe, b"x")
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program

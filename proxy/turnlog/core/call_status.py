@@ -87,7 +87,7 @@ def _after_outcome(state: CallState, facts: Facts) -> CallState:
 
 
 def _is_delivered(state: CallState, facts: Facts) -> bool:
-    # A note follows the first outcome of a guarded call. An operator who resolves a call tells its
+    # A note follows the first outcome of a guarded call. An operator who resolves a call informs its
     # caller himself.
     if state.n < 0:
         return not facts.guarded

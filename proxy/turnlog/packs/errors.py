@@ -1,6 +1,6 @@
 """Errors in a configuration, and hints for misspelled words."""
 
-# Apart from the loader, so that who catches an error does not import the YAML parser.
+# Not in the loader, so that catching an error does not import the YAML parser.
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Examples for a file of rules: calls for which a rule decides something, and calls for which not."""
+"""Examples for a file of rules: calls that a rule decides something for, and calls that it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -79,7 +79,7 @@ Trial = Callable[[Subject, Policy, Effect, Sample], SampleOutcome]
 
 
 class Example(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls for which a rule decides something (`fires`), and calls for which not (`silent`)."""
+    """Calls that a rule decides something for (`fires`), and calls that it does not (`silent`)."""
 
     rule: str
     fires: tuple[Sample, ...] = ()

@@ -89,7 +89,7 @@ def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
 
 def read_regular(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a regular file. Raises `OSError`."""
-    # Not of a pipe, whose reader might wait for ever.
+    # Reading a pipe might block forever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode

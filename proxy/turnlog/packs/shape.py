@@ -81,13 +81,13 @@ def convert(data: Plain, kind: type[T], *, later: frozenset[str] = frozenset()) 
 
 
 def mismatch_of(error: msgspec.ValidationError, data: Plain, kind: Any) -> MismatchError:
-    """Return what a decoder of `kind` says of `data`, in words."""
+    """Return an error of msgspec for `data` in an operator's words."""
     raw = _parse_error(error)
     return _translate(raw.what, _with_keys(data, kind, raw), data, kind, frozenset())
 
 
 def _read(data: Plain, info: inspect.Type | None, steps: tuple[Step, ...]) -> Plain:
-    """Return `data` with the values of types that have a reader made by it."""
+    """Return `data` with each value whose type has a reader replaced by what that returns."""
     reader = _reader(info)
     if reader is not None:
         return _read_by(reader, data, steps)
@@ -300,11 +300,11 @@ def _in_words(names: str) -> str:
 
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a JSON decoder raises."""
+"""Errors of a JSON decoder."""
 
 
 def describe_json_error(error: Exception, data: bytes | str, kind: Any, whole: str) -> str:
-    """Return why a decoder of `kind` refused JSON, and what to write; `whole` names the JSON."""
+    """Return why JSON is not a `kind`, with advice; `whole` names the JSON in the message."""
     if not isinstance(error, msgspec.ValidationError):
         return _no_json(error, whole)
     try:

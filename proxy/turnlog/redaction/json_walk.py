@@ -1,7 +1,7 @@
-"""JSON without what stands under secret names, token by token; broken JSON as well.
+"""Redaction of values under secret names in JSON, token by token; also in broken JSON.
 
-The walk knows where the first look found something (`hits`). Everything else can be neither a
-secret nor the name of one, and is passed over as fast as Python can.
+`hits` are the positions of candidates from the quick scan. Everything else can be neither a secret
+nor the name of one, and is skipped as fast as possible.
 """
 
 import re
@@ -14,7 +14,7 @@ from .names import Hides
 from .values import PLACEHOLDER
 
 DEEPEST: Final = 256
-"""What is nested deeper vanishes whole, so that brackets alone cannot fill the memory."""
+"""Values nested deeper are redacted whole, so that brackets alone cannot fill the memory."""
 
 _SHORT_NAME: Final = 64
 _NAMES: Final = 1024
@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(
     re.DOTALL | re.ASCII,
 )
 _NUMBER: Final = re.compile(r"-?[0-9][0-9.eE+\-]*+")
-# Members that say nothing of their siblings, with a value that holds no others.
+# Members that do not name a sibling's value, with a value that is neither object nor array.
 _DULL: Final = re.compile(
     r'(?:\s*+"(?!(?i:name|key|header|variable|env|param|parameter|val|value|content|default)")[^"\\]*+"'
     r'\s*+:\s*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+\-]*+|true|false|null)\s*+,)++',
@@ -40,21 +40,21 @@ _NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"
 _SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
 _NEEDS_NAME: Final = frozenset({"value", "val"})
 _SAYS_VALUE: Final = _NEEDS_NAME | {"content", "default"}
-# Characters up to the next hit from which on it is worth looking for a run of dull members.
+# Distance to the next hit, in characters, from which a search for such a run pays off.
 _FAR: Final = 256
 
 
 class Texts(Struct, frozen=True):
-    """The questions of the walk about strings and numbers. Strings come as they stand in JSON."""
+    """Functions that the walk calls for strings and numbers; strings are raw JSON."""
 
     string: Callable[[str], str]
-    """Return a string with secrets cut out; the same one where there are none."""
+    """Return a string with secrets redacted; the same string if there are none."""
     plain: Callable[[str], str]
-    """Return what a string says."""
+    """Return the decoded text of a string."""
     hides: Callable[[str], Hides]
-    """Return what vanishes under a name."""
+    """Return which values of a name are redacted."""
     is_secret: Callable[[str], bool]
-    """Return whether a number is secret for what it looks like."""
+    """Return whether a number has the shape of a secret."""
 
 
 class _Frame(Struct):
@@ -63,38 +63,38 @@ class _Frame(Struct):
     opener: str = ""
     begin: int = 0
     inherited: Hides = Hides.NOTHING
-    """What the names further out hide."""
+    """What the names of the enclosing members hide."""
     hides: Hides = Hides.NOTHING
-    """What hides the present member."""
+    """What the names of the current member and the enclosing ones hide."""
     name: str = ""
     end: int = -1
-    """Where the newest item ended; -1 while a name waits for its value."""
+    """End of the newest item; -1 between a name and its value."""
     items: int = 0
     first_tells: bool = False
-    """It began with the name of a secret: `["Authorization", ...]`."""
+    """Whether the first item is the name of a secret: `["Authorization", ...]`."""
     option_tells: bool = False
-    """The newest item was an option: `["--password", ...]`."""
+    """Whether the newest item is a secret option: `["--password", ...]`."""
     name_tells: bool = False
-    """A sibling says what `value` is: `{"name": "PASSWORD", "value": ...}`."""
+    """Whether a sibling gives `value` a secret name: `{"name": "PASSWORD", "value": ...}`."""
     value: tuple[int, int] = (0, 0)
-    """Where the newest `value`, or the second item, stands."""
+    """Start and end of the newest `value`, or of the second item."""
     is_named: bool = False
-    """A sibling says what `value` is, a secret or not."""
+    """Whether a sibling names `value`, secret or not."""
     is_unnamed: bool = False
-    """There is a `value` that makes no sense without a sibling that names it."""
+    """Whether there is a `value` that needs a sibling to name it."""
 
 
 class Walk:
-    """One walk over bytes. `sound` tells afterwards whether all of it could be JSON.
+    """One walk over bytes. `sound` is afterwards whether all of it could be JSON.
 
-    Where a cap cut the data (`complete` is false) the name of a value may have been cut away.
+    If the data was cut (`complete` is false), the name of a value may be missing.
     """
 
     def __init__(
         self, data: bytes, hits: list[int], texts: Texts, *, complete: bool = True
     ) -> None:
         self._complete = complete
-        # One character for each byte, so that places in both are the same.
+        # One character for each byte, so that positions in both are the same.
         self._text = data.decode("latin-1")
         self._hits = [*hits, len(data) + 1]
         self._hit = 0
@@ -103,7 +103,7 @@ class Walk:
         self._cuts: list[tuple[int, int, str]] = []
         self._frames = [_Frame()]
         self._depth = 0
-        """How deep inside something that vanishes whole; then only brackets count."""
+        """Depth inside a value that is redacted whole, where only brackets count; else 0."""
         self._hidden_from = 0
         self.sound = True
         self._takers: dict[str | None, Callable[[_Frame, re.Match[str]], int | None]] = {
@@ -154,7 +154,7 @@ class Walk:
         return self._hits[self._hit] < end
 
     def _settle(self, frame: _Frame, begin: int) -> None:
-        """End the present member, if a comma stands between its value and what comes now."""
+        """End the current member if a comma follows its value."""
         if frame.name and frame.end >= 0 and "," in self._text[frame.end : begin]:
             frame.hides, frame.name = frame.inherited, ""
 
@@ -166,7 +166,7 @@ class Walk:
             self.sound = False
         self._settle(frame, begin)
         if frame.hides and frame.name:
-            # A second colon in one member is no JSON; what was hidden stays hidden.
+            # A second colon in one member is not JSON; a hidden value stays hidden.
             self.sound = False
             self._cut(begin, self._text.rindex(":", begin, end))
             return None
@@ -187,7 +187,7 @@ class Walk:
         return None
 
     def _learn(self, raw: str) -> tuple[str, Hides, str]:
-        """Return what a name says, what it hides and what is left of it. Names come in few kinds."""
+        """Return a name decoded, what it hides, and its redacted form; cached, as few names are in use."""
         said = self._texts.plain(raw)
         known = (said, self._texts.hides(said), self._texts.string(raw))
         if len(raw) <= _SHORT_NAME and len(self._known) < _NAMES:
@@ -213,7 +213,7 @@ class Walk:
             self._cut_string(match)
 
     def _note(self, frame: _Frame, match: re.Match[str], *, is_hit: bool) -> None:
-        """Remember what a string says of its siblings."""
+        """Note whether a string names its siblings, or is a value that a sibling may name."""
         said = self._texts.plain(match["string"]) if is_hit else ""
         tells = self._texts.hides(said)
         frame.option_tells = False
@@ -243,13 +243,13 @@ class Walk:
             self._cut(match.start(), match.end())
 
     def _gone(self, frame: _Frame, match: re.Match[str]) -> None:
-        """Pass over a cut that an earlier redaction left where there was no JSON."""
+        """Skip a placeholder that an earlier redaction left outside a string."""
         self.sound = False
         frame.items += 1
         frame.end = match.end()
 
     def _stray(self, frame: _Frame, _: re.Match[str]) -> None:
-        """Pass over a colon that follows no name."""
+        """Skip a colon that follows no name."""
         self.sound = False
         frame.first_tells = False
 
@@ -295,7 +295,7 @@ class Walk:
     def _result(self) -> bytes:
         pieces: list[str] = []
         done = 0
-        # The outer one of two nested cuts comes first, and the inner one is passed over.
+        # Of two nested cuts the outer one comes first, and the inner one is skipped.
         for begin, end, instead in sorted(self._cuts, key=lambda cut: (cut[0], -cut[1])):
             if begin >= done:
                 pieces += self._text[done:begin], instead

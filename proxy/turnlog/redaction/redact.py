@@ -222,7 +222,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 def _escaped(text: str, raw: str) -> str:
     """Return `text` as the raw content of a JSON string; one character is one byte."""
-    # A lone surrogate becomes an escape. But if `raw`, which `text` comes from, is not UTF-8, it stands
+    # A lone surrogate becomes an escape; but if `raw`, the original of `text`, is not UTF-8, it stands
     # for a byte.
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
     half = _HALF_PAIR if _is_utf8(raw) else _NO_BYTE

@@ -56,7 +56,7 @@ _LOOKS: Final = tuple(
         r"a(sia[0-9a-z]{12}|tatt3)",
     )
 )
-# What each of the above needs, without lookarounds. RE2 searches for all of it in one pass, with the
+# A part that each match of the above contains, without lookarounds. RE2 searches for all of it in one pass, with the
 # GIL released, and nearly every text ends there.
 _NEEDLES: Final = (
     r"token|cookie|akia|slack\.com/|authoriz|aiza|eyj|jwt|request.?state|secret|cred(?:ential|s)",
@@ -68,13 +68,13 @@ _NEEDLES: Final = (
     r"(?:pass|auth|otp)(?:[-_.0-9]*[\]\)]?[\s\v]*[:=>]|[\\\"'`]|[ \t])|pass(?:w|[-_ .]?(?:phrase|code))",
     r"pwd|bearer|basic[\s\v+]|connection.?string|sessid|mcp.?session",
 )
-# The rest of an address may be as long as the text: where it is, is looked for in another way.
+# Not among the needles, as an address may be as long as the text: `_urls` finds the positions.
 _ADDRESS: Final = r"://[^\s\"'<>\\]*@"
-# What may hide any word: escapes, percent-encoding, and the other bytes of UTF-16 and UTF-32.
+# Encodings that may hide any word: escapes, percent-encoding, the null bytes of UTF-16 and UTF-32.
 _COVERS: Final = r"\\u00|\\/|%[0-9a-f][0-9a-f]|\x00"
 _VALUE_NEEDLE: Final = r'"val(?:ue)?"[\s\v]*:'
 VALUE_KEY: Final = re.compile(rb'"val(?:ue)?"\s*+:', re.IGNORECASE)
-"""The key of a value whose name may stand beside it, in a sibling."""
+"""The key of a value whose name may be in a sibling."""
 _urls: Final = re.compile(rb"://[^\s\"'<>\\]++").finditer
 _COVERED: Final = re.compile(rb"\\u00[2-7]|\\/|%[0-9a-f]{2}")
 _ENCODED: Final = re.compile(rb"%[0-9A-Fa-f]{2}")
@@ -83,12 +83,12 @@ _CONTEXT: Final = 16
 _SMALL: Final = 4096
 """Bytes up to which a text is searched whole."""
 _REACH: Final = 128
-"""Bytes: a match begins at most half as far from its needle, and looks no further back or ahead but for
-`_OPEN_END`."""
+"""Bytes. A match begins at most half as far from its needle, and looks no further back or ahead, except
+over `_OPEN_END`."""
 _OPEN_END: Final = re.compile(rb"[\s\d\\\"'`:_.)\]\-]*+")
-"""What a pattern looks ahead over, however long it is."""
+"""A run of any length that a pattern may look ahead over."""
 _GAP: Final = b"\0" * 4
-"""What no pattern matches, between parts."""
+"""Separates parts; no pattern matches it."""
 _LAYERS: Final = 12
 """Layers of escapes and percent-encoding that are decoded."""
 
@@ -158,8 +158,8 @@ class QuickScan:
         return sorted(places), b" ".join(near).decode()
 
     def _all(self, low: bytes) -> Iterator[tuple[int, bool]]:
-        """Yield where the patterns match, and whether that is the shape of a secret and no name."""
-        # The patterns take 3 ms each for 1 MiB, and most of a text has nothing for them.
+        """Yield the position of each match, and whether it is the shape of a secret, not a name."""
+        # Each pattern takes 3 ms for 1 MiB, and most of a text cannot match.
         parts = [(0, len(low))] if len(low) < _SMALL else self._parts(low)
         text = _GAP.join([low[begin:end] for begin, end in parts])
         begins = [*accumulate((end - begin + len(_GAP) for begin, end in parts), initial=0)]
@@ -180,7 +180,7 @@ class QuickScan:
                 before = parts.pop()
                 begin, end = before[0], max(before[1], end)
             parts.append((begin, end))
-            # What begins before that is in this part as well.
+            # A match that begins before that is inside this part.
             place = needle.end() + _REACH // 2
         return parts
 

@@ -72,9 +72,9 @@ def to_text(data: bytes) -> str:
 
 
 def any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
-    """Return a search of bytes for any of `patterns`, in upper or lower case; its time does not depend on
-    their number. It finds too much rather than too little."""
-    # A set of one pattern: its search is faster than that of a pattern.
+    """Return a search of bytes for any of `patterns`, in any case; its time does not depend on their
+    number. It may find too much, never too little."""
+    # A set of one pattern is searched faster than the pattern itself.
     together = _engine.Set.SearchSet(_options_for_bytes())
     try:
         together.Add("|".join(patterns).encode())
@@ -87,7 +87,7 @@ def any_of(patterns: Iterable[str]) -> Callable[[bytes], object]:
 
 
 def find_any(patterns: Iterable[str]) -> Callable[[bytes, int], Any]:
-    """Return a search as that of `any_of`, from a place on, that returns a match with its `span`."""
+    """Return a search like that of `any_of` that begins at a position and returns a match."""
     try:
         found = _engine.compile("|".join(patterns).encode(), options=_options_for_bytes())
     except _BadPattern:

@@ -1,6 +1,6 @@
-"""The policy of a call: for each aspect the word of the first rule that matches and decides it.
+"""The policy of a call: for each aspect the value of the first matching rule that decides it.
 
-An aspect that no rule decides stays as it is without turnlog (semantics, section 4).
+An aspect that no rule decides is as without turnlog (semantics, section 4).
 """
 
 import re
@@ -87,7 +87,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the deciding rule of each decided aspect."""
     judges_answers: bool = False
-    """Whether it can change the judgement of an answer; follows from the others."""
+    """Whether it can change the judgement of an answer; derived from the others."""
 
     def __post_init__(self) -> None:
         judges = bool(self.map_error or self.null_when or self.expects)
@@ -102,7 +102,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """The parts of a call that rules match, but for its arguments."""
+    """The parts of a call that rules match, except its arguments."""
 
     server: str
     tool: str
@@ -233,7 +233,7 @@ def matches_glob(globs: Sequence[str], text: str) -> bool:
 
 
 class ServerRules(Struct, frozen=True):
-    """The rules of one server, and what follows from them for all of its calls."""
+    """The rules of one server, and facts about them that hold for all of its calls."""
 
     rules: tuple[Rule, ...]
     """In their order: the user's, those of its packs, the default ones."""
@@ -250,7 +250,7 @@ class ServerRules(Struct, frozen=True):
 
 
 class _RulesByServer(dict[str, ServerRules]):
-    """The rules of servers by their names, each worked out when it is first looked up."""
+    """The rules of servers by name, determined when a name is first looked up."""
 
     def __init__(
         self, own: Sequence[Rule], packs: Mapping[str, Sequence[Rule]], last: Sequence[Rule]
@@ -278,7 +278,7 @@ class Rulebook:
         self, own: Sequence[Rule], packs: Mapping[str, Sequence[Rule]], last: Sequence[Rule]
     ) -> None:
         self.servers: Mapping[str, ServerRules] = _RulesByServer(own, packs, last)
-        """By any name of a server."""
+        """By the name of a server, also of one without rules of its own."""
         self._known: dict[Subject, Policy] = {}
 
     def policy(self, subject: Subject, arguments: Callable[[], object]) -> Policy:

@@ -1,4 +1,4 @@
-"""Choose the HTTP proxy for an upstream: none, a configured one, or that of the environment."""
+"""The HTTP proxy for an upstream: none, a configured one, or that of the environment."""
 
 from base64 import b64encode
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Combine defaults, file, environment and flags into the `Settings`; the later wins.
+"""Reads the `Settings` from defaults, file, environment and flags; the later wins.
 
 Each layer is plain data that is validated on its own, so that an error can name the line, the
 variable or the flag.

@@ -1,8 +1,8 @@
-"""The URL of an upstream, and what is shown in place of the values that were put into it.
+"""The URL of an upstream, and its form without the values of variables and files.
 
-`${VARIABLE}` and `${file:PATH}` in a URL stand for secrets. Calls go to the real URL, and what tells
-one call from another is made of that; records, names and logs have it as `UrlMask` leaves it. Scheme,
-host and port are shown: without them nobody could tell what cannot be reached.
+`${VARIABLE}` and `${file:PATH}` in a URL usually stand for secrets. Calls go to the real URL, and
+calls are told apart by it; records, names and logs have the form of `UrlMask`. Scheme, host and port
+are not masked, so that errors can name the server.
 """
 
 import json
@@ -16,8 +16,8 @@ from msgspec import Struct
 from turnlog.redaction.values import PLACEHOLDER
 
 SHORTEST: Final = 8
-"""Characters of a value that is cut wherever it stands. A shorter one is cut in its own place only: an
-`eu` or a `1` stands in many a text that has nothing to do with it."""
+"""Characters of the shortest value that is masked in any text. A shorter one is masked only in its own
+place: an `eu` or a `1` occurs in many unrelated texts."""
 _PARTS: Final = re.compile(r"[^:]*://[^/?]*(?P<path>[^?]*)\??(?P<query>.*)")
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 _SEPARATORS: Final = re.compile(r"[/?&=]")
@@ -25,11 +25,11 @@ _MARKED: Final = re.compile(r"\0+")
 
 
 class UpstreamUrl(Struct, frozen=True):
-    """The URL of a tool server, and where in it values of variables and files stand."""
+    """The URL of a tool server, and the parts of it that were inserted."""
 
     text: str
     values: tuple[tuple[int, int], ...] = ()
-    """Begin and end of each."""
+    """Start and end of each inserted value."""
 
 
 class UrlMask(Struct, frozen=True, kw_only=True):
@@ -40,10 +40,10 @@ class UrlMask(Struct, frozen=True, kw_only=True):
     shown_path: str
     shown_query: str
     texts: tuple[str, ...]
-    """What is cut wherever it stands, the longest first."""
+    """Texts that are masked wherever they occur, longest first."""
 
     def shown(self, path: str, query: str) -> tuple[str, str]:
-        """Return path and query of a request to this upstream as they are shown."""
+        """Return path and query of a request to this upstream, masked."""
         below = f"{self.path.rstrip('/')}/"
         if path == self.path:
             path = self.shown_path
@@ -54,25 +54,25 @@ class UrlMask(Struct, frozen=True, kw_only=True):
         return self.cut(path), self.cut(query)
 
     def pattern(self, path: str) -> str:
-        """Return a path for a tool to be named by: a segment that holds a value is `*`."""
+        """Return a path as the name of a tool: `*` in place of each segment with a value."""
         segments = self.shown(path, "")[0].split("/")
         return "/".join("*" if PLACEHOLDER in segment else segment for segment in segments)
 
     def cut(self, text: str) -> str:
-        """Return a text without the values."""
+        """Return a text with the values masked."""
         for value in self.texts:
             text = text.replace(value, PLACEHOLDER)
         return text
 
     def cut_content(self, content: bytes) -> bytes:
-        """Return content without the values."""
+        """Return content with the values masked."""
         for value in self.texts:
             content = content.replace(value.encode(), PLACEHOLDER.encode())
         return content
 
 
 def mask_of(url: UpstreamUrl) -> UrlMask | None:
-    """Return what is shown of an upstream's URL; `None` where no value stands in path or query."""
+    """Return the mask of an upstream's URL; `None` if no value is in its path or query."""
     parts = _PARTS.fullmatch(url.text)
     if parts is None or not any(end > parts.start("path") for _, end in url.values):
         return None
@@ -81,7 +81,7 @@ def mask_of(url: UpstreamUrl) -> UrlMask | None:
         marked[begin:end] = "\0" * (end - begin)
     shown = "".join(marked)
     path, (begin, end) = parts["path"], parts.span("path")
-    # A path stays one: its slashes are shown.
+    # The slashes of a path are not masked.
     slashed = "".join("/" if a == "/" else b for a, b in zip(path, shown[begin:end], strict=True))
     values = [url.text[max(first, begin) : last] for first, last in url.values if last > begin]
     return UrlMask(
@@ -94,14 +94,14 @@ def mask_of(url: UpstreamUrl) -> UrlMask | None:
 
 
 def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    """Return what to cut wherever it stands: long values and their long parts, however written."""
+    """Return the texts to mask anywhere: long values and their long parts, in every spelling."""
     parts = {part for value in values for part in (value, *_SEPARATORS.split(value))}
     found = {form for part in parts if len(part) >= SHORTEST for form in _forms(part)}
     return tuple(sorted(found, key=lambda form: (-len(form), form)))
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield how a value of a URL is written: there, decoded, encoded, and each in a JSON string."""
+    """Yield the spellings of a value: as in the URL, decoded, encoded, and each in a JSON string."""
     plain = unquote(value)
     encoded = (quote(plain, safe=""), quote(value, safe=""))
     # Escapes may be written in lower case (RFC 3986 section 2.1).

@@ -154,7 +154,7 @@ def name_of_command(command: Sequence[str]) -> str:
 
 
 def expanded_url(value: object) -> UpstreamUrl:
-    """Read the URL of a tool server; one whose values were put into it stays as it is."""
+    """Parse the URL of a tool server; an `UpstreamUrl` is returned unchanged."""
     return value if isinstance(value, UpstreamUrl) else UpstreamUrl(upstream_url(value))
 
 
@@ -231,7 +231,7 @@ def rule_source(value: object) -> RuleSource:
 
 
 def is_loop(listen: Address, url: str) -> bool:
-    """Return whether calls to `url` would come back to `listen`, judged by names alone."""
+    """Return whether calls to `url` would come back to `listen`; no DNS lookup is made."""
     parts = urlsplit(url)
     if listen.port != (parts.port or _DEFAULT_PORTS[parts.scheme.lower()]):
         return False

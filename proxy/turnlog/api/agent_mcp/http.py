@@ -1,7 +1,7 @@
 """`/turnlog/mcp`: the tools that an agent has for its own session, over Streamable HTTP.
 
-Nobody is asked for a token here, so that a caller sees one session: the one that it names as in its
-calls, else the only one that its credential and client name have been active in of late.
+No token is needed here, so a caller sees only one session: the one that it names in the same way as
+in its calls, else the only one in which its credential and client name were active recently.
 """
 
 import asyncio
@@ -100,8 +100,8 @@ class AgentTools:
 
     def _new_session(self, message: Message) -> str:
         """Return the id of a new protocol session."""
-        # It holds all that there is to know of it, so that it outlives this process: who the client
-        # says it is, which anyone may say.
+        # The id encodes all that is known of the session, so that it survives a restart: the client's
+        # own name, which is no secret.
         params = members(message.params) if message.params else {}
         client = read_client(bytes(params.get("clientInfo", b"")))
         encoded = base64.urlsafe_b64encode(_encode(client)).decode()
@@ -128,14 +128,14 @@ class LiveSession:
         return self._context.saved_states
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
-        # A read's outcome waits for nothing: its agent may ask before it is written.
+        # Answers to reads do not wait for the disk: their outcomes may not be written yet.
         await self._context.store.flush()
 
         def looked() -> T:
             with self._context.store.view() as view:
                 return work(view, _on_disk(view, self._session))
 
-        # A note has no such limit: once it is queued nobody may say that it was not written.
+        # Notes have no time limit: a queued note will be written, so a timeout would be wrong.
         async with in_time(self._limit):
             return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
 
@@ -148,7 +148,7 @@ class LiveSession:
 
 
 def _on_disk(view: View, session: SessionRef) -> bytes:
-    """Return the id of a session, which another process may have opened."""
+    """Return the id of a session, also of one that another process opened."""
     if session.id is not None:
         return session.id
     for name in session.aliases:
@@ -171,14 +171,14 @@ def _only(found: list[SessionRef]) -> SessionRef:
 
 
 def _client_in(message: Message) -> Client:
-    """Return the client that a request without a handshake names."""
+    """Return the client that a request names in its `_meta`."""
     params = members(message.params)
     meta = members(params["_meta"]) if "_meta" in params else {}
     return read_client(bytes(meta.get(_CLIENT_INFO, b"")))
 
 
 def _client_of(session_id: str) -> Client | None:
-    """Return the client that a protocol session's id holds; `None` for an id that holds none."""
+    """Return the client encoded in a protocol session's id; `None` for an invalid id."""
     if not session_id:
         return Client()
     try:

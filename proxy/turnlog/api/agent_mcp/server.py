@@ -1,6 +1,6 @@
-"""turnlog as an MCP server: messages of the revisions with a handshake and without, answered.
+"""turnlog as an MCP server, for protocol revisions with and without a handshake.
 
-HTTP and pipes carry them: `api.agent_mcp.http`, `api.agent_mcp.stdio`.
+Its transports are `api.agent_mcp.http` and `api.agent_mcp.stdio`.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ from turnlog.wire.mcp import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, 
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Revisions that begin with `initialize`, the newest first."""
 OLDEST: Final = HANDSHAKES[-1]
-"""The revision of a message that names none."""
+"""The revision of a message without one."""
 _STRUCTURED_SINCE: Final = "2025-06-18"
 _TTL_MS: Final = 300_000
 """How long a client may keep the list of tools."""
@@ -53,19 +53,19 @@ _decode_id = msgspec.json.Decoder(int | float | str).decode
 
 
 class McpReply(Struct, frozen=True):
-    """A whole message, or the array that answers a batch."""
+    """The answer to a message, or the array of answers to a batch."""
 
     body: bytes
     code: int | None = None
-    """Of the JSON-RPC error that it is."""
+    """Code of the JSON-RPC error; `None` for a result."""
     status: int = 200
-    """Under which it goes out over HTTP."""
+    """HTTP status to send it with."""
 
 
 class McpServer:
     """Answers the requests of one agent.
 
-    `session_of` returns the session of a call by its `_meta`; `report` gets errors of the store.
+    `session_of` returns the session of a call by its `_meta`; `report` receives store errors.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class McpServer:
         revision: str,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> McpReply | None:
-        """Return the answer to a message or batch; `None` where it gets none.
+        """Return the answer to a message or batch; `None` if it gets none.
 
-        `headers` of HTTP have names in lower case; on a pipe there are none.
+        `headers` are those of HTTP, with names in lower case; `None` on a pipe.
         """
         match content:
             case Message():
@@ -169,7 +169,7 @@ class McpServer:
     async def _used(
         self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]
     ) -> ToolAnswer | str:
-        """Return the answer of a tool, or a sentence that says why there is none."""
+        """Return the answer of a tool, or the reason why there is none."""
         try:
             read = tool.read(arguments)
         except UNREADABLE as error:
@@ -185,7 +185,7 @@ class McpServer:
             return str(error)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:
-        """Return the result that says that no session can be used."""
+        """Return the result for a call without a usable session."""
         if isinstance(error, StoreError):
             self._report(error)
         sentence = _UNUSABLE if isinstance(error, StoreError) else str(error)
@@ -194,7 +194,7 @@ class McpServer:
 
 
 def refused(raw_id: bytes, why: RpcRefusal, status: int = 200) -> McpReply:
-    """Return a JSON-RPC error, under the id where it is one."""
+    """Return a JSON-RPC error with the request's id, or `null` if that is invalid."""
     error = {"code": why.code, "message": why.message, **({"data": why.data} if why.data else {})}
     known = Raw(raw_id if _is_id(raw_id) else b"null")
     body = _encode({"jsonrpc": "2.0", "id": known, "error": error})
@@ -202,7 +202,7 @@ def refused(raw_id: bytes, why: RpcRefusal, status: int = 200) -> McpReply:
 
 
 def _is_id(raw: bytes) -> bool:
-    """Return whether a text may be the id of a request, and can be given back."""
+    """Return whether raw JSON is a valid request id."""
     try:
         _decode_id(raw)
     except (ValueError, RecursionError):
@@ -211,12 +211,12 @@ def _is_id(raw: bytes) -> bool:
 
 
 def is_initialize(content: Message | Batch | Malformed) -> TypeGuard[Message]:
-    """Return whether this begins a handshake, which settles the revision."""
+    """Return whether this message begins a handshake."""
     return isinstance(content, Message) and content.method == "initialize"
 
 
 def agreed_revision(request: Message) -> str:
-    """Return the revision that an `initialize` comes to."""
+    """Return the negotiated revision for an `initialize`."""
     wanted = mcp.requested_revision(request)
     return wanted if wanted in HANDSHAKES else HANDSHAKES[0]
 

@@ -1,6 +1,6 @@
-"""The tools that an agent has for one session, over stdin and stdout, beside a running proxy.
+"""The tools for one session over stdin and stdout; proxies may be running.
 
-The store is opened for each call alone: an agent that waits holds nothing.
+The store is opened anew for each call, so that an idle agent holds no snapshot or lock.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class Conversation:
     def __init__(self, server: McpServer) -> None:
         self._server = server
         self._revision = HANDSHAKES[0]
-        """Settled by a handshake; the newest one before that."""
+        """Negotiated by the handshake; before it the newest one."""
 
     async def answer(self, line: bytes) -> bytes:
-        """Return the line that answers a line; empty where it gets no answer."""
+        """Return the answer to a line; empty if it gets none."""
         content = parse(line, most=BATCH_LIMIT)
         if isinstance(content, Malformed) and content.reason is Defect.EMPTY:
             return b""
@@ -57,9 +57,9 @@ class Conversation:
 
 
 class StoredSession:
-    """A session of the store in a folder: by an id, the beginning of one, or a name.
+    """One session of a store, named by its id, the beginning of its id, or a name.
 
-    A name that nothing is recorded of is an explicit session's, as `turnlog wrap --session` has it.
+    An unknown name becomes that of a new explicit session, as with `turnlog wrap --session`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StoredSession:
         redactor: Redactor,
         report: Callable[[StoreError], None],
     ) -> None:
-        """`report` gets errors that no caller sees. Raises `ValueError` where `session` can be no name."""
+        """`report` receives errors that no caller sees. Raises `ValueError` for an invalid `session`."""
         if redactor.text(session)[1]:
             raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
         self._data = data
@@ -87,7 +87,7 @@ class StoredSession:
         return self._clock.wall()
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
-        """Return what `work` finds in a snapshot, for the session."""
+        """Return the result of `work` on a snapshot and the session's id."""
         return await asyncio.to_thread(self._looked, work)
 
     def _looked(self, work: Callable[[View, bytes], T]) -> T:
@@ -140,7 +140,7 @@ class StoredSession:
 
     @contextmanager
     def _view(self) -> Generator[View | None]:
-        """Open a snapshot; `None` where there is no store yet."""
+        """Open a snapshot; `None` if there is no store yet."""
         try:
             reader = LmdbReader.open(self._data)
         except StoreAbsent:
@@ -156,7 +156,7 @@ class StoredSession:
 def serve(
     session: StoredSession, agent: BinaryIO, answers: BinaryIO, report: Callable[[StoreError], None]
 ) -> None:
-    """Answer the lines that an agent sends, until it sends no more."""
+    """Answer each line of the agent until its output ends."""
     conversation = Conversation(McpServer(lambda _: session, report))
     with asyncio.Runner() as runner:
         for line in iter(partial(agent.readline, _LINE), b""):

@@ -43,8 +43,8 @@ _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **given: Any) -> int:
     """Show how the tools' definitions differ from turnlog.lock, then pin them there.
 
-    Compared are the tools that each server listed last when an agent listed them through turnlog;
-    turnlog itself asks no server. Each recorded call says whether its tool was as pinned.
+    Compares the tools that each server listed when an agent last listed them through turnlog;
+    turnlog itself queries no server. Each recorded call says whether its tool was as pinned.
     turnlog.lock is beside the configuration file, else in the data folder; without --config it is
     the lock of the proxy that was started last on the data folder. If the configuration has
     upstreams, only these and servers already pinned are compared, unless SERVER is given.
