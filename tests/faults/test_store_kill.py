@@ -177,7 +177,7 @@ def test_several_processes_write_one_chain_for_each_session(tmp_path: Path) -> N
                 if end.facts.kind is CommitKind.OUTCOME:
                     assert end.link.ref is not None
                     assert commits[end.link.ref].facts.call == end.facts.call
-        assert view.usage().pending == 0
+        assert list(view.unsettled()) == []
     reader.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from turnlog.core.kinds import Durability, Effect, Rung, TurnSource, WhenFull
+from turnlog.core.kinds import Durability, Effect, Rung, WhenFull
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Level, LogEvent
 from turnlog.record.attempt import Ask
@@ -117,20 +117,13 @@ def ask(ref: SessionRef, call: bytes, **changes: Any) -> Ask:
     """Return a `tools/call` as it was asked for, with these fields changed."""
     plain = Ask(
         session=ref,
-        turn_label="",
-        turn_source=TurnSource.GAP,
         call=call,
-        leg=0,
         server="files",
         tool="write",
         method="tools/call",
         effect=Effect.UNKNOWN,
-        definition=b"",
         arguments=b'{"path":"/tmp/a"}',
-        complete=True,
         size=100,
-        flags=(),
-        trace="",
         protocol="2025-11-25",
     )
     return msgspec.structs.replace(plain, **changes)

@@ -147,7 +147,6 @@ class Answers(Struct, frozen=True):
     attempts: dict[str, list[list[Commit]]]
     unsettled: list[list[Commit]]
     links: list[Commit | None]
-    pending: int
 
 
 FILTERS = (
@@ -183,7 +182,6 @@ def answers(view: View) -> Answers:
         attempts=found,
         unsettled=list(view.unsettled()),
         links=[view.linked(b"link %d" % n) for n in range(6)],
-        pending=view.usage().pending,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from turnlog.core.classify import Ending
-from turnlog.core.kinds import Effect, Flag, Rung, TurnSource
+from turnlog.core.kinds import Effect, Flag, Rung
 from turnlog.exchange.outcome import (
     JSON,
     AnswerFacts,
@@ -46,20 +46,13 @@ def _ask(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Ask:
     given = msgspec.json.encode(call_arguments(sample.method, sample.path, sample.args))
     return Ask(
         session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
-        turn_label="",
-        turn_source=TurnSource.GAP,
         call=bytes(16),
-        leg=0,
         server=call.server,
         tool=call.tool,
         method=call.method,
         effect=effect,
-        definition=b"",
         arguments=given,
-        complete=True,
         size=len(given),
-        flags=(),
-        trace="",
         protocol=_REVISION if call.method == MCP else "",
         policy=policy,
     )

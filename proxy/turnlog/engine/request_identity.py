@@ -306,9 +306,8 @@ class Request:
         """Whether a JSON-RPC message has come with it: its path is that of an MCP endpoint."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
-        self._hint: tuple[str, str, SessionHint] | None = None
-        """Which session the calls of a client with this name mean to this target, whose messages have
-        no say."""
+        self._hint: tuple[Client, str, SessionHint] | None = None
+        """Which session the calls of a client to a target mean, if their messages do not name it."""
 
     def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
         """Return a request that tells the same as this one, maybe of another place of its server.
@@ -467,18 +466,18 @@ class Request:
         *,
         target: str = "",
     ) -> SessionHint:
-        """Return which session a call means; `target` is its target where that is not `self.target`.
-
-        What all of them mean whose messages name none is worked out once, as long as the client is
-        called the same.
-        """
-        name, target = client.name or self.client_name, target or self.target
-        tells, known = bool(meta) and sessions.tells(meta), self._hint
-        if known is not None and known[0] == name and known[1] == target and not tells:
-            return known[2]
+        """Return which session a call means; `target` is its target where that is not `self.target`."""
+        known, target = self._hint, target or self.target
+        tells = bool(meta) and sessions.tells(meta)
+        # A client that does not name itself goes by another name, which may change meanwhile.
+        if known is not None and known[1] == target and not tells:
+            before = known[0]
+            if before is client or (client.name and before == client):
+                return known[2]
+        name = client.name or self.client_name
         hint = sessions.hint(self.evidence(sessions, meta, name, target))
         if not tells:
-            self._hint = name, target, hint
+            self._hint = client, target, hint
         return hint
 
     def evidence(

@@ -124,25 +124,25 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A call as requested. `arguments` is the JSON as received, truncated if not `complete`."""
 
     session: SessionRef
-    turn_label: str
-    turn_source: TurnSource
+    turn_label: str = ""
+    turn_source: TurnSource = TurnSource.GAP
     call: bytes
-    leg: int
+    leg: int = 0
     server: str
     tool: str
     method: str
     effect: Effect
-    definition: bytes
+    definition: bytes = b""
     arguments: bytes
-    complete: bool
+    complete: bool = True
     shown: bytes = b""
     """`arguments` as recorded, if values from the upstream's URL are left out of them; else empty."""
     says_all: bool = True
     """Whether `arguments`, if complete, is the whole input; if not, the input has no hash."""
-    size: int
-    flags: tuple[Flag, ...]
-    trace: str
-    protocol: str
+    size: int = 0
+    flags: tuple[Flag, ...] = ()
+    trace: str = ""
+    protocol: str = ""
     policy: Policy = Policy()
     """The decisions of the rules for this call."""
     number: int = 1
@@ -206,21 +206,12 @@ _EVENT_IDS: Final = 256
 """Bound of the event ids that are kept: a client resumes from one of the latest."""
 BLANK: Final = Ask(
     session=SessionRef(candidate=bytes(16), rung=Rung.IMPLICIT),
-    turn_label="",
-    turn_source=TurnSource.GAP,
     call=b"",
-    leg=0,
     server="",
     tool="",
     method="",
     effect=Effect.UNKNOWN,
-    definition=b"",
     arguments=b"",
-    complete=True,
-    size=0,
-    flags=(),
-    trace="",
-    protocol="",
 )
 """The template of all calls, with nothing known."""
 

@@ -88,7 +88,7 @@ async def test_the_outcome_is_an_operators_and_refers_to_the_intent(store: LmdbS
     with store.view() as view:
         begun, before, said = view.call(bytes.fromhex(name.replace("-", "")))
         assert find_dangling(view, DanglingFilter()) == []
-        assert view.usage().pending == 0
+        assert list(view.unsettled()) == []
     assert (said.facts.actor, said.facts.n, before.facts.n) == ("operator", 1, 0)
     assert (said.link.ref, said.link.turn) == (begun.link.seq, begun.link.turn)
     assert said.body is not None

@@ -158,7 +158,6 @@ class Continuations(Struct, frozen=True):
             effect=facts.effect,
             definition=facts.definition,
             arguments=_NOT_KEPT,
-            complete=True,
             size=facts.bytes_in,
             flags=facts.flags,
             trace=facts.trace,

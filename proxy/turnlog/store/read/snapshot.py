@@ -223,9 +223,9 @@ class Snapshot:
                 found[key] = None
         return sorted(found)
 
-    def call_states(self) -> Iterator[tuple[bytes, CallState]]:
-        """Yield the unsettled calls, in no order."""
-        return (found for found in self._standing() if found[1].status.unsettled)
+    def unsettled(self) -> Iterator[CallState]:
+        """Yield the states of the unsettled calls, in no order."""
+        return (state for _, state in self._standing() if state.status.unsettled)
 
     def undelivered(self) -> Iterator[bytes]:
         """Yield the calls that have ended and whose callers are not noted to have had the answer."""

@@ -144,7 +144,7 @@ class View:
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
         """Yield the newest attempt of each call that belongs in `pending_actions`."""
         reader = AttemptReader(self._snapshot)
-        states = (state for _, state in self._snapshot.call_states())
+        states = self._snapshot.unsettled()
         intents = sorted(s.intent for s in states if not sessions or s.session in sessions)
         for intent in filter(None, map(self._snapshot.readable, intents)):
             yield list(map(self._snapshot.readable_commit, reader.read(intent)))
@@ -219,7 +219,6 @@ class View:
             limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
             disk_free=disk_free(self.data),
             rekeyed_at=read_number(snapshot.txn, snapshot.tables, REKEYED),
-            pending=sum(1 for _ in snapshot.call_states()),
         )
 
     @guarded_iterator
