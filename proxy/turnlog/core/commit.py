@@ -165,7 +165,7 @@ _HEADER_START = _encode((VERSION, None, None))[:-2]
 _T = TypeVar("_T")
 
 
-def _decoder(kind: type[_T]) -> Callable[[bytes], _T]:
+def decoder(kind: type[_T]) -> Callable[[bytes], _T]:
     """Return a decoder whose only error is `msgspec.DecodeError`, whatever the bytes are."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
@@ -178,9 +178,9 @@ def _decoder(kind: type[_T]) -> Callable[[bytes], _T]:
     return decode_or_refuse
 
 
-_decode_record = _decoder(_Record)
-_decode_start = _decoder(_Start)
-_decode_body = _decoder(CommitBody)
+_decode_record = decoder(_Record)
+_decode_start = decoder(_Start)
+_decode_body = decoder(CommitBody)
 
 
 encode_facts: Final[Callable[[Facts], bytes]] = _encode

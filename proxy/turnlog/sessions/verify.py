@@ -29,10 +29,6 @@ Stored = tuple[int, bytes, bytes | None]
 """Position, header bytes, and body bytes or `None` when the body was deleted."""
 
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding damaged bytes raises."""
-
-
 class ChainVerdict(StrEnum):
     """The state of a session's log."""
 
@@ -207,7 +203,7 @@ def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
     """Return the payloads that a body refers to, with their handles."""
     try:
         said = decode_body(body) if body else None
-    except UNREADABLE:
+    except msgspec.DecodeError:
         return []
     if said is None:
         return []
@@ -222,12 +218,12 @@ def _counted(number: int) -> str:
 def _is_redact(header: bytes) -> bool:
     try:
         return decode_header(header)[1].kind is CommitKind.REDACT
-    except UNREADABLE:
+    except msgspec.DecodeError:
         return False
 
 
 def _link(header: bytes) -> Link | None:
     try:
         return decode_link(header)
-    except UNREADABLE:
+    except msgspec.DecodeError:
         return None

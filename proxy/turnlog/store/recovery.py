@@ -103,7 +103,7 @@ def _open_at_watermark(
             session, seq = key[:16], unpack(key[16:])
             try:
                 attempt = decode_open(value)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except msgspec.DecodeError:
                 skip(f"the open attempt at seq {seq} of session {ids.to_text(session)}")
             else:
                 yield (session, seq), attempt
@@ -122,7 +122,7 @@ def _state(txn: Txn, tables: Tables, tail: Segment, call: bytes, skip: Skip) -> 
     entries = tail.pick(tail.calls.get(call, ()))
     try:
         return call_state_after(txn, tables, call, entries)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         skip(f"the state of call {ids.to_text(call)}")
         return None
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from turnlog.core.commit import decoder
 from turnlog.core.operation import ChangedField, Operation, OperationType
 
 
@@ -45,14 +46,15 @@ class FileChange(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 Files = dict[str, FileChange]
 _KNOWN: Final = frozenset(OperationType)
+_decode_operation = decoder(Operation)
 
 
 def touches(delta: Iterable[Raw], *, seq: int, turn: int) -> Iterator[FileTouch]:
     """Yield the file operations of a commit's delta; those that this version does not know are skipped."""
     for raw in delta:
         try:
-            found = msgspec.msgpack.decode(raw, type=Operation)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _decode_operation(raw)
+        except msgspec.DecodeError:
             continue
         if found.field == ChangedField.FILES_MODIFIED and found.op in _KNOWN and found.key:
             yield FileTouch(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.call_status import CallState
+from turnlog.core.commit import decoder
 from turnlog.core.note import Budget
 
 from .files import FileChange, FileTouch
@@ -118,7 +119,7 @@ class State(Struct, kw_only=True):
 
 
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
-_decode = msgspec.msgpack.Decoder(State).decode
+_decode = decoder(State)
 
 
 def encode_state(state: State) -> bytes:
@@ -130,7 +131,7 @@ def decode_state(data: bytes) -> State | None:
     """Return a state; `None` for bytes that are not a state of this version."""
     try:
         state = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None
     return state if state.version == VERSION else None
 

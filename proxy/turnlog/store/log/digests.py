@@ -8,6 +8,7 @@ Nothing is secret here: who can write the store can also make all digests anew.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -100,8 +101,7 @@ def _ranges(positions: Sequence[int]) -> Iterator[Flaw]:
 
 
 def _readable(header: bytes) -> bool:
-    try:
+    with suppress(msgspec.DecodeError):
         decode_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
+        return True
+    return False

@@ -24,6 +24,7 @@ Derived from the log's stored bytes, flushed in a transaction of their own, up t
 
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -31,7 +32,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from turnlog.core.commit import Facts
+from turnlog.core.commit import Facts, decoder
 from turnlog.core.kinds import CommitKind
 from turnlog.core.operation import Operation
 
@@ -68,7 +69,7 @@ NEWEST_DIGEST = b"newest seal"
 DIGEST_BYTES = 16
 """Bytes of a block's digest."""
 
-_decode_operation = msgspec.msgpack.Decoder(Operation).decode
+_decode_operation = decoder(Operation)
 _u64 = struct.Struct(">Q")
 _packs: Final = tuple(struct.Struct(f">{count}Q").pack for count in range(64))
 number = _u64.pack
@@ -186,17 +187,9 @@ def change_terms(delta: Iterable[Raw]) -> list[bytes]:
     """
     terms: dict[bytes, None] = {}
     for raw in delta:
-        found = _read_operation(raw)
-        if found is not None:
+        with suppress(msgspec.DecodeError):
+            found = _decode_operation(raw)
             terms[text_term(CHANGE, found.field)] = None
-            for name in (found.key, found.to):
-                if name:
-                    terms[path_term(name)] = None
+            for name in filter(None, (found.key, found.to)):
+                terms[path_term(name)] = None
     return list(terms)
-
-
-def _read_operation(raw: Raw) -> Operation | None:
-    try:
-        return _decode_operation(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

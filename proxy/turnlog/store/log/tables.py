@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.call_status import CallState
+from turnlog.core.commit import decoder
 from turnlog.store.base import StoreError
 
 from . import blocks
@@ -43,9 +44,9 @@ _AFTER = b"\xff" * 9
 """Sorts behind every 8-byte number."""
 
 encode = msgspec.msgpack.Encoder().encode
-decode_head = msgspec.msgpack.Decoder(Head).decode
-decode_call_state = msgspec.msgpack.Decoder(CallState).decode
-decode_open = msgspec.msgpack.Decoder(OpenAttempt).decode
+decode_head = decoder(Head)
+decode_call_state = decoder(CallState)
+decode_open = decoder(OpenAttempt)
 
 
 class Tables(Struct, frozen=True):

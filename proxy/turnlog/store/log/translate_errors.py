@@ -98,13 +98,9 @@ def _free(path: Path) -> int:
 
 
 def _advice(error: Exception) -> str:
-    if isinstance(error, _DAMAGE):
-        return "a record or an index is damaged: run `turnlog verify`"
-    return _advice_of_system(error)
-
-
-def _advice_of_system(error: Exception) -> str:
     match error:
+        case _ if isinstance(error, _DAMAGE):
+            return "a record or an index is damaged: run `turnlog verify`"
         case FileExistsError() | NotADirectoryError():
             return "name a folder with --data"
         case FileNotFoundError():

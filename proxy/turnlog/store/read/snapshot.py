@@ -19,6 +19,7 @@ from turnlog.store.log.tables import (
     Table,
     Tables,
     block_positions,
+    decode_call_state,
     keys_with,
     newest_record,
     read_head,
@@ -241,7 +242,7 @@ class Snapshot:
         recent = {call for call in list(self.tail.calls) if self._recent(self.tail.calls, call)}
         for call, value in keys_with(self.txn, self.tables.unsettled, b""):
             if call not in recent:
-                yield call, msgspec.msgpack.decode(value, type=CallState)
+                yield call, decode_call_state(value)
         for call in recent:
             if state := self._stands(call):
                 yield call, state
