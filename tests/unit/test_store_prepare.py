@@ -13,7 +13,6 @@ from turnlog.store.quota import Quota
 from turnlog.store.write.pending_append import (
     COMMIT_LIMIT,
     Admission,
-    Backlog,
     drop_content,
     prepare,
 )
@@ -23,7 +22,7 @@ CONTENT = Blob(b"content")
 
 def admission(data: Path) -> Admission:
     """Return the admission to a folder with room, and a short queue."""
-    return Admission(data, Quota(data, 1 << 30), Backlog(content=100, intents=200))
+    return Admission(data, Quota(data, 1 << 30), ample=100, most=200)
 
 
 def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import Admission, Backlog, prepare
+from turnlog.store.write.pending_append import Admission, prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
@@ -46,7 +46,6 @@ from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
 DAY = 86_400_000_000_000
-_BACKLOG = Backlog()
 _INTENT: Final = CommitKind.INTENT
 
 
@@ -95,7 +94,6 @@ class LmdbStore:
         path: Path,
         *,
         limit: int = DEFAULT_LIMIT,
-        backlog: Backlog = _BACKLOG,
         span: int = DAY,
         flush_every: int = FLUSH_EVERY,
         now: Callable[[], int] = time.time_ns,
@@ -104,19 +102,17 @@ class LmdbStore:
         report: Callable[[StoreError], None] = lambda _: None,
         trimmed: Callable[[int], None] = lambda _: None,
         boot: str | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
-        `limit` is the bytes of the whole store; `backlog` is what may wait for the disk. `span` is what a bucket of blobs covers, in
-        ns; `flush_every` is how many commits the indexes may lag behind. `now` and `clock` return
-        ns, wall clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
+        `limit` is the bytes of the whole store, `span` what a bucket of blobs covers, in ns,
+        `flush_every` how many commits the indexes may lag behind. `now` and `clock` return ns, wall
+        clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
         room, both in the writer's thread. `boot` tells one start of the machine from another.
         Raises `StoreError`.
         """
         data = Path(path)
-        loop = loop or asyncio.get_running_loop()
         boot = boot_id() if boot is None else boot
         data_folder.create(data)
         key = data_folder.read_key(data)
@@ -148,9 +144,9 @@ class LmdbStore:
                 is_rekeyed = _notice_key(env, tables, key, now())
             store = cls(
                 engine,
-                writer=SubmitQueue(engine, loop, report, keep=backlog.outcomes),
+                writer=SubmitQueue(engine, asyncio.get_running_loop(), report),
                 blobs=blobs,
-                admission=Admission(data, quota, backlog),
+                admission=Admission(data, quota),
                 entropy=entropy,
                 key=key,
                 recovered=recovered,

@@ -16,6 +16,8 @@ MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""
 AGAIN = 1.0
 """Seconds after which outcomes that found no room are tried again."""
+KEPT = 64 << 20
+"""Bytes of outcomes that found no room on the disk which are kept, to be tried again."""
 _PASSING = (StoreFull, StoreGone)
 """There may be room later, and a folder that was moved may be put back."""
 T = TypeVar("T")
@@ -51,19 +53,17 @@ class BatchWriter:
         post: Callable[..., None],
         report: Callable[[StoreError], None],
         on_failing: Callable[[StoreError | None], None],
-        keep: int,
     ) -> None:
         """`post` calls a function on the loop: there all drafts are resolved.
 
         `report` gets the errors that no caller would see, `on_failing` why nothing can be written,
-        and `None` once it can be again. `keep` is how many bytes of outcomes that find no room are
-        kept until there is some.
+        and `None` once it can be again.
         """
         self._engine = engine
         self._post = post
         self._report = report
         self._on_failing = on_failing
-        self._overflow = OverflowBuffer(keep)
+        self._overflow = OverflowBuffer(KEPT)
         self._failing = False
         """Whether the last write failed, for a reason that is not one batch's own."""
         self._told = False

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from turnlog.core.commit import CommitBody, encode_body, encode_facts
 from turnlog.core.kinds import CommitKind
@@ -14,8 +14,10 @@ from turnlog.store.base import Draft, StoreError, StoreFull
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.quota import Quota
 
-KEPT: Final = 64 << 20
-"""Bytes of outcomes that found no room on the disk which are kept, to be tried again."""
+AMPLE: Final = 64 << 20
+"""Queued bytes above which drafts submitted without `wait` are written without their blobs."""
+MOST_QUEUED: Final = 128 << 20
+"""Queued bytes above which intents and notes with content are refused."""
 COMMIT_LIMIT: Final = 1 << 20
 """Bytes of a commit's header, and of its body."""
 SALT: Final = 16
@@ -121,27 +123,17 @@ def _with_handle(draft: Draft, handle: bytes, salt: bytes = b"") -> CommitBody:
     return structs.replace(body, salt=salt, input_blob=handle)
 
 
-class Backlog(Struct, frozen=True, kw_only=True):
-    """How many bytes may wait for the writer before a slow disk costs content, and calls."""
-
-    content: int = 64 << 20
-    """Above this, drafts submitted without `wait` are written without their blobs."""
-    intents: int = 128 << 20
-    """Above this, intents and notes with content are refused."""
-    outcomes: int = KEPT
-    """This much of outcomes that found no room on the disk is kept until there is some; what comes
-    on top is lost."""
-
-
 class Admission:
     """Refuses drafts without room, in the store or in the queue, and takes content out of them."""
 
-    def __init__(self, data: Path, quota: Quota, backlog: Backlog) -> None:
+    def __init__(
+        self, data: Path, quota: Quota, *, ample: int = AMPLE, most: int = MOST_QUEUED
+    ) -> None:
         self.quota = quota
-        self.ample = min(backlog.content, backlog.intents)
+        self.ample = ample
         """Up to so many queued bytes, and while the quota has some to spare, any draft is admitted."""
         self._data = data
-        self._backlog = backlog
+        self._most = most
 
     def admit(self, draft: Draft, wait: bool, queued: int) -> None:
         """Admit a draft with `queued` bytes before it, maybe without its content.
@@ -149,7 +141,7 @@ class Admission:
         Raises `StoreFull`, `StoreError`.
         """
         self._check_room(draft, queued)
-        if queued > self._backlog.content and not wait:
+        if queued > self.ample and not wait:
             drop_content(draft)
 
     def shortage(self, what: str = "calls") -> str:
@@ -171,7 +163,7 @@ class Admission:
         if not (begins or (draft.body is not None and draft.body.note)):
             return
         what = "an intent" if begins else "a note"
-        if queued > self._backlog.intents:
+        if queued > self._most:
             raise StoreFull(
                 f"no room for {what} in memory: {queued} bytes wait to be written to "
                 f"{str(self._data)!r}; wait, or use a faster disk"

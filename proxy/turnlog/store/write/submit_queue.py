@@ -16,7 +16,7 @@ from weakref import WeakSet
 from turnlog.store.base import Draft, StoreClosed, StoreError
 
 from .batch_writer import AGAIN, BatchWriter, Engine, first_batch
-from .pending_append import KEPT, fail
+from .pending_append import fail
 
 LAZY = 0.05
 """Seconds after which a draft submitted without `wait` is written."""
@@ -59,13 +59,8 @@ class SubmitQueue:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[StoreError], None],
-        *,
-        keep: int = KEPT,
     ) -> None:
-        """`report` gets the errors that no caller would see; the thread calls it.
-
-        `keep` is how many bytes of outcomes that find no room are kept until there is some.
-        """
+        """`report` gets the errors that no caller would see; the thread calls it."""
         self._loop = loop
         self.submitted = 0
         """Bytes of all drafts so far."""
@@ -77,7 +72,7 @@ class SubmitQueue:
         """Why the last write failed, where that holds for every write; `None` once one works."""
         self._stall = Stall()
         self._batches = BatchWriter(
-            engine, post=self._post, report=report, on_failing=self._on_failing, keep=keep
+            engine, post=self._post, report=report, on_failing=self._on_failing
         )
         # The loop's own: what it has not handed to the thread yet.
         self._gathered: list[Draft] = []
