@@ -9,11 +9,12 @@ from turnlog.api.application import serving
 from turnlog.engine.http.own_pages import APPLICATION, resource_of
 from turnlog.record.deadlines import Progress
 from turnlog.transport.http_client import Answer, Upstreams
+from turnlog.transport.message_heads import outgoing_head
 
 
 async def get(upstreams: Upstreams, path: str = "/") -> Answer:
-    host = b"\r\nHost: turnlog"
-    return await upstreams.send(APPLICATION, "GET", path, host, b"", Progress(), length=None)
+    head = outgoing_head(APPLICATION, "GET", path, b"\r\nHost: turnlog")
+    return await upstreams.send(APPLICATION, head, b"", Progress())
 
 
 async def test_a_connection_is_used_again_and_has_no_port() -> None:

@@ -16,7 +16,12 @@ from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock
 from turnlog.store.base import SessionRef, alias
-from turnlog.transport.message_heads import RequestStart, forwarded
+from turnlog.transport.message_heads import (
+    OutgoingHead,
+    RequestStart,
+    forwarded_lines,
+    outgoing_head,
+)
 from turnlog.transport.routes import Route
 from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
@@ -328,6 +333,7 @@ class Request:
         vars(other).update(vars(self), asked=asked, route=route, kin=self._kin(route))
         other.is_at_endpoint = False
         vars(other).pop("target", None)
+        vars(other).pop("forwarded", None)
         return other
 
     def _query_credentials(self, route: Route) -> Pairs:
@@ -360,9 +366,14 @@ class Request:
         return self._digest(_joined("target", *self.place)).hex()[:32]
 
     @cached_property
-    def forwarded(self) -> bytes:
-        """The lines of its fields on their way to the server, without Content-Length."""
-        return forwarded(self.asked.head.raw, self.route.target.authority)
+    def forwarded(self) -> OutgoingHead:
+        """Its head on the way to the server."""
+        target, resource = self.route.target, self.route.resource
+        return outgoing_head(target, self.method, resource, self._forwarded_lines)
+
+    @cached_property
+    def _forwarded_lines(self) -> bytes:
+        return forwarded_lines(self.asked.head.raw, self.route.target)
 
     @property
     def place(self) -> tuple[str, ...]:

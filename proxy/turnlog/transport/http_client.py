@@ -35,7 +35,7 @@ from .http1 import (
     joined,
     read_response,
 )
-from .message_heads import Raw
+from .message_heads import OutgoingHead, Raw
 from .routes import Target
 from .tunnel import tunnelled
 from .wakeup import Wakeup
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         is_whole: bool = True,
     ) -> None:
         """Send a request, or its first bytes; `interim` gets 1xx answers. Raises `Failure`."""
-        self._busy, self._uploaded = True, False
+        self._busy, self._uploaded = True, is_whole
         self._method, self._progress, self._interim = method, progress, interim
         self._head = self._body = self.length = None
         progress.phase = _SENDING
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
         self._transport.write(request)
         if is_whole:
-            self.sent()
+            progress.sent()
 
     def write(self, data: bytes) -> None:
         """Write a piece of the request. Raises `Failure`."""
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._searched, end = 0, found.end()
             self._read_head(bytes(came[start:end]))
         self._came = b""
-        return bytes(came[end:]) if end < len(came) else b""
+        return bytes(came[end:])
 
     def _wait_for_head(self, start: bytes | bytearray) -> None:
         """Keep the start of a head, if it can become one."""
@@ -366,16 +366,9 @@ class Origin:
     """Where a tool server listens, and the idle connections to it."""
 
     def __init__(self, target: Target) -> None:
-        is_https = target.origin.lower().startswith("https:")
         self.host, self.port, self.proxy = target.host, target.port, target.proxy
-        self.tls = ssl.create_default_context(cafile=target.ca or None) if is_https else None
-        # A proxy gets the whole URL of what is not encrypted (RFC 9112 section 3.2.2).
-        plain_proxy = None if is_https else target.proxy
-        self.before_path = target.origin if plain_proxy else ""
-        self.lines = b""
-        """Fields for the proxy, each with CRLF before it."""
-        if plain_proxy and plain_proxy.authorization:
-            self.lines = b"\r\nProxy-Authorization: " + plain_proxy.authorization
+        is_encrypted, ca = target.is_encrypted, target.ca
+        self.tls = ssl.create_default_context(cafile=ca or None) if is_encrypted else None
         # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
         self._race = None if _is_address(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
@@ -551,20 +544,16 @@ class Upstreams:
     async def send(
         self,
         target: Target,
-        method: str,
-        resource: str,
-        lines: bytes,
+        head: OutgoingHead,
         body: Content,
         progress: Progress,
         *,
-        length: int | None,
+        length: int | None = None,
         interim: Interim | None = None,
     ) -> Answer:
         """Send one request, once, and return when the answer's head is there.
 
-        `resource` is the target as it goes out; `lines` are fields, each with CRLF before it, none
-        of framing; `length` is that of a body in pieces, if known; `interim` gets 1xx answers.
-        Raises `Failure`.
+        `length` is that of a body in pieces, if known; `interim` gets 1xx answers. Raises `Failure`.
         """
         origin = self._origins.get(target.name) or self._met(target)
         progress.phase = _CONNECTING
@@ -572,18 +561,15 @@ class Upstreams:
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin.connect(), progress.patience, now)
-        if origin.before_path:
-            resource = origin.before_path + (resource if resource != "*" else "")
-        line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
-        request = line + lines + origin.lines + _framing(method, body, length)
+        start = head.text + _framing(head.method, body, length)
         upload: asyncio.Task[None] | None = None
         try:
             if isinstance(body, bytes) and len(body) <= _PIECE:
-                connection.begin(method, progress, request + body, interim)
+                connection.begin(head.method, progress, start + body, interim)
             else:
-                connection.begin(method, progress, request, interim, is_whole=False)
+                connection.begin(head.method, progress, start, interim, is_whole=False)
                 upload = self._group.create_task(_upload(connection, body, length))
-            head = await connection.head()
+            answer = await connection.head()
         except BaseException:
             await _given_up(connection, upload, progress.patience)
             raise
@@ -592,7 +578,7 @@ class Upstreams:
             origin,
             upload,
             progress.patience,
-            head,
+            answer,
             connection.length,
             connection.take_whole,
             connection.read,
@@ -603,19 +589,14 @@ class Upstreams:
         origin = self._origins[target.name] = Origin(target)
         return origin
 
-    def notify(
-        self, target: Target, resource: str, lines: bytes, body: bytes
-    ) -> asyncio.Task[None]:
-        """POST a message in the background, for `_NOTICE` at the most, and drop the answer."""
-        return self._group.create_task(self._notify(target, resource, lines, body))
+    def notify(self, target: Target, head: OutgoingHead, body: bytes) -> asyncio.Task[None]:
+        """Send a message in the background, for `_NOTICE` at the most, and drop the answer."""
+        return self._group.create_task(self._notify(target, head, body))
 
-    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
-        progress = Progress()
+    async def _notify(self, target: Target, head: OutgoingHead, body: bytes) -> None:
         with suppress(Failure, TimeoutError):
             async with asyncio.timeout(_NOTICE):
-                answer = await self.send(
-                    target, "POST", resource, lines, body, progress, length=None
-                )
+                answer = await self.send(target, head, body, Progress())
                 try:
                     while await answer.read():
                         pass

@@ -51,6 +51,7 @@ _RESET: Final = b"\1\0\0\0\0\0\0\0"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _START: Final = b"HTTP/1.1 "
 """What every answer begins with, interim ones too, whatever the agent's version."""
+_HTTP_1_1: Final = (1, 1)
 _HEAD: Final = "HEAD"
 """The method whose answers never have a body (RFC 9110, 9.3.2)."""
 _ZEROS: Final = b"0" * 7
@@ -229,23 +230,14 @@ class AgentConnection(asyncio.Protocol):
             # What does not even begin like a request is not waited for.
             return begins_like_request(came)
         self._searched = 0
-        self._came = bytes(came[end:])
-        return self._begun(bytes(came[:end]))
-
-    def _begun(self, head: bytes) -> "Downstream | Unreadable | None":
-        """Return the request with this head."""
-        found = self._server.heads.read(head, self._known)
-        if isinstance(found, Unreadable):
-            return found
-        start, length = found
-        if start is not self._known:
-            self._known = start if start.is_ordinary else None
-        return self._request(start, length)
+        self._came = came[end:]
+        head = self._server.heads.read(bytes(came[:end]), self._known)
+        return head if isinstance(head, Unreadable) else self._request(*head)
 
     def _request(self, start: RequestStart, length: int) -> "Downstream | Unreadable | None":
         """Return the request that begins so, with as much of its body as is here."""
         came = bytes(self._came)
-        content: bytes | RequestBody
+        content: bytes | RequestBody | None
         if 0 <= length <= len(came):
             self._came, content = came[length:], came[:length]
         # A client that expects 100 (Continue) sends no body before it (RFC 9110, 10.1.1).
@@ -253,18 +245,22 @@ class AgentConnection(asyncio.Protocol):
             self._head = start, length
             self._begun_at = self._loop.time()
             return None
-        else:
-            body = RequestBody(
-                length, Chunks() if length < 0 else None, resume=self._resume_reading
-            )
-            try:
-                self._came = body.feed(came)
-            except BadChunksError:
-                return UNSOUND
-            self._body = body if body.missing else None
-            content = body if body.missing else body.take()
+        elif (content := self._begin_body(came, length)) is None:
+            return UNSOUND
         self._head = self._begun_at = None
+        if start is not self._known:
+            self._known = start if start.is_ordinary else None
         return Downstream(self, start, length, content)
+
+    def _begin_body(self, came: bytes, length: int) -> bytes | RequestBody | None:
+        """Return a body that has not come whole with its head; `None` where it is not sound."""
+        body = RequestBody(length, Chunks() if length < 0 else None, resume=self._resume_reading)
+        try:
+            self._came = body.feed(came)
+        except BadChunksError:
+            return None
+        self._body = body if body.missing else None
+        return body if body.missing else body.take()
 
     async def _linger(self) -> None:
         """End this side and drop what still comes, for `_LINGER`. The end of the connection cancels this."""
@@ -580,8 +576,8 @@ class Downstream(Struct, eq=False):
 
         Here and below `lines` are fields, each with CRLF before it, without any of framing.
         """
-        length = b"\r\nContent-Length: %d" % len(body)
-        head = self._head(status, reason, lines, length)
+        said = (status, reason, lines, len(body), self._keeps())
+        head = b"HTTP/1.1 %d %b%b\r\nContent-Length: %d%b\r\n\r\n" % said
         self._write(head if self.asked.method == _HEAD else head + body, is_start=True)
         self.begun = self.finished = True
         if self.agent.writing_paused:
@@ -676,13 +672,14 @@ class Downstream(Struct, eq=False):
         self.agent.answering = None
         return self.finished and self.asked.keeps and not self._until_close
 
-    def _head(self, status: int, reason: bytes, lines: bytes, length: bytes = b"") -> bytes:
-        keep = b""
+    def _head(self, status: int, reason: bytes, lines: bytes) -> bytes:
+        return b"HTTP/1.1 %d %b%b%b\r\n\r\n" % (status, reason, lines, self._keeps())
+
+    def _keeps(self) -> bytes:
+        """Return the line that says whether the connection stays, where it has to be said."""
         if not self.asked.keeps or self._until_close or self.agent.is_last:
-            keep = b"\r\nConnection: close"
-        elif self.asked.version < (1, 1):
-            keep = b"\r\nConnection: keep-alive"
-        return b"HTTP/1.1 %d %b%b%b%b\r\n\r\n" % (status, reason, lines, length, keep)
+            return b"\r\nConnection: close"
+        return b"" if self.asked.version >= _HTTP_1_1 else b"\r\nConnection: keep-alive"
 
     @property
     def _transport(self) -> asyncio.Transport | None:

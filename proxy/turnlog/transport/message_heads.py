@@ -23,7 +23,7 @@ from .http1 import (
     read_request_fields,
     read_request_line,
 )
-from .routes import Route
+from .routes import Route, Target
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -128,9 +128,37 @@ def read_request(raw: Raw) -> RequestHead:
     )
 
 
-def forwarded(raw: Raw, authority: bytes) -> bytes:
+class OutgoingHead(Struct, frozen=True):
+    """The head of a request to an upstream, but for what frames its body."""
+
+    method: str
+    lines: bytes
+    """Its fields, each with CRLF before it."""
+    text: bytes
+    """Its first line and its fields, as they are written to the upstream's connection."""
+
+
+def forwarded(raw: Raw, route: Route, method: str) -> OutgoingHead:
+    """Return the head that an agent's fields become on their way to an upstream."""
+    return outgoing_head(route.target, method, route.resource, forwarded_lines(raw, route.target))
+
+
+def forwarded_lines(raw: Raw, target: Target) -> bytes:
     """Return the lines that an agent's fields become on their way to an upstream."""
-    return lines(request_headers(raw, authority=authority, forwarded_host=host_of(raw)))
+    headers = request_headers(raw, authority=target.authority, forwarded_host=host_of(raw))
+    return lines(headers)
+
+
+def outgoing_head(target: Target, method: str, resource: str, lines: bytes) -> OutgoingHead:
+    """Return the head of a request for a resource, with fields, each with CRLF before it."""
+    text = lines
+    if target.is_plainly_proxied and target.proxy is not None:
+        # A proxy gets the whole URL of what is not encrypted (RFC 9112 section 3.2.2).
+        resource = target.origin + (resource if resource != "*" else "")
+        if target.proxy.authorization:
+            text += b"\r\nProxy-Authorization: " + target.proxy.authorization
+    line = f"{method} {resource} HTTP/1.1".encode("utf-8", "surrogateescape")
+    return OutgoingHead(method, lines, line + text)
 
 
 def host_of(raw: Raw) -> bytes:

@@ -62,6 +62,16 @@ class Target(Struct, frozen=True, kw_only=True):
         return origin_of(scheme, authority)
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether it is reached over TLS."""
+        return self.origin.lower().startswith("https:")
+
+    @property
+    def is_plainly_proxied(self) -> bool:
+        """Whether a proxy reads what goes there: it leads to a server without TLS."""
+        return self.proxy is not None and not self.is_encrypted
+
+    @property
     def is_command(self) -> bool:
         """Whether it is started by a command, and not reached over HTTP."""
         return not self.host

@@ -28,6 +28,7 @@ from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import Share, UpstreamSettings
 from turnlog.transport.http_client import Content, Interim, connected
+from turnlog.transport.message_heads import OutgoingHead
 from turnlog.transport.routes import Target
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, is_stateless_request, refusal, status_of
@@ -362,13 +363,11 @@ class Commands:
     async def send(
         self,
         target: Target,
-        method: str,
-        resource: str,
-        lines: bytes,
+        head: OutgoingHead,
         body: Content,
         progress: Progress,
         *,
-        length: int | None,
+        length: int | None = None,
         interim: Interim | None = None,
     ) -> CommandReply:
         """Carry out one request, as `Upstreams.send` does. Raises `Failure`."""
@@ -377,19 +376,17 @@ class Commands:
         one_line = _on_one_line(whole)
         if one_line is None:
             return _refusing(b"", _NOT_JSON)
-        asked = EndpointRequest(method, _fields(lines), one_line, progress)
+        asked = EndpointRequest(head.method, _fields(head.lines), one_line, progress)
         return await self._endpoints[target.origin].answer(asked)
 
-    def notify(
-        self, target: Target, resource: str, lines: bytes, body: bytes
-    ) -> asyncio.Task[None]:
+    def notify(self, target: Target, head: OutgoingHead, body: bytes) -> asyncio.Task[None]:
         """Send a message that gets no answer."""
-        return self._tasks.create_task(self._notify(target, resource, lines, body))
+        return self._tasks.create_task(self._notify(target, head, body))
 
-    async def _notify(self, target: Target, resource: str, lines: bytes, body: bytes) -> None:
+    async def _notify(self, target: Target, head: OutgoingHead, body: bytes) -> None:
         try:
             async with asyncio.timeout(_NOTICE):
-                await self.send(target, "POST", resource, lines, body, Progress(), length=None)
+                await self.send(target, head, body, Progress())
         except (Failure, TimeoutError):
             return
         except Exception as error:  # noqa: BLE001 - it is logged; the task is not awaited

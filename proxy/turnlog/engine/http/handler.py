@@ -128,10 +128,9 @@ class Handler:
             else:
                 await self._guard(driver, down, request, exchange, content)
         finally:
-            # A guarded call that was never carried is over.
             driver = exchange.driver
             if driver is not None and driver.is_guarded and not (driver.carrier or driver.is_over):
-                context.duplicate_index.over(driver)
+                context.duplicate_index.over(driver)  # it was never carried
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
         """Return a request as its head describes it; `None` if turnlog answers it itself."""

@@ -24,6 +24,7 @@ from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.http_client import Answer, Upstreams
 from turnlog.transport.http_server import Downstream, Gone
+from turnlog.transport.message_heads import OutgoingHead, outgoing_head
 from turnlog.transport.routes import HEALTH, OWN, Target
 from turnlog.wire.http.head import Body, fields, lines, request_headers
 
@@ -54,16 +55,12 @@ class OwnPages:
 
     async def relay(self, down: Downstream, request: Request, path: str, query: str) -> None:
         """Answer a request with what the application says. Raises `Gone`."""
-        method = down.asked.method
         try:
             answer = await self._upstreams.send(
                 APPLICATION,
-                method if method in HTTPMethod.__members__ else HTTPMethod.OPTIONS,
-                resource_of(path, query),
-                self._head(down, request),
+                self._head(down, request, path, query),
                 down.content if isinstance(down.content, bytes) else _body(down),
                 Progress(),
-                length=None,
             )
             try:
                 await _pass_on(answer, down)
@@ -72,8 +69,8 @@ class OwnPages:
         except Failure as failure:  # turnlog stops, or the agent broke off
             raise Gone(failure.detail) from failure
 
-    def _head(self, down: Downstream, request: Request) -> bytes:
-        """Return the lines of a head for the application: those of the request, then the private ones."""
+    def _head(self, down: Downstream, request: Request, path: str, query: str) -> OutgoingHead:
+        """Return the head for the application: with the fields of the request, then the private ones."""
         # Each field once, because aiohttp refuses some that are repeated.
         given = dict(down.asked.head.fields)
         if b"authorization" in down.asked.head.repeated:
@@ -90,7 +87,10 @@ class OwnPages:
             (CALLER.encode(), base64.b64encode(_encode(caller))),
             (METHOD.encode(), down.asked.method.encode("latin-1", "replace")),
         )
-        return lines((*forwarded, *private))
+        named = down.asked.method
+        method = named if named in HTTPMethod.__members__ else HTTPMethod.OPTIONS
+        fields_of = lines((*forwarded, *private))
+        return outgoing_head(APPLICATION, method, resource_of(path, query), fields_of)
 
 
 async def _body(down: Downstream) -> AsyncIterator[bytes]:

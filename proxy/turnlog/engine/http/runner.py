@@ -33,7 +33,13 @@ from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content, Upstreams
-from turnlog.transport.message_heads import Raw, answer_lines, forwarded, led_back_lines
+from turnlog.transport.message_heads import (
+    OutgoingHead,
+    Raw,
+    answer_lines,
+    forwarded,
+    led_back_lines,
+)
 from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
 from turnlog.wire.splice import Respelling
@@ -45,6 +51,11 @@ from .response_buffer import HeldAnswer, ResponseBuffer, Withheld
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
 """The time limits of a call without a rule: most calls."""
+# To look a member up costs more than to compare it.
+_ENDED: Final = Stage.ENDED
+_SETTLING: Final = Stage.SETTLING
+_CHECKING: Final = Stage.CHECKING
+_WAITING: Final = Stage.WAITING
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -131,7 +142,7 @@ class HttpCarrier(Struct, eq=False):
 
     def may_retry(self) -> bool:
         """Spend one retry of the server's quota; false where none is left."""
-        return self._context.health.may_retry(self._request.route.target.name)
+        return self._context.health.may_retry(self._request.server)
 
     def tell(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
@@ -149,8 +160,8 @@ class HttpCarrier(Struct, eq=False):
             return
         if message := self._exchange.cancelling():
             route = self._request.route
-            head = forwarded(tuple(notice_headers(self._raw)), route.target.authority)
-            self._notice = self._way.notify(route.target, route.resource, head, message)
+            head = forwarded(tuple(notice_headers(self._raw)), route, "POST")
+            self._notice = self._way.notify(route.target, head, message)
 
     def drop(self, kind: ErrorKind) -> None:
         """Stop carrying the call; its task records the end, because the whole answer may be here already."""
@@ -168,7 +179,7 @@ class HttpCarrier(Struct, eq=False):
             raise blocked(ask)
         driver = self._exchange.driver
         if self._exchange.attempt is not None:
-            self._context.health.called(self._request.route.target.name)
+            self._context.health.called(self._request.server)
         repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
         if not self._exchange.is_due and self._policy.concurrency is None:
             if driver is not None:
@@ -211,20 +222,20 @@ class HttpCarrier(Struct, eq=False):
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:
         """Do what the call's machine waits for, until the call has ended."""
-        if driver.machine.stage is Stage.ENDED:  # cancelled before it was sent
+        machine = driver.machine
+        if machine.stage is _ENDED:  # cancelled before it was sent
             await self._is_withdrawn()
         while True:
-            stage = driver.machine.stage
-            if driver.to_send is not None:
-                send, driver.to_send = driver.to_send, None
+            if (send := driver.to_send) is not None:
+                driver.to_send = None
                 await self._attempt(content, hold=send.hold)
-                if driver.machine.stage is Stage.SETTLING:
+                if machine.stage is _SETTLING:
                     driver.on_outcome_written(written=True)
                 if self._held:
                     await self._give(driver)
-            elif stage is Stage.CHECKING:
+            elif machine.stage is _CHECKING:
                 await self._check(driver)
-            elif stage is Stage.WAITING:
+            elif machine.stage is _WAITING:
                 assert isinstance(content, bytes)  # a body that is not held is never retried
                 content = await self._again(driver, content)
             else:
@@ -233,7 +244,7 @@ class HttpCarrier(Struct, eq=False):
     async def _check(self, driver: CallDriver) -> None:
         """Check whether the caller is still there; if not, this task is cancelled or the call ends."""
         await driver.made_certain()
-        if driver.machine.stage is Stage.CHECKING:
+        if driver.machine.stage is _CHECKING:
             driver.feed(CallerChecked())
         else:
             await self._is_withdrawn()
@@ -299,7 +310,7 @@ class HttpCarrier(Struct, eq=False):
         attempt, circuit = self._exchange.attempt, None
         try:
             if attempt is not None:
-                circuit = self._context.health.watch(self._request.route.target.name, attempt)
+                circuit = self._context.health.watch(self._request.server, attempt)
             answer = await self._sent(attempt, content)
         except Failure as failure:
             await self._failed(failure)
@@ -311,29 +322,27 @@ class HttpCarrier(Struct, eq=False):
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
         """Return the coroutine that sends an attempt, with its time limits set."""
-        route, exchange = self._request.route, self._exchange
-        progress, driver, target = exchange.progress, exchange.driver, route.target
-        head = self._request.forwarded
+        request, exchange, length = self._request, self._exchange, self._down.length
+        progress, driver, target = exchange.progress, exchange.driver, request.route.target
+        head = request.forwarded
         if self._changed is not None:
-            head = forwarded(self._changed, target.authority)
+            head = forwarded(self._changed, request.route, head.method)
         if attempt is not None:
             if self._policy.timeout != _UNLIMITED:
                 limits = Deadlines(self._policy.timeout, self._began)
                 attempt.patience = progress.patience = limits
             if attempt.ask.key_sent:
-                head += self._key(attempt.ask.key_sent)
+                head = self._with_key(head, attempt.ask.key_sent)
         if driver is not None and driver.is_guarded:
             progress.time_out = driver.on_expired
         if target.is_command:
             progress.late = exchange.late_reader
         return self._way.send(
             target,
-            self._down.asked.method,
-            route.resource,
             head,
             content,
             progress,
-            length=self._down.length if self._down.length >= 0 else None,
+            length=length if length >= 0 else None,
             interim=self._interim,
         )
 
@@ -344,24 +353,31 @@ class HttpCarrier(Struct, eq=False):
             exchange.head(answer)
             if answer.head.status == _UNAUTHENTICATED:
                 self._unauthenticated(answer)
-            if attempt is not None and attempt.ask.session.id is None:
-                await _opened(attempt)
-            started = self._context.clock.monotonic()
-            try:
+            if attempt is not None:
+                if attempt.ask.session.id is None:
+                    await _opened(attempt)
                 await self._relay(answer, attempt, hold=hold)
-            finally:
-                if attempt is None:
-                    exchange.went_by(self._context.clock.monotonic() - started)
+            else:
+                await self._unrecorded(answer, hold=hold)
         except Withheld as withheld:
             self._keep(withheld.held)
         finally:
             await answer.close()
 
-    def _key(self, sent: str) -> bytes:
-        """Return the `Idempotency-Key` line; empty if the caller sends that field itself."""
+    async def _unrecorded(self, answer: Answer, *, hold: bool) -> None:
+        """Relay an answer to what is no call."""
+        started = self._context.clock.monotonic()
+        try:
+            await self._relay(answer, None, hold=hold)
+        finally:
+            self._exchange.went_by(self._context.clock.monotonic() - started)
+
+    def _with_key(self, head: OutgoingHead, key: str) -> OutgoingHead:
+        """Return a head with an `Idempotency-Key`, unless the caller sends that field itself."""
         if fields(self._down.asked.head.raw, KEY):
-            return b""
-        return lines([(b"Idempotency-Key", sent.encode())])
+            return head
+        line = lines([(b"Idempotency-Key", key.encode())])
+        return OutgoingHead(head.method, head.lines + line, head.text + line)
 
     def _keep(self, held: HeldAnswer) -> None:
         attempt = self._exchange.attempt
@@ -384,7 +400,7 @@ class HttpCarrier(Struct, eq=False):
     def _note_failure(self, failure: Failure) -> None:
         self._context.log.emit(
             UpstreamFailed(
-                server=self._request.route.target.name,
+                server=self._request.server,
                 address=self._request.route.target.host,
                 port=self._request.route.target.port,
                 error=MEANINGS[failure.kind].family,
@@ -413,7 +429,7 @@ class HttpCarrier(Struct, eq=False):
             self._exchange,
             context.recorder,
             max(context.keep, self._exchange.reads),
-            answer_lines(head, self._request.route, self._raw),
+            answer_lines(head, self._request.route, self._down.asked.head.raw),
             self._lines_of,
             answer.length,
         ).run()
@@ -424,7 +440,7 @@ class HttpCarrier(Struct, eq=False):
         if any(b"resource_metadata" in value for value in asked):
             self._context.log.emit(
                 AuthRequired(
-                    server=self._request.route.target.name,
+                    server=self._request.server,
                     http_status=answer.head.status,
                     advice=_AUTH_ADVICE,
                 )
@@ -437,12 +453,12 @@ class HttpCarrier(Struct, eq=False):
 
     def _lines_of(self, raw: Raw) -> bytes:
         """Return the lines for the agent of an answer's fields that are not those of its head."""
-        return led_back_lines(raw, self._request.route, self._raw)
+        return led_back_lines(raw, self._request.route, self._down.asked.head.raw)
 
     def _is_last(self) -> bool:
         """Return whether no retry follows the attempt; log the retry if one does."""
         attempt, driver = self._exchange.attempt, self._exchange.driver
-        if attempt is None or driver is None or driver.machine.stage is not Stage.WAITING:
+        if attempt is None or driver is None or driver.machine.stage is not _WAITING:
             return True
         self._context.recorder.retried(attempt, driver.delay)
         return False
