@@ -339,7 +339,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["verify", "--anchor", "/nowhere/anchors"], "No such file or directory"),
         (["sessions", "burn"], "no such command 'burn'"),
         (["fly"], "no such command 'fly'"),
-        (["lgo"], "no such command 'lgo', did you mean 'log'? (`turnlog --help` tells how)"),
+        (["lgo"], "no such command 'lgo', did you mean 'log'? (see `turnlog --help`)"),
         (["log", "--flag", "lat"], "no flag is called 'lat', did you mean 'late'?"),
         (["log", "--error", "zzz"], "no error family is called 'zzz', they are "),
     ],

@@ -62,7 +62,7 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
         (["--rules", "defautl"], "turnlog: --rules: no pack is called 'defautl', did you mean"),
         (
             ["--upstream", "http://127.0.0.1:7411/"],
-            "turnlog: --upstream: upstream 'default' leads to where turnlog itself listens",
+            "turnlog: --upstream: upstream 'default' is the address that turnlog itself listens on",
         ),
     ],
 )

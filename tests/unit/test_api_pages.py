@@ -162,7 +162,7 @@ async def test_a_parameter_that_cannot_be_used_is_named(
         ("order=up", "parameter 'order' cannot be 'up', use one of: newest, oldest"),
         ("flag=lat", "parameter 'flag' cannot be 'lat', did you mean 'late'?"),
         ("tool=", "parameter 'tool' must have a length of at least 1"),
-        ("nope=1", "parameter 'nope': it is not known here, known are: limit"),
+        ("nope=1", "parameter 'nope': it is unknown, known are: limit"),
     ],
 )
 async def test_an_invalid_parameter_is_explained(pages: Pages, query: str, told: str) -> None:
@@ -188,7 +188,7 @@ async def test_an_invalid_body_is_explained_and_settles_nothing(
 ) -> None:
     name = await pages.unknown()
     said = (await pages.api(f"/calls/{name}/resolve", "POST", body)).problem(400)
-    assert said["detail"].startswith(f"the body is not as it must be: {told}")
+    assert said["detail"].startswith(f"the body is invalid: {told}")
     (row,) = (await pages.found("/log"))["items"]
     assert row["status"] == "unknown"
 

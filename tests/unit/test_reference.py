@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.api.endpoints import ENDPOINTS
-from turnlog.app.trial import tried
+from turnlog.app.trial import run_sample
 from turnlog.cli.commands.rules import command as rules_command
 from turnlog.cli.main import COMMANDS, turnlog
 from turnlog.core.classify import MEANINGS
@@ -222,7 +222,7 @@ def test_every_rule_on_the_page_is_one_and_every_example_holds(tmp_path: Path) -
         name = text.partition("- rule: ")[2].partition("\n")[0]
         number = next(n for n, rule in enumerate(rules) if f"- name: {name}\n" in rule)
         (tmp_path / f"{number}.examples.yaml").write_text(text)
-        assert run_examples(sources[number], tried).problems == ()
+        assert run_examples(sources[number], run_sample).problems == ()
 
 
 @pytest.mark.promise("CLI-2")
@@ -256,7 +256,7 @@ def test_the_rules_of_the_readme_stand_its_examples(tmp_path: Path) -> None:
     for name, text in blocks:
         (tmp_path / name.rstrip(";")).write_text(text)
 
-    report = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried)
+    report = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), run_sample)
 
     assert (report.rules, report.samples, report.problems) == (2, 4, ())
 

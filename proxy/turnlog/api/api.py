@@ -70,24 +70,26 @@ class Api:
 
     async def _read(self, endpoint: ReadEndpoint, request: web.Request) -> web.Response:
         async with in_time(self._limit):
-            asked = self._asked(endpoint, request)
+            api_request = self._api_request(endpoint, request)
             with _as_problems():
                 await self._context.store.flush()
-            return await self._in_thread(lambda: self._looked_up(endpoint, asked))
+            return await self._in_thread(lambda: self._read_answer(endpoint, api_request))
 
-    def _looked_up(self, endpoint: ReadEndpoint, asked: ApiRequest) -> web.Response:
+    def _read_answer(self, endpoint: ReadEndpoint, api_request: ApiRequest) -> web.Response:
         with _as_problems(), self._context.store.view() as view:
-            return document(endpoint.read(view, asked))
+            return document(endpoint.read(view, api_request))
 
     async def _write(self, endpoint: WriteEndpoint, request: web.Request) -> web.Response:
         async with in_time(self._limit):
-            asked = self._asked(endpoint, request)
+            api_request = self._api_request(endpoint, request)
             body = await _body(endpoint, request)
         # No time limit from here on: what is queued will be written, so a timeout would be wrong.
         with _as_problems():
-            return document(await endpoint.write(self._context, asked, body))
+            return document(await endpoint.write(self._context, api_request, body))
 
-    def _asked(self, endpoint: ReadEndpoint | WriteEndpoint, request: web.Request) -> ApiRequest:
+    def _api_request(
+        self, endpoint: ReadEndpoint | WriteEndpoint, request: web.Request
+    ) -> ApiRequest:
         return ApiRequest(
             names={name: unquote(text) for name, text in request.match_info.items()},
             query=_query(_query_of(request), endpoint.query),
@@ -169,9 +171,9 @@ def _pairs(text: str, known: tuple[str, ...]) -> dict[str, str]:
     for name, value in pairs:
         if name not in known:
             words = ", ".join(known) or "none"
-            raise _bad(name, f"it is not known here, known are: {words}")
+            raise _bad(name, f"it is unknown, known are: {words}")
         if name in found:
-            raise _bad(name, "it stands there twice")
+            raise _bad(name, "it is given twice")
         found[name] = value
     return found
 
@@ -188,7 +190,7 @@ async def _body(endpoint: WriteEndpoint, request: web.Request) -> Any:
         why = describe_json_error(error, body, endpoint.body, "it")
     except ValueError as error:
         why = str(error)
-    raise ProblemError(400, f"the body is not as it must be: {why}")
+    raise ProblemError(400, f"the body is invalid: {why}")
 
 
 @contextmanager

@@ -217,7 +217,7 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
         name, found = "turns", turn_bounds(view, session, turns)
     before, after = found
     if after < before:
-        raise BadParameterError(name, f"commit {after} stands before {before}, exchange them")
+        raise BadParameterError(name, f"commit {after} comes before {before}, exchange them")
     return _differences(changes_between(view, request.saved, session, before, after))
 
 

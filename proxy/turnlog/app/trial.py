@@ -31,7 +31,7 @@ _FINE: Final = {"content": [{"type": "text", "text": "ok"}]}
 """The answer of an MCP sample that has none."""
 
 
-def tried(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> SampleOutcome:
+def run_sample(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> SampleOutcome:
     """Return the outcome that would be recorded for a sample."""
     ask = _ask(call, policy, effect, sample)
     ending, reply = judged(ask, *_answered(ask, sample))
@@ -65,13 +65,13 @@ def _answered(ask: Ask, sample: Sample) -> tuple[Ending, AnswerFacts]:
             ask.method, sample.status, AnswerText(body, JSON, body.size), ask.effect
         )
     result = _FINE if sample.result is msgspec.UNSET else sample.result
-    said = {"result": result} if sample.error is None else {"error": sample.error}
-    body = _read({"jsonrpc": "2.0", "id": 1, **said})
+    content = {"result": result} if sample.error is None else {"error": sample.error}
+    body = _read({"jsonrpc": "2.0", "id": 1, **content})
     message = body.content
     assert isinstance(message, Message)  # it was just made
     around = Circumstances(sample.status, ask.effect, in_session=False)
-    said_so = read_answer(message, revision=_REVISION)
-    return answered(said_so, message, AnswerText(body, JSON, body.size), around)
+    parsed = read_answer(message, revision=_REVISION)
+    return answered(parsed, message, AnswerText(body, JSON, body.size), around)
 
 
 def _read(value: Any) -> MessageReader:

@@ -97,7 +97,7 @@ def _usage(error: click.UsageError) -> str:
     message = _sentence(error.format_message())
     if error.ctx is None:
         return message
-    return f"{message} (`{error.ctx.command_path} --help` tells how)"
+    return f"{message} (see `{error.ctx.command_path} --help`)"
 
 
 def _sentence(text: str) -> str:

@@ -171,14 +171,14 @@ def _drop_output() -> None:
 
 def _refuse_other_encodings(arguments: Sequence[str]) -> None:
     """Refuse arguments that are not UTF-8: records, events and JSON cannot hold them."""
-    for what, text in _given(arguments):
+    for what, text in _texts_in_use(arguments):
         try:
             text.encode()
         except UnicodeEncodeError:
             raise click.UsageError(f"{what} {text!r} is not UTF-8, use a name that is") from None
 
 
-def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _texts_in_use(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield all texts that a command may use, each with a name for errors."""
     # Arguments after -- belong to another program.
     own = takewhile(lambda text: text != "--", arguments)

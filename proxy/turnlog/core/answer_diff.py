@@ -96,10 +96,10 @@ def compare(before: ComparedAnswer, after: ComparedAnswer) -> Comparison:
     if kind := _class_of_endings(before, after):
         return Comparison(kind=kind)
     if before.kind != after.kind:
-        said = AnswerDifference(
+        difference = AnswerDifference(
             path="", change=DifferenceKind.CHANGED, before=before.kind, after=after.kind
         )
-        return Comparison(kind=DifferenceClass.VALUE_CHANGED, changes=(said,))
+        return Comparison(kind=DifferenceClass.VALUE_CHANGED, changes=(difference,))
     if before.digest and before.digest == after.digest:
         return Comparison(kind=DifferenceClass.SAME)
     if not (before.whole and after.whole):
@@ -263,8 +263,10 @@ def _step(path: str, before: object, after: object, *, shape: bool) -> _Step:
     change = DifferenceKind.CHANGED
     if before is _ABSENT or after is _ABSENT:
         change = DifferenceKind.ADDED if before is _ABSENT else DifferenceKind.REMOVED
-    said = AnswerDifference(path=path, change=change, before=_shown(before), after=_shown(after))
-    return _Step(difference=said, shape=shape)
+    difference = AnswerDifference(
+        path=path, change=change, before=_shown(before), after=_shown(after)
+    )
+    return _Step(difference=difference, shape=shape)
 
 
 def _shown(value: object) -> str:

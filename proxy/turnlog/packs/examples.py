@@ -198,28 +198,29 @@ def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) ->
         yield f"the effect is {found.value!r}, not {wanted.effect.value!r}"
     if wanted.access not in (None, policy.access):
         yield f"access is {policy.access.value!r}, not {wanted.access.value!r}"
-    came = trial(call, policy, found, sample)
-    if wanted.kind is not UNSET and (wanted.kind or "") != came.kind:
-        yield f"the kind is {_named(came.kind)}, not {_named(wanted.kind)}"
-    if wanted.null not in (None, came.null):
-        yield f"the result counts as {'null' if came.null else 'a value'} and should not"
-    if wanted.delta is not None and not _same(wanted.delta, came.delta):
-        yield f"the delta is {msgspec.json.encode(came.delta).decode()}, not as given"
+    actual = trial(call, policy, found, sample)
+    if wanted.kind is not UNSET and (wanted.kind or "") != actual.kind:
+        yield f"the kind is {_named(actual.kind)}, not {_named(wanted.kind)}"
+    if wanted.null not in (None, actual.null):
+        yield f"the result counts as {'null' if actual.null else 'a value'} and should not"
+    if wanted.delta is not None and not _same(wanted.delta, actual.delta):
+        yield f"the delta is {msgspec.json.encode(actual.delta).decode()}, not as given"
 
 
 def _named(kind: str | None) -> str:
     return repr(str(kind)) if kind else "none"
 
 
-def _same(wanted: Sequence[ExpectedChange], came: Sequence[Operation]) -> bool:
-    return len(wanted) == len(came) and all(map(_matches, wanted, came))
+def _same(wanted: Sequence[ExpectedChange], actual: Sequence[Operation]) -> bool:
+    return len(wanted) == len(actual) and all(map(_matches, wanted, actual))
 
 
-def _matches(wanted: ExpectedChange, came: Operation) -> bool:
+def _matches(wanted: ExpectedChange, actual: Operation) -> bool:
     return (
-        (wanted.field, wanted.op, wanted.key, wanted.to) == (came.field, came.op, came.key, came.to)
-        and wanted.evidence in (None, came.evidence)
-        and wanted.maybe in (None, came.maybe)
+        (wanted.field, wanted.op, wanted.key, wanted.to)
+        == (actual.field, actual.op, actual.key, actual.to)
+        and wanted.evidence in (None, actual.evidence)
+        and wanted.maybe in (None, actual.maybe)
     )
 
 

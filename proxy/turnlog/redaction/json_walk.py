@@ -34,12 +34,12 @@ _DULL: Final = re.compile(
     r'\s*+:\s*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+\-]*+|true|false|null)\s*+,)++',
     re.DOTALL | re.ASCII,
 )
-_TELLS_NOTHING: Final = frozenset({"true", "false", "null"})
-_LITERALS: Final = _TELLS_NOTHING | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
-_NOT_WORTH: Final = _TELLS_NOTHING | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
-_SAYS_NAME: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
-_NEEDS_NAME: Final = frozenset({"value", "val"})
-_SAYS_VALUE: Final = _NEEDS_NAME | {"content", "default"}
+_LITERAL_WORDS: Final = frozenset({"true", "false", "null"})
+_LITERALS: Final = _LITERAL_WORDS | {"NaN", "Infinity", "-Infinity", "\xef\xbb\xbf"}
+_NEVER_CUT: Final = _LITERAL_WORDS | {_QUOTED, PLACEHOLDER, "[]", "{}", '""', '"'}
+_NAME_KEYS: Final = frozenset({"name", "key", "header", "variable", "env", "param", "parameter"})
+_NAMED_VALUE_KEYS: Final = frozenset({"value", "val"})
+_VALUE_KEYS: Final = _NAMED_VALUE_KEYS | {"content", "default"}
 # Distance to the next hit, in characters, from which a search for such a run pays off.
 _FAR: Final = 256
 
@@ -70,11 +70,11 @@ class _Frame(Struct):
     end: int = -1
     """End of the newest item; -1 between a name and its value."""
     items: int = 0
-    first_tells: bool = False
+    first_is_secret_name: bool = False
     """Whether the first item is the name of a secret: `["Authorization", ...]`."""
-    option_tells: bool = False
+    after_secret_option: bool = False
     """Whether the newest item is a secret option: `["--password", ...]`."""
-    name_tells: bool = False
+    has_secret_name: bool = False
     """Whether a sibling gives `value` a secret name: `{"name": "PASSWORD", "value": ...}`."""
     value: tuple[int, int] = (0, 0)
     """Start and end of the newest `value`, or of the second item."""
@@ -114,7 +114,7 @@ class Walk:
             "stray": self._stray,
             "unquoted": self._name,
             "bare": self._bare,
-            "gone": self._gone,
+            "gone": self._placeholder,
         }
 
     def run(self) -> bytes:
@@ -124,7 +124,7 @@ class Walk:
         while place >= 0:
             for match in _TOKEN.finditer(self._text, place):
                 if self._depth:
-                    self._pass_by(match)
+                    self._skip(match)
                 elif end := takers[match.lastgroup](self._frames[-1], match):
                     place = end
                     break
@@ -134,11 +134,11 @@ class Walk:
             self._cut(self._hidden_from, len(self._text))
         for frame in self._frames:
             if not self._complete and frame.is_unnamed and not frame.is_named:
-                frame.name_tells = True
+                frame.has_secret_name = True
             self._finish(frame)
         return self._result()
 
-    def _pass_by(self, match: re.Match[str]) -> None:
+    def _skip(self, match: re.Match[str]) -> None:
         if match.lastgroup == "open":
             self._depth += 1
         elif match.lastgroup == "close":
@@ -174,7 +174,7 @@ class Walk:
         frame.hides = frame.inherited
         frame.end = -1
         if self._is_hit(match):
-            said, hides, cut = self._known.get(said) or self._learn(said)
+            said, hides, cut = self._known.get(said) or self._read_name(said)
             frame.hides = max(frame.inherited, hides)
             if raw is not None and cut != raw:
                 self._cuts.append((*match.span("string"), cut))
@@ -186,7 +186,7 @@ class Walk:
         frame.name = said.lower() or "?"
         return None
 
-    def _learn(self, raw: str) -> tuple[str, Hides, str]:
+    def _read_name(self, raw: str) -> tuple[str, Hides, str]:
         """Return a name decoded, what it hides, and its redacted form; cached, as few names are in use."""
         said = self._texts.plain(raw)
         known = (said, self._texts.hides(said), self._texts.string(raw))
@@ -198,14 +198,14 @@ class Walk:
         if match["end"] != '"':
             self.sound = False
         self._settle(frame, match.start())
-        hidden = frame.hides or frame.option_tells
+        hidden = frame.hides or frame.after_secret_option
         is_hit = self._is_hit(match)
         frame.items += 1
         frame.end = match.end()
         if not self._complete:
-            frame.is_named = frame.is_named or frame.name in _SAYS_NAME
-            frame.is_unnamed = frame.is_unnamed or frame.name in _NEEDS_NAME
-        if frame.opener == "[" or frame.name in _SAYS_VALUE or is_hit:
+            frame.is_named = frame.is_named or frame.name in _NAME_KEYS
+            frame.is_unnamed = frame.is_unnamed or frame.name in _NAMED_VALUE_KEYS
+        if frame.opener == "[" or frame.name in _VALUE_KEYS or is_hit:
             self._note(frame, match, is_hit=is_hit)
         if hidden:
             self._cut(match.start(), match.end())
@@ -216,17 +216,17 @@ class Walk:
         """Note whether a string names its siblings, or is a value that a sibling may name."""
         said = self._texts.plain(match["string"]) if is_hit else ""
         tells = self._texts.hides(said)
-        frame.option_tells = False
-        if frame.name in _SAYS_NAME:
-            frame.name_tells = frame.name_tells or tells is not Hides.NOTHING
-        elif frame.name in _SAYS_VALUE:
+        frame.after_secret_option = False
+        if frame.name in _NAME_KEYS:
+            frame.has_secret_name = frame.has_secret_name or tells is not Hides.NOTHING
+        elif frame.name in _VALUE_KEYS:
             frame.value = match.span()
         elif frame.opener == "[":
             if frame.items == 1:
-                frame.first_tells = tells is Hides.ALL
+                frame.first_is_secret_name = tells is Hides.ALL
             elif frame.items == 2:
                 frame.value = match.span()
-            frame.option_tells = bool(tells) and said.startswith("-")
+            frame.after_secret_option = bool(tells) and said.startswith("-")
 
     def _bare(self, frame: _Frame, match: re.Match[str]) -> None:
         token = match[0]
@@ -236,13 +236,13 @@ class Walk:
         self._settle(frame, match.start())
         frame.items += 1
         frame.end = match.end()
-        if frame.name in _SAYS_VALUE:
+        if frame.name in _VALUE_KEYS:
             frame.value = match.span()
         hides = frame.hides
         if hides is Hides.ALL or (hides and not is_number) or self._texts.is_secret(token):
             self._cut(match.start(), match.end())
 
-    def _gone(self, frame: _Frame, match: re.Match[str]) -> None:
+    def _placeholder(self, frame: _Frame, match: re.Match[str]) -> None:
         """Skip a placeholder that an earlier redaction left outside a string."""
         self.sound = False
         frame.items += 1
@@ -251,7 +251,7 @@ class Walk:
     def _stray(self, frame: _Frame, _: re.Match[str]) -> None:
         """Skip a colon that follows no name."""
         self.sound = False
-        frame.first_tells = False
+        frame.first_is_secret_name = False
 
     def _open(self, frame: _Frame, match: re.Match[str]) -> None:
         self._settle(frame, match.start())
@@ -273,13 +273,13 @@ class Walk:
         self._finish(frame)
         parent = self._frames[-1]
         parent.end = match.end()
-        if parent.name in _SAYS_VALUE:
+        if parent.name in _VALUE_KEYS:
             parent.value = (frame.begin, match.end())
 
     def _finish(self, frame: _Frame) -> None:
-        is_pair = frame.first_tells and frame.items == 2
+        is_pair = frame.first_is_secret_name and frame.items == 2
         begin, end = frame.value
-        if end and (frame.name_tells or is_pair):
+        if end and (frame.has_secret_name or is_pair):
             self._cut(begin, end)
 
     def _cut_string(self, match: re.Match[str]) -> None:
@@ -289,7 +289,7 @@ class Walk:
             self._cuts.append((*match.span("string"), cut))
 
     def _cut(self, begin: int, end: int) -> None:
-        if self._text[begin:end] not in _NOT_WORTH:
+        if self._text[begin:end] not in _NEVER_CUT:
             self._cuts.append((begin, end, _QUOTED))
 
     def _result(self) -> bytes:

@@ -93,7 +93,9 @@ def read_settings(
         if upstream.url and is_loop(settings.listen, upstream.url.text):
             steps = ("upstreams", name, "url")
             source = next(layer for layer in reversed(layers) if shape.value_at(layer.data, steps))
-            message = f"upstream {name!r} leads to where turnlog itself listens, name the server"
+            message = (
+                f"upstream {name!r} is the address that turnlog itself listens on, name the server"
+            )
             raise source.error(steps, message)
     return settings
 

@@ -74,7 +74,7 @@ def address(value: object) -> Address:
 def folder(value: object) -> Path:
     """Parse the path of a folder; `~` is the user's home."""
     if not isinstance(value, str) or not value or "\0" in value:
-        what = "nothing stands here" if value is None else f"{str(value)!r} is not a folder"
+        what = "no value is given" if value is None else f"{str(value)!r} is not a folder"
         raise ValueError(f"{what}, write a path like /srv/turnlog")
     try:
         return Path(value).expanduser()
@@ -206,7 +206,7 @@ def secret_pattern(value: object) -> str:
     """Parse an RE2 regular expression that does not match the empty text."""
     text = read_pattern(value)
     if compile_pattern(text).is_in(""):
-        raise ValueError(f"{text!r} matches empty text and would cut everywhere, narrow it")
+        raise ValueError(f"{text!r} matches empty text and would redact everything, narrow it")
     return text
 
 
@@ -224,7 +224,7 @@ def rule_source(value: object) -> RuleSource:
     if not isinstance(value, str) or not value or "\0" in value:
         if isinstance(value, dict):
             raise ValueError(
-                "here stands a rule: give a file of rules with --rules, or name its path here"
+                "this is a rule: give a file of rules with --rules, or name its path here"
             )
         raise ValueError(f"{str(value)!r} is not a file, write a path")
     return RuleSource(Path(value), value)

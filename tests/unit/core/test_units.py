@@ -45,7 +45,7 @@ def test_text_that_is_not_a_duration_is_refused_with_an_example(value: object) -
 
 
 def test_a_blank_value_is_reported_as_blank() -> None:
-    with pytest.raises(ValueError, match=r"^nothing stands here, write a duration"):
+    with pytest.raises(ValueError, match=r"^no value is given, write a duration"):
         duration(None)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.app.trial import tried
+from turnlog.app.trial import run_sample
 from turnlog.packs.examples import Report, check_both, run_examples
 from turnlog.packs.sources import RuleSource, find_rule_pack, packs_folder, rule_packs
 
@@ -35,7 +35,7 @@ examples:
 def report(folder: Path, rules: str, examples: str) -> Report:
     (folder / "mine.yaml").write_text(rules)
     (folder / "mine.examples.yaml").write_text(examples)
-    return run_examples(RuleSource(folder / "mine.yaml", "etc/mine.yaml"), tried)
+    return run_examples(RuleSource(folder / "mine.yaml", "etc/mine.yaml"), run_sample)
 
 
 def complaints(folder: Path, rules: str, examples: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_an_example_of_an_unknown_rule_is_reported(tmp_path: Path) -> None:
 def test_missing_examples_are_reported(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RULES)
 
-    (problem,) = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), tried).problems
+    (problem,) = run_examples(RuleSource(tmp_path / "mine.yaml", "mine.yaml"), run_sample).problems
 
     assert str(problem).startswith(
         "mine.yaml:1:1: there are no examples of these rules, write them to 'mine.examples.yaml': "
@@ -230,7 +230,7 @@ def test_a_check_reads_rules_and_examples(tmp_path: Path) -> None:
 @pytest.mark.promise("RULE-29")
 @pytest.mark.parametrize("name", rule_packs(packs_folder()))
 def test_the_examples_of_every_pack_hold(name: str) -> None:
-    done = run_examples(find_rule_pack(name), tried)
+    done = run_examples(find_rule_pack(name), run_sample)
 
     assert [str(problem) for problem in done.problems] == []
     assert done.rules

@@ -265,7 +265,7 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
         ("redact: {patterns: ['(']}", "1:21: '(' is no RE2 pattern (missing ): (), correct it"),
         ("rules: [./mine.yaml, mien.yaml]", "1:22: there is no file 'mien.yaml', did you mean 'mine.yaml'?"),
         ("rules: [default]", "1:9: 'default' is a pack, name it in upstreams.NAME.packs"),
-        ("rules: [{name: a, effect: read}]", "1:9: here stands a rule: give a file of rules with --rules, or name its path here"),
+        ("rules: [{name: a, effect: read}]", "1:9: this is a rule: give a file of rules with --rules, or name its path here"),
         ("rules: ['']", "1:9: '' is not a file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
         ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
@@ -311,7 +311,7 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
         ("upstreams: {a: {url: http://a, transport: sse}}",
          "1:43: 'upstreams.a.transport' 'sse' is not supported yet, leave it out"),
         ("upstreams: {a: {url: 'http://127.0.0.1:7411/mcp'}}",
-         "1:22: upstream 'a' leads to where turnlog itself listens, name the server"),
+         "1:22: upstream 'a' is the address that turnlog itself listens on, name the server"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_with_file_line_and_column(
@@ -339,7 +339,7 @@ def test_a_wrong_file_is_refused_with_file_line_and_column(
         (Flags(upstreams=(f"={URL}",)), "--upstream: '' cannot name an upstream"),
         (Flags(upstreams=(URL, "http://a/")), "--upstream: two upstreams are called 'default'"),
         (Flags(upstreams=("http://localhost:7411/",)),
-         "--upstream: upstream 'default' leads to where"),
+         "--upstream: upstream 'default' is the address"),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_is_refused_by_its_name(tmp_path: Path, flags: Flags, message: str) -> None:

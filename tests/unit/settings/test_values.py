@@ -154,7 +154,7 @@ def test_a_value_that_is_not_text_is_refused(reader: object) -> None:
 
 
 def test_the_error_for_a_blank_folder_says_so() -> None:
-    with pytest.raises(ValueError, match=r"^nothing stands here, write a path like"):
+    with pytest.raises(ValueError, match=r"^no value is given, write a path like"):
         folder(None)
 
 

@@ -62,7 +62,7 @@ class AgentTools:
             server = self._server_for(caller_of(request), _client_in(content))
             reply = await server.answer(content, STATELESS_SINCE, fields)
         else:
-            reply = await self._handshaken(request, content)
+            reply = await self._answer_with_handshake(request, content)
         if reply is None:
             return web.Response(status=HTTPStatus.ACCEPTED, headers=NO_STORE)
         headers = {"Content-Type": "application/json", **NO_STORE}
@@ -70,7 +70,7 @@ class AgentTools:
             headers[_SESSION] = self._new_session(content)
         return web.Response(status=reply.status, headers=headers, body=reply.body)
 
-    async def _handshaken(
+    async def _answer_with_handshake(
         self, request: web.Request, content: Message | Batch | Malformed
     ) -> McpReply | None:
         revision = request.headers.get(_REVISION, "") or OLDEST
@@ -131,13 +131,13 @@ class LiveSession:
         # Answers to reads do not wait for the disk: their outcomes may not be written yet.
         await self._context.store.flush()
 
-        def looked() -> T:
+        def in_thread() -> T:
             with self._context.store.view() as view:
-                return work(view, _on_disk(view, self._session))
+                return work(view, _stored_id(view, self._session))
 
         # Notes have no time limit: a queued note will be written, so a timeout would be wrong.
         async with in_time(self._limit):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, looked)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         context = self._context
@@ -147,7 +147,7 @@ class LiveSession:
         return await noter.write(self._session, note, note_id=note_id, head=head)
 
 
-def _on_disk(view: View, session: SessionRef) -> bytes:
+def _stored_id(view: View, session: SessionRef) -> bytes:
     """Return the id of a session, also of one that another process opened."""
     if session.id is not None:
         return session.id
@@ -155,8 +155,8 @@ def _on_disk(view: View, session: SessionRef) -> bytes:
         if found := view.find_sessions(name):
             return found[0]
     raise NoSessionError(
-        "nothing is recorded yet of the session that you name; call a tool in it or write a note, or "
-        "correct the name: it counts together with your credential"
+        "nothing is recorded yet of the session that you name; call a tool in it, write a note, or "
+        "correct the name (names belong to a credential)"
     )
 
 

@@ -99,7 +99,7 @@ class McpServer:
             case Batch() if revision == OLDEST and content.texts:
                 return await self._batch(content)
             case Batch():
-                why = RpcRefusal(INVALID_REQUEST, f"there are no such batches in {revision}")
+                why = RpcRefusal(INVALID_REQUEST, f"revision {revision} has no batches")
                 return refused(b"", why, 400)
 
     async def _single(
@@ -138,19 +138,19 @@ class McpServer:
         stateless = mcp.is_stateless(revision)
         match request.method:
             case "initialize" if not stateless:
-                return _initialized(revision)
+                return _initialize_result(revision)
             case "ping" if not stateless:
                 return {}
             case "server/discover" if stateless:
-                return _discovered(revision)
+                return _discover_result(revision)
             case "tools/list":
-                return _listed(request, revision)
+                return _tool_list(request, revision)
             case "tools/call":
-                return await self._called(request, revision)
+                return await self._call_tool(request, revision)
             case _:
                 return RpcRefusal(METHOD_NOT_FOUND, "turnlog has no such method")
 
-    async def _called(self, request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
+    async def _call_tool(self, request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
         call = mcp.read_call(request.params)
         tool = NAMED.get(call.name)
         if tool is None:
@@ -158,15 +158,15 @@ class McpServer:
             return RpcRefusal(INVALID_PARAMS, f"there is no such tool, there are: {names}")
         arguments = bytes(call.arguments)
         if not arguments.startswith((b"{", b"null")):
-            return RpcRefusal(INVALID_PARAMS, "the arguments have to be an object")
+            return RpcRefusal(INVALID_PARAMS, "the arguments must be an object")
         meta = {name: bytes(raw) for name, raw in call.meta.items()}
         try:
-            answer = await self._used(tool, b"{}" if arguments == b"null" else arguments, meta)
+            answer = await self._use_tool(tool, b"{}" if arguments == b"null" else arguments, meta)
         except (NoSessionError, StoreError) as error:
             return self._unavailable(error, stateless=mcp.is_stateless(revision))
         return _result(answer, revision) if isinstance(answer, ToolAnswer) else _failure(answer)
 
-    async def _used(
+    async def _use_tool(
         self, tool: Tool, arguments: bytes, meta: Mapping[str, bytes]
     ) -> ToolAnswer | str:
         """Return the answer of a tool, or the reason why there is none."""
@@ -174,9 +174,9 @@ class McpServer:
             read = tool.read(arguments)
         except UNREADABLE as error:
             why = describe_json_error(error, arguments, tool.arguments, "the object")
-            return f"the arguments are not as they must be: {why}"
+            return f"invalid arguments: {why}"
         except ValueError as error:
-            return f"the arguments are not as they must be: {error}"
+            return f"invalid arguments: {error}"
         try:
             return await tool.use(self._session_of(meta), read)
         except BadParameterError as error:
@@ -226,7 +226,7 @@ def _server() -> dict[str, str]:
     return {"name": "turnlog", "version": version("turnlog")}
 
 
-def _initialized(revision: str) -> dict[str, Any]:
+def _initialize_result(revision: str) -> dict[str, Any]:
     return {
         "protocolVersion": revision,
         "capabilities": {"tools": {}},
@@ -235,7 +235,7 @@ def _initialized(revision: str) -> dict[str, Any]:
     }
 
 
-def _discovered(revision: str) -> dict[str, Any]:
+def _discover_result(revision: str) -> dict[str, Any]:
     return {
         "supportedVersions": [revision],
         "capabilities": {"tools": {}},
@@ -248,7 +248,7 @@ def _cacheable() -> dict[str, Any]:
     return {"ttlMs": _TTL_MS, "cacheScope": "public"}
 
 
-def _listed(request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
+def _tool_list(request: Message, revision: str) -> dict[str, Any] | RpcRefusal:
     if request.params and "cursor" in members(request.params):
         return RpcRefusal(INVALID_PARAMS, "there is one page of tools, no cursor leads to another")
     tools = definitions(structured=revision >= _STRUCTURED_SINCE)

@@ -74,7 +74,7 @@ class StoredSession:
         if redactor.text(session)[1]:
             raise ValueError("this holds a secret, give the id that `turnlog sessions` shows")
         self._data = data
-        self._given = session
+        self._named = session
         self._name = session_name(session)
         self._clock = clock
         self._redactor = redactor
@@ -88,21 +88,21 @@ class StoredSession:
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
         """Return the result of `work` on a snapshot and the session's id."""
-        return await asyncio.to_thread(self._looked, work)
+        return await asyncio.to_thread(self._read, work)
 
-    def _looked(self, work: Callable[[View, bytes], T]) -> T:
+    def _read(self, work: Callable[[View, bytes], T]) -> T:
         with self._view() as view:
-            found = self._found(view) if view is not None else None
+            found = self._session_id(view) if view is not None else None
             if view is None or found is None:
                 raise NoSessionError(
-                    f"nothing is recorded yet of the session {self._given!r}; call a tool in it or "
+                    f"nothing is recorded yet of the session {self._named!r}; call a tool in it or "
                     "write a note, or correct the --session of turnlog mcp"
                 )
             return work(view, found)
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk."""
-        ref, limit = await asyncio.to_thread(self._place)
+        ref, limit = await asyncio.to_thread(self._session_and_limit)
         clock = self._clock
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
         if store.rekeyed:
@@ -113,10 +113,10 @@ class StoredSession:
         finally:
             await store.close()
 
-    def _place(self) -> tuple[SessionRef, int]:
+    def _session_and_limit(self) -> tuple[SessionRef, int]:
         """Return the session to write to, and the limit of the store."""
         with self._view() as view:
-            found = self._found(view) if view is not None else None
+            found = self._session_id(view) if view is not None else None
             limit = view.usage().limit if view is not None else DEFAULT_LIMIT
         if found is None:
             candidate = ids.uuid7(self._clock.wall(), self._clock.entropy(10))
@@ -129,12 +129,12 @@ class StoredSession:
         ref.id = found
         return ref, limit
 
-    def _found(self, view: View) -> bytes | None:
+    def _session_id(self, view: View) -> bytes | None:
         found = view.find_sessions(self._name)
         if len(found) > 1:
             some = ", ".join(map(ids.to_text, found[:5]))
             raise NoSessionError(
-                f"{self._given!r} means {len(found)} sessions, start turnlog mcp with one of: {some}"
+                f"{self._named!r} means {len(found)} sessions, start turnlog mcp with one of: {some}"
             )
         return found[0] if found else None
 

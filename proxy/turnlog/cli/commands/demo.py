@@ -49,7 +49,7 @@ def command(folder: Path | None) -> None:
         )
     printer = _Printer(_new_folder(folder))
     try:
-        came = asyncio.run(_played(printer))
+        came = asyncio.run(_play(printer))
     except DemoError as error:
         raise click.ClickException(str(error)) from error
     if came is not None:
@@ -62,7 +62,7 @@ def command(folder: Path | None) -> None:
     printer.closing()
 
 
-async def _played(printer: "_Printer") -> signal.Signals | None:
+async def _play(printer: "_Printer") -> signal.Signals | None:
     """Run the demo; return the signal that ended it early, if any. Its processes have ended then."""
     came: list[signal.Signals] = []
     task = asyncio.current_task()

@@ -101,7 +101,7 @@ def _changes(
         turns = TURN_RANGE.convert(what[1], None, None)
         before, after = turn_bounds(view, session, turns)
     if after < before:
-        raise NotFoundError(f"commit {after} stands before {before}, write the older one first")
+        raise NotFoundError(f"commit {after} comes before {before}, write the older one first")
     return changes_between(view, saved, session, before, after)
 
 

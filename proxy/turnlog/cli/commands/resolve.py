@@ -56,11 +56,11 @@ def command(
         clock=time.monotonic_ns(),
     )
     with printout() as write:
-        row = asyncio.run(_resolved(folder, limit, call, claim))
+        row = asyncio.run(_resolve(folder, limit, call, claim))
         write(json_line(row) if as_json else _text(row))
 
 
-async def _resolved(data: Path, limit: int, call: str, claim: Claim) -> Row:
+async def _resolve(data: Path, limit: int, call: str, claim: Claim) -> Row:
     from turnlog.store.lmdb import LmdbStore
 
     store = LmdbStore.open(data, limit=limit, report=_warn)

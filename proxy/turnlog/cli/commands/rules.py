@@ -8,7 +8,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from turnlog.app.trial import tried
+from turnlog.app.trial import run_sample
 from turnlog.cli.failures import FAILED, FINE
 from turnlog.cli.options import config_option, json_option
 from turnlog.cli.render import Cell, Column, Style, counted, json_line, table
@@ -75,7 +75,7 @@ def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     turnlog rules check mine.yaml
     turnlog rules check --config turnlog.yaml
     """
-    sources = _named(files) or _sources(config, ()).each()
+    sources = _named_sources(files) or _sources(config, ()).each()
     problems = [problem for source in sources for problem in check_both(source)]
     _print_problems(problems, as_json)
     if not problems and not as_json:
@@ -99,7 +99,8 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
     turnlog rules test default
     """
     tested = [
-        run_examples(source, tried) for source in _named(files) or _sources(config, ()).each()
+        run_examples(source, run_sample)
+        for source in _named_sources(files) or _sources(config, ()).each()
     ]
     problems = [problem for each in tested for problem in each.problems]
     _print_problems(problems, as_json)
@@ -126,7 +127,7 @@ def explain(
     config: str | None,
     rules: tuple[str, ...],
     as_json: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Show what the rules decide for a call: which rule decides what, and what is retried.
 
@@ -134,17 +135,17 @@ def explain(
     turnlog rules explain files write_file --args '{"path": "/srv/a.txt"}' --config turnlog.yaml
     turnlog rules explain web --method GET --path /users/17 --rules mine.yaml
     """
-    if not asked["tool"] and not asked["path"]:
+    if not options["tool"] and not options["path"]:
         raise click.UsageError("no tool is named, write TOOL or --path PATH")
     sources = _sources(config, rules)
     _check_server(server, sources)
-    call = _asked(server, _input(text), **asked)
+    call = _call_to_explain(server, _input(text), **options)
     placed = [one for source in sources.order(server) for one in read_rules(source)]
     try:
         explanation = explain_call(placed, call)
     except RecursionError:
         raise click.UsageError("--args is nested too deeply, use fewer levels") from None
-    for line in [json_line(explanation)] if as_json else _explained(explanation):
+    for line in [json_line(explanation)] if as_json else _explanation_lines(explanation):
         click.echo(line)
 
 
@@ -161,7 +162,7 @@ def schema() -> None:
     click.echo((packs_folder() / "schema.json").read_text("utf-8"), nl=False)
 
 
-def _named(files: Sequence[str]) -> list[RuleSource]:
+def _named_sources(files: Sequence[str]) -> list[RuleSource]:
     try:
         return [pack_or_file(text, Path.cwd()) for text in files]
     except ValueError as error:
@@ -188,7 +189,7 @@ def _input(text: str) -> dict[str, Any]:
         raise click.UsageError(f"{said}{quoting}") from None
 
 
-def _asked(
+def _call_to_explain(
     server: str, given: dict[str, Any], *, tool: str, method: str | None, path: str
 ) -> ExplainedCall:
     method = method or ("GET" if path else MCP)
@@ -209,7 +210,7 @@ def _print_problems(problems: Iterable[ConfigError], as_json: bool) -> None:
         click.echo(json_line(problem) if as_json else escape_unprintable(str(error)))
 
 
-def _explained(explanation: Explanation) -> list[str]:
+def _explanation_lines(explanation: Explanation) -> list[str]:
     """Return the lines that `explain` prints."""
     return [
         escape_unprintable(" ".join(filter(None, _title(explanation)))),
@@ -237,7 +238,7 @@ def _aspects(explanation: Explanation) -> list[list[Cell]]:
             Cell(name),
             Cell(aspect.rule or "no rule", None if aspect.rule else Style.FAINT),
             Cell(f"{aspect.file}:{aspect.line}" if aspect.file else ""),
-            Cell(_shown(name, aspect.value)),
+            Cell(_value_text(name, aspect.value)),
         ]
         for name, aspect in explanation.aspects.items()
     ]
@@ -276,7 +277,7 @@ def _retries(retries: list[RetryForecast]) -> list[str]:
     ]
 
 
-def _shown(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     """Return a value roughly as a rules file would write it."""
     if name == "timeout":
         limits: dict[str, float] = value
@@ -284,7 +285,7 @@ def _shown(name: str, value: Any) -> str:
     if is_mapping(value):
         return ", ".join(f"{key}: {_item(key, item)}" for key, item in value.items())
     if is_list(value):
-        return "; ".join(_shown("", item) for item in value) or "-"
+        return "; ".join(_value_text("", item) for item in value) or "-"
     return "-" if value is None else str(value)
 
 

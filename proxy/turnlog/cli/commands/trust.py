@@ -171,6 +171,8 @@ def _confirmed(found: Sequence[PinDifference], path: Path, *, yes: bool) -> bool
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here, look at the diff and give --yes to pin")
+        raise click.UsageError(
+            "stdin is not a terminal, so nobody can be asked: read the diff and give --yes to pin"
+        )
     question = f"turnlog: {_counts(found)}: pin this in {str(path)!r}?"
     return click.confirm(question, default=False, err=True)

@@ -20,7 +20,7 @@ from turnlog.store.bounded_process import Send, Unfinished, Worker, WorkerFailed
 from turnlog.store.lmdb import LmdbReader, rebuild_indexes
 from turnlog.store.read.view import View
 
-_SAID = {
+_FLAW_TEXTS = {
     FlawKind.UNREADABLE: "cannot be read",
     FlawKind.ALTERED: "cannot be what was written there",
     FlawKind.MISSING: "was there once",
@@ -84,7 +84,7 @@ def command(
     anchors = _read_anchors(anchor)
     found: list[_CheckedLine] = []
     with printout() as write:
-        for message in _walked(data, session, anchors, rebuild=rebuild):
+        for message in _results(data, session, anchors, rebuild=rebuild):
             if isinstance(message, _Failed) and message.lock:
                 raise ProcessIdTaken(message.text, Path(message.lock))
             if isinstance(message, _Failed):
@@ -99,7 +99,7 @@ def command(
     return FINE if all(one.line.verdict.intact for one in found) else FAILED
 
 
-def _walked(
+def _results(
     data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
 ) -> Iterator[_CheckedLine | _Failed]:
     """Yield the results of a separate process, and its failure if it did not finish."""
@@ -129,7 +129,7 @@ def _work(
         if rebuild:
             rebuild_indexes(data)
         with LmdbReader.open(data) as reader:
-            yield from _examined(reader, session, anchors)
+            yield from _checked_lines(reader, session, anchors)
     except ProcessIdTaken as taken:
         yield _Failed(str(taken), NO_STORE, str(taken.lock))
     except FAILURES as error:
@@ -137,7 +137,7 @@ def _work(
         yield _Failed(text, code)
 
 
-def _examined(
+def _checked_lines(
     reader: LmdbReader, session: str | None, anchors: dict[bytes, list[Anchor]]
 ) -> Iterator[_CheckedLine]:
     for problem in reader.beside():
@@ -183,7 +183,9 @@ def _unplaced(flaw: Flaw) -> Finding:
     one = flaw.first == flaw.last
     where = f"position {flaw.first}" if one else f"positions {flaw.first} to {flaw.last}"
     verdict = ChainVerdict.TRUNCATED if flaw.kind is FlawKind.MISSING else ChainVerdict.MUTATED
-    return Finding(session=None, verdict=verdict, detail=f"{where} of the log {_SAID[flaw.kind]}")
+    return Finding(
+        session=None, verdict=verdict, detail=f"{where} of the log {_FLAW_TEXTS[flaw.kind]}"
+    )
 
 
 def _read_anchors(file: BinaryIO | None) -> dict[bytes, list[Anchor]]:

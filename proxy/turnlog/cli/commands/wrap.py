@@ -65,14 +65,14 @@ def command(
     except OSError as failed:
         error = failed
     try:
-        code = _carried(child, error, settings, pins, command, server=server, session=session)
+        code = _relay(child, error, settings, pins, command, server=server, session=session)
     finally:
         if child is not None:
             child.end()
     return exit_as(code)
 
 
-def _carried(
+def _relay(
     child: Child | None,
     failed: OSError | None,
     settings: Settings,
@@ -101,8 +101,10 @@ def _carried(
             return exit_code(failed)
         look.result()
         place = place_of_command(command, Path.cwd())
-        carried = run(child, settings, log, pins, server=server, place=place, session=session or "")
-        return asyncio.run(carried)
+        relaying = run(
+            child, settings, log, pins, server=server, place=place, session=session or ""
+        )
+        return asyncio.run(relaying)
 
 
 def _not_started(program: str, failed: OSError) -> str:

@@ -128,6 +128,6 @@ def _measure(value: object, units: dict[str, float], advice: str) -> float:
 def _split(value: object, advice: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        what = "nothing stands here" if value is None else f"{str(value)!r} is no amount"
+        what = "no value is given" if value is None else f"{str(value)!r} is no amount"
         raise ValueError(f"{what}, {advice}")
     return float(match[1]), match[2]
