@@ -352,11 +352,18 @@ class BlobWriter:
         try:
             known = self._write(blobs, now)
         except StoreGone:
-            # Another process has unlinked the bucket just now: it needed the room.
+            # Another process has unlinked the bucket: it needed the room.
+            if self._bucket:
+                self._reader.drop(self._bucket)
+            self.close()
+            self._bucket = None
             known = self._write(blobs, now)
         handles = [known[blob.name] for blob in blobs]
-        for name in list(islice(known, max(0, len(known) - self._remembered))):
-            del known[name]
+        over = len(known) - self._remembered
+        # Many at a time: each look for the oldest passes the places of all that were removed before.
+        if over > self._remembered // 16:
+            for name in list(islice(known, over)):
+                del known[name]
         return handles
 
     def _write(self, blobs: Sequence[Packed], now: int) -> dict[bytes, bytes]:
@@ -364,6 +371,8 @@ class BlobWriter:
         env, bucket = self._current(now)
         known = self._known
         new = {name: blob for blob in blobs if (name := blob.name) not in known}
+        if not new:
+            env.check_place()
         for part in _parts([*new.values()]):
             self._append(env, bucket, part, now)
         return known
@@ -414,11 +423,6 @@ class BlobWriter:
             env.close()
 
     def _current(self, now: int) -> tuple[Environment, Bucket]:
-        if self._env and self._bucket and not self._env.is_in_place():
-            # Another process needed the room.
-            self._reader.drop(self._bucket)
-            self.close()
-            self._bucket = None
         bucket = self._wanted(now // self._span)
         if self._env and bucket == self._bucket:
             return self._env, bucket

@@ -94,7 +94,7 @@ def convert(data: Path, boot: str | None = None) -> Converted | None:
 def _convert(data: Path, draft: Path, kept: Path, boot: str) -> Converted:
     with open_environment(data / "log", readonly=False, create=False, tables=len(NAMES) + 1) as env:
         tables = Tables.of(env, create=True)
-        with env.exclusive():
+        with env.write():
             # A writer that started meanwhile has locked its epoch inside a transaction.
             _refuse_writers(data)
             replayed = 0

@@ -62,7 +62,8 @@ class Environment:
         self._turn = threading.Lock()
         """Between the threads of this process, which `flock` does not tell apart."""
         self._locked = -1 if readonly else os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
-        self._stat = self.file.stat() if readonly else os.fstat(self._locked)
+        found = self.file.stat() if readonly else os.fstat(self._locked)
+        self._path, self._place = str(self.file), (found.st_dev, found.st_ino)
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +97,6 @@ class Environment:
 
         Raises `StoreGone`, `OSError`, `lmdb.Error`.
         """
-        with self.exclusive(), self.raw.begin(write=True) as txn:
-            yield txn
-
-    @contextmanager
-    def exclusive(self) -> Generator[None]:
-        """Exclude all other writers, in this process and others. Raises `StoreGone`, `OSError`."""
         # LMDB's own lock is a robust mutex, whose holder the kernel knows by thread id. When a process is
         # killed that waits for it, the kernel looks whether the holder has the id of the one that died; in
         # another pid namespace a living holder may have it, and would lose the lock. `flock` knows no ids,
@@ -111,17 +106,18 @@ class Environment:
             try:
                 # A write to a file that was removed or replaced would be lost.
                 self.check_place()
-                yield
+                with self.raw.begin(write=True) as txn:
+                    yield txn
             finally:
                 fcntl.flock(self._locked, fcntl.LOCK_UN)
 
     def check_place(self) -> None:
         """Raise `StoreGone` where the file was removed, moved or replaced, `OSError`."""
         try:
-            found: os.stat_result | None = os.stat(self.file)  # noqa: PTH116 - a third of the time
+            found: os.stat_result | None = os.stat(self._path)  # noqa: PTH116 - a third of the time
         except (FileNotFoundError, NotADirectoryError):
             found = None
-        if found is None or not os.path.samestat(found, self._stat):
+        if found is None or (found.st_dev, found.st_ino) != self._place:
             raise StoreGone(
                 f"{str(self.file)!r} is {'gone' if found is None else 'another file now'}: the data folder "
                 "was removed, moved or replaced while it was in use; put it back, or restart turnlog"

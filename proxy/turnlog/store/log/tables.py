@@ -100,7 +100,8 @@ def read_edges(txn: Txn, tables: Tables) -> None:
 
 def last_position(txn: Txn, tables: Tables) -> int:
     """Return the position of the log's newest commit; 0 when there is none."""
-    return newest_record(txn, tables)[0]
+    with txn.cursor(tables.log) as cursor:
+        return unpack(cursor.key()) if cursor.last() else 0
 
 
 def newest_record(txn: Txn, tables: Tables) -> tuple[int, bytes]:

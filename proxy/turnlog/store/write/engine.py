@@ -230,9 +230,11 @@ class LmdbEngine:
                 full.append(draft)
         if not full:
             return
-        with translated("write to", self.data):
+        try:
             # No content goes into a store that was made at the same place.
             self.env.check_place()
+        except OSError as error:
+            raise explained("write to", self.data, error) from error
         handles = self._stored(blobs)
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for draft, (salt,), handle in zip(full, salts, handles, strict=True):

@@ -79,7 +79,9 @@ class Ledger:
         """Of all sessions with commits in `tail`, and some more."""
         self._newest_call = b""
         self._refs: dict[SessionRef, bytes] = {}
+        self._headers: list[bytes] = []
         self._bodies: list[bytes] = []
+        """Of the commits that the present transaction has appended."""
         self.again: list[Draft] = []
         """Intents of earlier, failed transactions that are written along."""
         self._newest_digest = digests.NONE
@@ -188,6 +190,7 @@ class Ledger:
             position=position, link=link, facts=facts, hash=chained, body=draft.body
         )
         self.heads[session] = Head(seq, chained, now, position, head.opened)
+        self._headers.append(header)
         self._bodies.append(body)
         tail.add(Entry(position, header, link, facts))
         if linked and draft.body is not None:
@@ -198,11 +201,10 @@ class Ledger:
 
         Raises `StoreError` when the log's end is not where it was.
         """
-        tail, before = self.tail, self._first_new - 1
-        headers = [entry.header for entry in tail.entries[before - tail.after :] if entry]
-        log = digests.with_digests(blocks.items(before, headers), self._newest_digest)
+        before = self._first_new - 1
+        log = digests.with_digests(blocks.items(before, self._headers), self._newest_digest)
         bodies = blocks.items(before, self._bodies)
-        self._bodies = []
+        self._headers, self._bodies = [], []
         append(txn, self._tables, log, bodies)
         if log:
             self._newest_digest = log[-1][1][-DIGEST_BYTES:]
@@ -226,7 +228,7 @@ class Ledger:
         for draft in self.again:
             forget(draft)
         self.again = []
-        self._bodies = []
+        self._headers, self._bodies = [], []
         self.tail = Segment(0)
         self._loaded = False
 
