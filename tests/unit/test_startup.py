@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.command.process import Startup, startup_limit
+from turnlog.engine.command.process import GRACE, KILLED, LAST_WORDS, Startup, startup_limit
 from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.rules.model import Match, Rule, Timeouts
 from turnlog.rules.policy import Rulebook
@@ -57,3 +57,19 @@ async def test_output_before_the_first_request_counts_as_a_start() -> None:
     await reached.wait()
     assert (startup.is_awaited, startup.over) == (False, False)
     assert (other.is_awaited, other.over) == (True, True)
+
+
+async def test_a_message_after_the_first_request_ends_the_limit() -> None:
+    reached = asyncio.Event()
+    startup, other = Startup(0.001, reached.clear), Startup(0.001, reached.set)
+    startup.on_request()
+    startup.on_message()
+    other.on_request()
+    await reached.wait()
+    assert not startup.over
+
+
+@pytest.mark.promise("CMD-3")
+def test_a_command_has_less_than_two_seconds_to_end() -> None:
+    # Clients of the official SDKs kill their server 2 s after SIGTERM.
+    assert GRACE + KILLED + LAST_WORDS < 2

@@ -124,9 +124,15 @@ def _inserted(text: bytes, start: int, member: bytes) -> bytes:
 
 
 def with_messages(text: bytes, change: Callable[[Message, bytes], bytes | None]) -> bytes:
-    """Return a message or batch with each message as `change` returns it, without those it drops."""
+    """Return a message or batch with each message as `change` returns it, without those it drops.
+
+    A text in which no message changes stays as it is.
+    """
     content = parse(text)
-    kept = [new for message, raw in texts_of(content, text) if (new := change(message, raw))]
+    found = list(texts_of(content, text))
+    kept = [new for message, raw in found if (new := change(message, raw))]
+    if found and kept == [raw for _, raw in found]:
+        return text
     return b"[%b]" % b",".join(kept) if kept and isinstance(content, Batch) else b"".join(kept)
 
 

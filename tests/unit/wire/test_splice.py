@@ -276,3 +276,5 @@ def test_each_message_of_a_text_is_changed_or_dropped() -> None:
     assert with_messages(b"[%b, %b,5]" % (one, two), change) == b"[%b]" % new
     assert with_messages(b"[%b]" % two, change) == b""
     assert with_messages(b"nothing", change) == b""
+    spaced = b"[ %b , 5 ]" % one
+    assert with_messages(spaced, lambda _, text: text) == spaced

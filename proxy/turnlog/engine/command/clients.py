@@ -1,28 +1,21 @@
-"""The clients of one command, and the requests that it has not answered yet."""
+"""The clients of one command: their requests, the questions to them, and the messages kept for them."""
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Iterator
-from itertools import islice
+from collections import deque
 from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.kinds import ErrorKind
-from turnlog.exchange.duplicates import CANCELLED_LIFE
 from turnlog.record.deadlines import LateReader
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.splice import with_id
 
-from .process import Process
 from .reply import CommandReply
 
 _LONGEST_KEPT: Final = 64 * 1024
 """bytes: a longer message is not kept for a client without an open stream."""
 _BACKLOG: Final = 256
 """Messages kept for a client without an open stream."""
-_UNAWAITED: Final = 1024
-"""Unanswered requests, without a client that waits, that are remembered."""
 
 
 class Question(Struct, frozen=True):
@@ -78,17 +71,19 @@ class CommandClient:
 
 
 class OpenRequest(Struct, eq=False, kw_only=True):
-    """A request that has no answer yet."""
+    """A request that has no answer yet, or was given up."""
 
-    client: CommandClient
-    reply: CommandReply | None
-    """The response for its answer; `None` once no client waits for it."""
-    process: Process | None
-    """The process that it was sent to."""
+    key: str
+    """Key of its id as the command knows it."""
     raw_id: bytes
     """Its id as the command knows it."""
     own_id: bytes
     """Its id as the client knows it."""
+    client: CommandClient
+    reply: CommandReply | None
+    """The response for its answer; `None` once no client waits for it."""
+    process: int
+    """The number of the process that it was sent to."""
     token: str = ""
     """Key of the progress token that the command knows; empty for none."""
     own_token: bytes = b""
@@ -97,118 +92,14 @@ class OpenRequest(Struct, eq=False, kw_only=True):
     """Whether the command may ask the client something on its behalf."""
     is_cancelled: bool = False
     """Whether its client cancelled it; a duplicate may still want its answer."""
+    late: LateReader | None = None
+    """Reads its answer, once no client waits for that."""
 
-
-class PendingRequests:
-    """The open requests of one command, by the keys of the ids that it knows."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, OpenRequest] = {}
-        self._unawaited: dict[str, None] = {}
-        """Keys of those without a client that waits, in the order in which their clients left."""
-        self._late: OrderedDict[str, tuple[LateReader, str]] = OrderedDict()
-        """Readers of answers to requests that were given up, with the keys of the clients' ids."""
-
-    def __iter__(self) -> Iterator[OpenRequest]:
-        """Go through them, oldest first."""
-        return iter(list(self._open.values()))
-
-    def has(self, key: str) -> bool:
-        """Return whether a request with this id is open."""
-        return key in self._open
-
-    def find(self, key: str) -> OpenRequest | None:
-        """Return the request with this id."""
-        return self._open.get(key)
-
-    def with_token(self, token: str) -> OpenRequest | None:
-        """Return the newest request whose progress is reported with this token."""
-        return next((one for one in reversed(self._open.values()) if one.token == token), None)
-
-    def replies(self, client: CommandClient | None = None) -> list[CommandReply]:
-        """Return the responses that are waited for, of one client or of all."""
-        found = (one.reply for one in self if client is None or one.client is client)
-        return list(dict.fromkeys(reply for reply in found if reply is not None))
-
-    def add(self, one: OpenRequest) -> None:
-        """Add a request that is about to be sent."""
-        key = id_key(one.raw_id)
-        replaced = self.take(key)
-        # A client may use an id again before it is answered: the next answer is the newer request's.
-        if replaced is not None and replaced.reply is not None and not replaced.reply.awaited:
-            replaced.reply.lift()
-            replaced.reply.fail(ErrorKind.CONNECTION_LOST, "its id was used again")
-        self._late.pop(key, None)
-        self._open[key] = one
-        if one.reply is not None:
-            one.reply.awaited.add(key)
-
-    def take(self, key: str) -> OpenRequest | None:
-        """Remove a request: it is answered, or will not be."""
-        one = self._open.pop(key, None)
-        self._unawaited.pop(key, None)
-        if one is not None and one.reply is not None:
-            one.reply.awaited.discard(key)
-        return one
-
-    def forget(self, key: str) -> OpenRequest | None:
-        """Remove a request that is given up; its response ends if it waits for nothing else."""
-        one = self.take(key)
-        if one is not None and one.reply is not None:
-            self.keep_late(one)
-            if not one.reply.awaited:
-                one.reply.lift()
-                one.reply.end()
-        return one
-
-    def keep_late(self, one: OpenRequest) -> None:
-        """Remember the reader of a late answer to a request that is given up."""
-        late = one.reply.progress.late if one.reply is not None else None
-        if late is None or (reader := late()) is None:
-            return
-        self._late[id_key(one.raw_id)] = (reader, id_key(one.own_id))
-        if len(self._late) > _UNAWAITED:
-            self._late.popitem(last=False)
-
-    def take_late(self, message: Message, text: bytes) -> None:
-        """Report the late answer to a request that was given up."""
-        reader, own_key = self._late.pop(id_key(message.id), (None, ""))
-        if reader is not None:
-            reader(own_key, message, text)
-
-    def on_new_process(self) -> None:
-        """Expect no late answers from the process before."""
-        self._late.clear()
-
-    def on_cancelled(self, key: str) -> None:
-        """Drop a request that its client cancelled; a guarded one only after a grace."""
-        one = self._open.get(key)
-        if one is None or one.reply is None or not one.reply.progress.may_outlive:
-            self.forget(key)
-        elif not one.is_cancelled:
-            one.is_cancelled = True
-            asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._on_grace_over, key, one)
-
-    def _on_grace_over(self, key: str, one: OpenRequest) -> None:
-        # Another request may have taken the same id since.
-        if self._open.get(key) is one:
-            self.forget(key)
-
-    def on_left(self, reply: CommandReply) -> list[OpenRequest]:
-        """Detach a response that its client has left; its requests stay open unless cancelled.
-
-        Returns the oldest ones without a client, beyond a bound, which are to be cancelled.
-        """
-        for key in list(reply.awaited):
-            one = self._open[key]
-            self.keep_late(one)
-            if one.is_cancelled:
-                self.take(key)
-            else:
-                one.reply = None
-                self._unawaited[key] = None
-        reply.awaited.clear()
-        reply.lift()
-        surplus = islice(self._unawaited, max(len(self._unawaited) - _UNAWAITED, 0))
-        taken = [self.take(key) for key in list(surplus)]
-        return [one for one in taken if one is not None]
+    def detach(self) -> CommandReply | None:
+        """Leave its answer to the reader of late ones; return the response that waited for it."""
+        reply, self.reply = self.reply, None
+        if reply is not None:
+            reply.awaited.discard(self.key)
+            if reply.progress.late is not None:
+                self.late = reply.progress.late()
+        return reply

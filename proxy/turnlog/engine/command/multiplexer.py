@@ -1,8 +1,9 @@
-"""Routes JSON-RPC messages between clients and one child process, rewriting ids.
+"""Routes JSON-RPC messages between clients and one command, rewriting ids where several clients share it.
 
-Several clients may use the same ids and progress tokens, so where they share a command turnlog replaces
-both on the way there and puts them back on the way out. A message that names no request goes to the one
-client that it can be for. A command with a single client gets all bytes as they came.
+Several clients may use the same ids and progress tokens: then turnlog replaces both on the way there and
+puts them back on the way out. A message that names no request goes to the one client that it can be for.
+A command with a single client gets all bytes as they came. It knows no process: `engine.command.supervisor`
+starts that, reads its lines and writes what comes from here.
 """
 
 import asyncio
@@ -13,24 +14,14 @@ import msgspec
 from msgspec import Raw, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.observe.events import Log, ProcessFailed, QuestionRefused, StrayOutput
-from turnlog.record.recorder import Recorder
+from turnlog.exchange.duplicates import CANCELLED_LIFE
+from turnlog.exchange.open_requests import GIVEN_UP, OpenRequests
+from turnlog.observe.events import Log, QuestionRefused
 from turnlog.wire import mcp
-from turnlog.wire.jsonrpc import (
-    Batch,
-    Defect,
-    Kind,
-    Malformed,
-    Message,
-    id_key,
-    meant_key,
-    parse,
-    texts_of,
-)
+from turnlog.wire.jsonrpc import Batch, Kind, Message, id_key, texts_of
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member, with_messages
 
-from .clients import CommandClient, OpenRequest, PendingRequests
-from .process import FRAMED, Process
+from .clients import CommandClient, OpenRequest
 from .reply import CommandReply
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -55,45 +46,55 @@ _INTERNAL_ERROR: Final = -32603
 
 
 class Multiplexer:
-    """The conversations of one command. `renames` tells whether it may have several clients."""
+    """The conversations of one command."""
 
     def __init__(
-        self, name: str, log: Log, recorder: Recorder, clean: Callable[[str], str], *, renames: bool
+        self,
+        name: str,
+        log: Log,
+        clean: Callable[[str], str],
+        new_id: Callable[[], bytes],
+        write: Callable[[bytes], None],
+        *,
+        renames: bool,
     ) -> None:
-        """`clean` cuts secrets."""
+        """`clean` cuts secrets, `new_id` makes a request id, `write` sends the command a line; `renames`
+        is whether it may have several clients."""
         self._name = name
         self._log = log
         self._clean = clean
-        self._recorder = recorder
+        self._new_id = new_id
+        self.write = write
         self.renames = renames
-        self.process: Process | None = None
-        """The process that requests go to."""
         self.clients: set[CommandClient] = set()
-        self.used = asyncio.get_running_loop().time()
-        self._pending = PendingRequests()
-        self._processes = 0
-        """How many there were: the questions of an earlier one may yet be answered."""
+        self._requests: OpenRequests[OpenRequest] = OpenRequests(lambda one: one.reply is not None)
+        self._unawaited: dict[OpenRequest, None] = {}
+        """Open requests without a client that waits, in the order in which their clients left."""
+        self._process = 0
+        """The number of the process: the questions of an earlier one may yet be answered."""
+
+    def replies(self, client: CommandClient | None = None) -> list[CommandReply]:
+        """Return the responses that are waited for, of one client or of all."""
+        found = (one.reply for one in self._requests if client is None or one.client is client)
+        return list(dict.fromkeys(reply for reply in found if reply is not None))
 
     def is_quiet(self, client: CommandClient | None = None) -> bool:
         """Return whether nothing is waited for, by one client or by all."""
         clients = self.clients if client is None else (client,)
-        listens = any(each.listener is not None for each in clients)
-        return not listens and not self._pending.replies(client)
+        return not (any(each.listener is not None for each in clients) or self.replies(client))
 
-    def on_started(self, process: Process) -> None:
-        """Use a new process, which knows nothing of the one before."""
-        self.process = process
-        self._processes += 1
-        self._pending.on_new_process()
+    def on_started(self) -> int:
+        """Use a new process, which knows nothing of the one before; return its number."""
+        self._process += 1
+        self._requests.forget_late()
         for client in self.clients:
             client.questions.clear()
+        return self._process
 
-    def on_ended(self, process: Process, kind: ErrorKind, detail: str, phase: Phase | None) -> None:
+    def on_ended(self, process: int, kind: ErrorKind, detail: str, phase: Phase | None) -> None:
         """Fail all open requests of a process; `phase` overrides how far they seem to have come."""
-        if self.process is process:
-            self.process = None
-        for one in self._pending:
-            if one.process is process:
+        for one in self._requests:
+            if one.process == process:
                 if one.reply is not None:
                     one.reply.progress.mark(Flag.PROCESS_EXIT)
                 self._fail(one, kind, detail, phase)
@@ -101,9 +102,8 @@ class Multiplexer:
     def remove(self, client: CommandClient) -> None:
         """Remove a client: its requests are cancelled, its questions answered by an error."""
         self.clients.discard(client)
-        for one in self._pending:
+        for one in self._requests:
             if one.client is client:
-                self._pending.keep_late(one)
                 self._fail(one, ErrorKind.CANCELLED_BY_CALLER, _LEFT)
                 self.write(mcp.cancellation(one.raw_id, _LEFT))
         for question in client.questions.values():
@@ -111,13 +111,25 @@ class Multiplexer:
         if client.listener is not None:
             client.listener.end()
 
+    def _give_up(self, one: OpenRequest) -> CommandReply | None:
+        """Regard the answer to an open request as late; return the response that waited for it."""
+        self._requests.give_up(one.key, one)
+        self._unawaited.pop(one, None)
+        return one.detach()
+
     def _fail(
         self, one: OpenRequest, kind: ErrorKind, detail: str, phase: Phase | None = None
     ) -> None:
-        self._pending.take(id_key(one.raw_id))
-        if one.reply is not None:
-            one.reply.lift()
-            one.reply.fail(kind, detail, phase)
+        if (reply := self._give_up(one)) is not None:
+            reply.lift()
+            reply.fail(kind, detail, phase)
+
+    def _forget(self, one: OpenRequest) -> None:
+        """Give up a request; its response ends if it waits for nothing else."""
+        reply = self._give_up(one)
+        if reply is not None and not reply.awaited:
+            reply.lift()
+            reply.end()
 
     # -- to the command --------------------------------------------------------------------
 
@@ -129,17 +141,15 @@ class Multiplexer:
         line: bytes,
     ) -> None:
         """Send a client's messages; `reply` gets the answers to the requests among them."""
-        self.used = client.used = asyncio.get_running_loop().time()
-        if reply is not None and self.process is None:
-            reply.fail(ErrorKind.CONNECT_FAILED, "the command has ended", Phase.CONNECTING)
-            return
         if reply is not None:
             client.drain(reply)
-        if self.renames:
-            line = with_messages(line, lambda item, text: self._sent(client, reply, item, text))
+        sent: bytes | None
+        if line.lstrip().startswith(b"["):
+            sent = with_messages(line, lambda item, text: self._sent(client, reply, item, text))
         else:
-            line = self._unchanged(client, reply, messages, line)
-        self.write(line)
+            sent = self._sent(client, reply, messages[0], line)
+        if sent:
+            self.write(sent)
 
     def open(self, reply: CommandReply, handshake: bytes) -> None:
         """Send a request of turnlog's own."""
@@ -147,67 +157,70 @@ class Multiplexer:
         self.write(self._renamed(CommandClient(), reply, asked, handshake))
 
     def on_left(self, reply: CommandReply) -> None:
-        """Detach a response whose reader is gone; its requests go on."""
+        """Detach a response whose reader is gone; its requests go on, unless they were cancelled."""
+        for one in self._of(reply):
+            if one.is_cancelled:
+                self._give_up(one)
+            else:
+                one.detach()
+                self._unawaited[one] = None
+        reply.lift()
         # Beyond a bound they are cancelled: a question on behalf of one that is forgotten would go to
         # another client.
-        for one in self._pending.on_left(reply):
+        for one in list(self._unawaited)[: max(len(self._unawaited) - GIVEN_UP, 0)]:
+            self._give_up(one)
             self.write(mcp.cancellation(one.raw_id, _LEFT))
 
     def cancel(self, reply: CommandReply) -> None:
         """Cancel the requests of a response whose reader is gone."""
-        for key in list(reply.awaited):
-            if (one := self._pending.forget(key)) is not None:
-                self.write(mcp.cancellation(one.raw_id))
+        for one in self._of(reply):
+            self._forget(one)
+            self.write(mcp.cancellation(one.raw_id))
 
-    def write(self, line: bytes) -> None:
-        """Write a line, if there is one, and a process."""
-        if self.process is not None and line:
-            self.process.outbox.line(line + b"\n")
+    def _of(self, reply: CommandReply) -> list[OpenRequest]:
+        """Return the open requests of a response."""
+        found = (self._requests.find(key) for key in reply.awaited)
+        return [one for one in found if one is not None]
 
-    def _unchanged(
-        self,
-        client: CommandClient,
-        reply: CommandReply | None,
-        messages: Sequence[Message],
-        line: bytes,
-    ) -> bytes:
-        """Return a line for a command with one client: as it came, but for answers to a process that
-        has ended, whose ids the next one may have given again."""
-        for message in messages:
-            if message.kind is Kind.REQUEST and reply is not None:
-                token = mcp.wanted_progress(message)
-                self._add(client, reply, message, message.id, token, token)
-            elif (key := mcp.cancelled_id(message)) is not None:
-                self._pending.on_cancelled(key)
-        if self._processes < 2 or not any(message.kind in _ANSWERS for message in messages):
-            return line
-        return with_messages(
-            line, lambda item, text: client.answered(item, text) if item.kind in _ANSWERS else text
-        )
+    @property
+    def _is_checked(self) -> bool:
+        """Whether an answer of a client may be to another client's question, or to an earlier process's."""
+        return self.renames or self._process > 1
 
     def _sent(
         self, client: CommandClient, reply: CommandReply | None, message: Message, text: bytes
     ) -> bytes | None:
-        """Return a client's message for a command that is shared; `None` where it must not get there."""
+        """Return a client's message as the command gets it; `None` where it must not get there."""
         match message.kind:
             case Kind.REQUEST:
-                return self._renamed(client, reply, message, text) if reply is not None else None
+                return self._asked(client, reply, message, text) if reply is not None else None
             case Kind.RESPONSE | Kind.ERROR:
-                return client.answered(message, text)
+                return client.answered(message, text) if self._is_checked else text
             case Kind.NOTIFICATION if message.method == "notifications/cancelled":
                 return self._cancelled(client, message, text)
             case Kind.NOTIFICATION:
-                # The handshake is turnlog's own, once for all clients.
-                return text if message.method != "notifications/initialized" else None
+                # With several clients the handshake is turnlog's own, once for all.
+                is_ours = self.renames and message.method == "notifications/initialized"
+                return None if is_ours else text
             case _:
                 assert_never(message.kind)
+
+    def _asked(
+        self, client: CommandClient, reply: CommandReply, message: Message, text: bytes
+    ) -> bytes:
+        """Return a request as the command gets it."""
+        if self.renames:
+            return self._renamed(client, reply, message, text)
+        token = mcp.wanted_progress(message)
+        self._add(client, reply, message, message.id, token, token)
+        return text
 
     def _renamed(
         self, client: CommandClient, reply: CommandReply, message: Message, text: bytes
     ) -> bytes:
         """Return a request with an id and a progress token of turnlog's own."""
-        raw_id, own_token = self._recorder.new_request_id(), mcp.wanted_progress(message)
-        token = self._recorder.new_request_id() if own_token else b""
+        raw_id, own_token = self._new_id(), mcp.wanted_progress(message)
+        token = self._new_id() if own_token else b""
         self._add(client, reply, message, raw_id, token, own_token)
         if token:
             text = with_member(text, _TOKEN_ASKED, token) or text
@@ -222,57 +235,66 @@ class Multiplexer:
         token: bytes,
         own_token: bytes,
     ) -> None:
-        assert self.process is not None  # or nothing is sent
-        self.process.startup.on_request()
-        self._pending.add(
-            OpenRequest(
-                client=client,
-                reply=reply,
-                process=self.process,
-                raw_id=raw_id,
-                own_id=message.id,
-                token=id_key(token) if token else "",
-                own_token=own_token,
-                is_call=message.method in _CALLS,
-            )
+        key = id_key(raw_id)
+        if (replaced := self._requests.take(key)) is not None:
+            self._replace(replaced)
+        reply.awaited.add(key)
+        one = OpenRequest(
+            key=key,
+            raw_id=raw_id,
+            own_id=message.id,
+            client=client,
+            reply=reply,
+            process=self._process,
+            token=id_key(token) if token else "",
+            own_token=own_token,
+            is_call=message.method in _CALLS,
         )
+        self._requests.add(key, one)
+
+    def _replace(self, one: OpenRequest) -> None:
+        """Remove a request whose id is used again: the next answer is the newer request's."""
+        self._unawaited.pop(one, None)
+        reply = one.detach()
+        if reply is not None and not reply.awaited:
+            reply.lift()
+            reply.fail(ErrorKind.CONNECTION_LOST, "its id was used again")
 
     def _cancelled(self, client: CommandClient, message: Message, text: bytes) -> bytes | None:
-        """Return a cancel with the id that the process knows."""
+        """Return a cancel with the id that the command knows."""
         key = mcp.cancelled_id(message)
-        its = (one for one in self._pending if one.client is client and not one.is_cancelled)
+        its = (one for one in self._requests if one.client is client and not one.is_cancelled)
         own = [one for one in its if id_key(one.own_id) == key]
-        if key is None or len(own) != 1:
+        if self.renames and len(own) != 1:
             return None
-        self._pending.on_cancelled(id_key(own[0].raw_id))
+        for one in own:
+            self._on_cancelled(one)
+        if not self.renames or key is None:
+            return text
         return with_cancelled_ids(text, {key: own[0].raw_id})
+
+    def _on_cancelled(self, one: OpenRequest) -> None:
+        """Give up a request that its client cancelled; a guarded one only after a grace."""
+        if one.reply is None or not one.reply.progress.may_outlive:
+            self._forget(one)
+        else:
+            one.is_cancelled = True
+            asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._on_grace_over, one)
+
+    def _on_grace_over(self, one: OpenRequest) -> None:
+        if one in self._requests:
+            self._forget(one)
 
     # -- from the command ------------------------------------------------------------------
 
     def crowded(self) -> CommandReply | None:
         """Return a response that its client leaves unread, where no other client waits for it."""
-        replies = () if self.renames else self._pending.replies()
+        replies = () if self.renames else self.replies()
         return next((reply for reply in replies if reply.is_crowded), None)
 
-    def on_line(self, process: Process, line: bytes) -> None:
-        """Route one line of a process; a bug in reading it is logged and ends nothing else."""
-        if self.process is not process and self.process is not None:
-            return  # another one has its place, where ids begin anew
-        try:
-            # Between values, the only place for it in JSON, a CR would end an event's line.
-            self._on_line(process, line.replace(b"\r", b" "))
-        except Exception as error:  # noqa: BLE001 - it is logged
-            self._recorder.faulted(error)
-
-    def _on_line(self, process: Process, line: bytes) -> None:
-        content = parse(line)
-        if not isinstance(content, Malformed):
-            process.startup.on_message()
+    def on_content(self, content: Message | Batch, line: bytes) -> None:
+        """Route one line of the command."""
         match content:
-            case Malformed(reason=Defect.EMPTY):
-                pass
-            case Malformed():
-                self._on_stray(process, line)
             case Batch() if self.renames or not _only_answers(content):
                 for item, text in texts_of(content, line):
                     self._on_message(item, text)
@@ -285,33 +307,29 @@ class Multiplexer:
 
     def _on_answers(self, answers: Sequence[tuple[Message, bytes]], line: bytes) -> None:
         """Send a batch of responses, as it came, to the client that asked."""
-        taken = [self._take(id_key(message.id)) for message, _ in answers]
-        one = next((one for one in taken if one is not None and one.reply is not None), None)
-        self._on_answer(one, line, None)
+        reply: CommandReply | None = None
         for message, text in answers:
-            self._pending.take_late(message, text)
+            if (one := self._answered(message, text)) is not None:
+                reply = reply or one.reply
+        if reply is not None:
+            _deliver_answer(reply, line, None)
 
-    def _take(self, key: str) -> OpenRequest | None:
-        """Remove the request that an answer with this id is for."""
-        return self._pending.take(meant_key(key, self._pending.has))
-
-    def _on_stray(self, process: Process, line: bytes) -> None:
-        """Flag and log a line that is no message: something else in the server writes to its stdout."""
-        for reply in self._pending.replies():
-            reply.progress.mark(Flag.STRAY_OUTPUT)
-        if process.startup.is_foreign(line):
-            self._log.emit(ProcessFailed(server=self._name, reason=FRAMED))
-        self._log.emit(StrayOutput(server=self._name, size=len(line)))
+    def _answered(self, message: Message, text: bytes) -> OpenRequest | None:
+        """Remove and return the request that an answer is for, if a client waits for it."""
+        one = self._requests.take(self._requests.key_of(message))
+        if one is not None and one.reply is not None:
+            one.reply.awaited.discard(one.key)
+            return one
+        if one is not None:
+            self._unawaited.pop(one, None)
+            if one.late is not None:
+                one.late(id_key(one.own_id), message, text)
+        return None
 
     def _on_message(self, message: Message, line: bytes) -> None:
         match message.kind:
-            case Kind.ERROR if message.id in (b"", b"null"):
-                # It answers the only request there is (JSON-RPC 2.0 section 5.1).
-                keys = [id_key(one.raw_id) for one in self._pending if one.reply is not None]
-                self._on_answer(self._take(keys[0]) if len(keys) == 1 else None, line, message)
             case Kind.RESPONSE | Kind.ERROR:
-                self._on_answer(self._take(id_key(message.id)), line, message)
-                self._pending.take_late(message, line)
+                self._on_answer(message, line)
             case Kind.REQUEST:
                 self._on_question(message, line)
             case Kind.NOTIFICATION:
@@ -319,16 +337,15 @@ class Multiplexer:
             case _:
                 assert_never(message.kind)
 
-    def _on_answer(self, one: OpenRequest | None, line: bytes, message: Message | None) -> None:
-        """Send a response to the client that asked; `message` is what it says, unless it is a batch."""
-        if one is None or one.reply is None:
+    def _on_answer(self, message: Message, line: bytes) -> None:
+        """Send a response to the client that asked."""
+        one = self._answered(message, line)
+        if one is None or (reply := one.reply) is None:
             return
-        if self.renames and message is not None and (renamed := with_id(line, one.own_id)):
+        if one.own_id != one.raw_id and (renamed := with_id(line, one.own_id)):
             unchecked = renamed if message.unchecked else b""
             line, message = renamed, structs.replace(message, id=one.own_id, unchecked=unchecked)
-        one.reply.add(line, message)
-        if not one.reply.awaited:
-            one.reply.end()
+        _deliver_answer(reply, line, message)
 
     def _on_question(self, message: Message, line: bytes) -> None:
         """Send a request of the process to the client that it is for."""
@@ -344,11 +361,9 @@ class Multiplexer:
 
     def _as_question(self, client: CommandClient, message: Message, line: bytes) -> bytes:
         """Return a question as its client gets it: with an id that no process before has given."""
-        if self._processes < 2:
-            if self.renames:
-                client.ask(message.id, message.id)
+        if not self._is_checked:
             return line
-        own_id = self._recorder.new_request_id()
+        own_id = self._new_id() if self._process > 1 else message.id
         client.ask(own_id, message.id)
         return with_id(line, own_id) or line
 
@@ -356,7 +371,7 @@ class Multiplexer:
         """Send a notification to the clients that it is for."""
         if token := mcp.progress_token(message):
             self._on_progress(token, line)
-        elif (one := self._pending.find(mcp.subscription(message))) is not None:
+        elif (one := self._requests.find(mcp.subscription(message))) is not None:
             self._notify(one, _SUBSCRIPTION, one.own_id, line)
         elif message.method in _OF_ALL and len(self.clients) > 1:
             self._notify_listeners(line)
@@ -369,7 +384,7 @@ class Multiplexer:
 
     def _on_progress(self, token: str, line: bytes) -> None:
         """Send progress to the client that wants it."""
-        one = self._pending.with_token(token)
+        one = next((one for one in reversed(list(self._requests)) if one.token == token), None)
         if one is not None and one.reply is not None and one.reply.streams:
             self._notify(one, _TOKEN_TOLD, one.own_token, line)
         elif not self.renames:
@@ -398,7 +413,7 @@ class Multiplexer:
         """Return the only client there is, else the only one with an open call."""
         if len(self.clients) == 1:
             return next(iter(self.clients))
-        calling = {one.client for one in self._pending if one.is_call}
+        calling = {one.client for one in self._requests if one.is_call}
         return calling.pop() if len(calling) == 1 else None
 
     def _as_cancel(self, message: Message, line: bytes) -> tuple[CommandClient, bytes] | None:
@@ -422,7 +437,7 @@ class Multiplexer:
 
     def _stream_of(self, client: CommandClient) -> CommandReply | None:
         """Return the client's stream for such messages: its only open response, else the listener."""
-        waiting = [reply for reply in self._pending.replies(client) if reply.streams]
+        waiting = [reply for reply in self.replies(client) if reply.streams]
         if len(waiting) == 1:
             return waiting[0]
         return client.listener or (waiting[-1] if waiting else None)
@@ -431,6 +446,13 @@ class Multiplexer:
 def _only_answers(batch: Batch) -> bool:
     """Return whether a batch holds nothing but responses."""
     return all(isinstance(item, Message) and item.kind in _ANSWERS for item in batch.items)
+
+
+def _deliver_answer(reply: CommandReply, line: bytes, message: Message | None) -> None:
+    """Add a response, which ends the reply if it waits for nothing else; `message` is what it says."""
+    reply.add(line, message)
+    if not reply.awaited:
+        reply.end()
 
 
 def _refusal(raw_id: bytes, why: str) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.services import own_tasks
 from turnlog.engine.tools.tool_cache import ActiveRules
+from turnlog.observe.events import Log, ProcessFailed, StrayOutput
 from turnlog.record.recorder import Recorder
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import Subject
@@ -29,7 +30,7 @@ GRACE: Final = 1.0
 """s: how long a command may take to end by itself."""
 LAST_WORDS: Final = 0.25
 """s: how long its last output may take to come, or to be read."""
-_KILLED: Final = 0.4
+KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
 FRAMED: Final = (
     "it frames its messages with Content-Length, as the Language Server Protocol does; "
@@ -109,6 +110,13 @@ class Startup:
         self._expired()
 
 
+def log_stray(log: Log, server: str, startup: Startup, line: bytes, size: int) -> None:
+    """Log a line that is no message: something else in the command writes to its stdout."""
+    if startup.is_foreign(line):
+        log.emit(ProcessFailed(server=server, reason=FRAMED))
+    log.emit(StrayOutput(server=server, size=size))
+
+
 def startup_limit(rules: ActiveRules, server: str) -> float:
     """Return `timeout.startup` of a server, in s, by the rules that match all requests to it."""
     subject = Subject(server=server, tool="", method="initialize")
@@ -178,12 +186,12 @@ class Process:
     def last_words(self) -> float:
         """For how many s its last output may yet be read: what is left of the time for its end."""
         spent = self._loop.time() - self._left_at
-        return max(LAST_WORDS, GRACE + _KILLED + LAST_WORDS - spent)
+        return max(LAST_WORDS, GRACE + KILLED + LAST_WORDS - spent)
 
     def stop(self) -> None:
         """Send SIGTERM; close its input later, so that it is known whether it has read any."""
         self._child.send(signal.SIGTERM)
-        self._loop.call_later(_KILLED, self.leave)
+        self._loop.call_later(KILLED, self.leave)
 
     async def unread(self) -> None:
         """Wait until it reads nothing any more."""
@@ -236,7 +244,7 @@ class Process:
         await asyncio.wait({self.leaving})
         self.outbox.close()
         over: set[asyncio.Future[Any]] = {self._exited, reading}
-        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _KILLED)):
+        for number, within in ((signal.SIGTERM, GRACE), (signal.SIGKILL, KILLED)):
             _, left = await asyncio.wait(over, timeout=within)
             if not left:
                 return

@@ -1,25 +1,25 @@
 """Supervises one command's process: starts it on demand and again when it died, and repeats the handshake."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from subprocess import SubprocessError
 from typing import Final
 
 from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS
-from turnlog.core.kinds import ErrorFamily, ErrorKind, Phase
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
-from turnlog.wire.jsonrpc import Kind
+from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, parse
 from turnlog.wire.message import LinePiece, LineReader
 
 from .child import Child
 from .clients import CommandClient
 from .multiplexer import Multiplexer
-from .process import ENDED, GRACE, Process
+from .process import ENDED, GRACE, Process, log_stray
 from .reply import CommandReply
 
 _SHORT_LIFE: Final = 10.0
@@ -29,8 +29,6 @@ _LONGEST_WAIT: Final = 30.0
 _INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _LONGEST_LINE: Final = 64 << 20
 """bytes: a command that writes a longer line is ended."""
-_WHOLE_LINE: Final = 1 << 20
-"""bytes: a longer line is put together from pieces."""
 
 
 class Declined(Failure):
@@ -50,7 +48,7 @@ class Handshake(Struct, frozen=True):
 
 
 class Supervisor:
-    """One command, whose messages `board` routes."""
+    """One command, whose messages `messages` routes."""
 
     def __init__(
         self,
@@ -72,7 +70,11 @@ class Supervisor:
         self._recorder = recorder
         self._tasks = tasks
         self._limit = startup
-        self.board = Multiplexer(name, log, recorder, clean, renames=renames)
+        new_id = recorder.new_request_id
+        self.messages = Multiplexer(name, log, clean, new_id, self._write, renames=renames)
+        self._process: Process | None = None
+        """The process that requests go to."""
+        self.used = asyncio.get_running_loop().time()
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
@@ -84,20 +86,20 @@ class Supervisor:
     def new_client(self) -> CommandClient:
         """Add a client."""
         client = CommandClient()
-        self.board.clients.add(client)
+        self.messages.clients.add(client)
         return client
 
     def remove(self, client: CommandClient) -> None:
         """Remove a client; with the last one the process ends, and no other is started."""
-        if self.board.clients == {client}:
+        if self.messages.clients == {client}:
             self.end()
         else:
-            self.board.remove(client)
+            self.messages.remove(client)
 
     @property
     def is_ready(self) -> bool:
         """Whether the process runs with an open conversation, and reads on."""
-        process = self.board.process
+        process = self._process
         return process is not None and not self._starting.locked() and process.outbox.has_room
 
     async def connect(self, handshake: bytes = b"") -> None:
@@ -106,10 +108,10 @@ class Supervisor:
         `handshake` opens a conversation where there is none yet.
         """
         async with self._starting:
-            if self.board.process is None:
+            if self._process is None:
                 await asyncio.sleep(self._wait())
                 await self._begin(self.met.asked if self.met is not None else handshake)
-        if (process := self.board.process) is not None:
+        if (process := self._process) is not None:
             await process.outbox.room()
 
     async def _begin(self, handshake: bytes) -> None:
@@ -142,14 +144,15 @@ class Supervisor:
             detail = f"cannot run {str(program)!r}: {reason.lower()}"
             self._log.emit(ProcessFailed(server=self._name, reason=detail))
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
-        self.board.on_started(process)
-        self._tasks.create_task(self._live(process))
+        self._process = process
+        number = self.messages.on_started()
+        self._tasks.create_task(self._live(process, number))
 
-    async def _live(self, process: Process) -> None:
+    async def _live(self, process: Process, number: int) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended, startup = "it could not be talked to", process.startup
         try:
-            code = await process.run(_Output(process, self.board))
+            code = await process.run(_Output(process, self.messages, self._on_line))
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
             self._on_ended(process, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
@@ -157,11 +160,13 @@ class Supervisor:
         startup.close()
         untouched = process.is_untouched
         phase = Phase.CONNECTING if untouched else None
-        self.board.on_ended(process, startup.loss(untouched=untouched), ended, phase)
+        if self._process is process:
+            self._process = None
+        self.messages.on_ended(number, startup.loss(untouched=untouched), ended, phase)
 
     def _on_ended(self, process: Process, code: int) -> None:
         """Log the end of a process; one that turnlog did not end may have failed to start."""
-        died = self.board.process is process
+        died = self._process is process
         if died and not process.startup.heard:
             self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
         self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
@@ -172,28 +177,72 @@ class Supervisor:
     def _on_overdue(self, process: Process) -> None:
         """End a process whose first message takes too long; the next request gets another."""
         self._log.emit(ProcessFailed(server=self._name, reason=process.startup.detail))
-        if self.board.process is process:
-            self.board.process = None
+        if self._process is process:
+            self._process = None
         process.stop()
 
     async def _shake_hands(self, handshake: bytes) -> bytes:
         """Open the conversation; return the answer. Raises `Failure`."""
         reply = CommandReply(Progress(), streams=False)
-        self.board.open(reply, handshake)
+        assert self._process is not None  # it was just started
+        self._process.startup.on_request()
+        self.messages.open(reply, handshake)
         try:
             ((answer, message),) = await reply.messages()
         except Failure as failure:
             raise unopened(failure) from failure
         finally:
-            self.board.on_left(reply)
+            self.messages.on_left(reply)
         if message is None or message.kind is not Kind.RESPONSE:
             raise Declined(answer)
-        self.board.write(_INITIALIZED)
+        self._write(_INITIALIZED)
         return answer
+
+    def send(
+        self,
+        client: CommandClient,
+        reply: CommandReply | None,
+        messages: Sequence[Message],
+        line: bytes,
+    ) -> None:
+        """Send a client's messages; `reply` gets the answers to the requests among them."""
+        self.used = client.used = asyncio.get_running_loop().time()
+        if self._process is None:
+            if reply is not None:
+                detail = "the command has ended"
+                reply.fail(ErrorKind.CONNECT_FAILED, detail, Phase.CONNECTING)
+            return
+        if reply is not None:
+            self._process.startup.on_request()
+        self.messages.send(client, reply, messages, line)
+
+    def _write(self, line: bytes) -> None:
+        if self._process is not None:
+            self._process.outbox.line(line + b"\n")
+
+    def _on_line(self, process: Process, line: bytes) -> None:
+        """Read one line of a process; a bug in that is logged and ends nothing else."""
+        if self._process is not process and self._process is not None:
+            return  # another one has its place, where ids begin anew
+        try:
+            # Between values, the only place for it in JSON, a CR would end an event's line.
+            self._read(process, line.replace(b"\r", b" "))
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._recorder.faulted(error)
+
+    def _read(self, process: Process, line: bytes) -> None:
+        content = parse(line)
+        if not isinstance(content, Malformed):
+            process.startup.on_message()
+            self.messages.on_content(content, line)
+        elif content.reason is not Defect.EMPTY:
+            for reply in self.messages.replies():
+                reply.progress.mark(Flag.STRAY_OUTPUT)
+            log_stray(self._log, self._name, process.startup, line, len(line))
 
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
-        process, self.board.process = self.board.process, None
+        process, self._process = self._process, None
         if process is not None:
             process.startup.close()
             process.leave()
@@ -201,7 +250,7 @@ class Supervisor:
     def end(self) -> None:
         """End the process, and start no other."""
         self.closed = True
-        for client in self.board.clients:
+        for client in self.messages.clients:
             if client.listener is not None:
                 client.listener.end()
         self.close()
@@ -217,27 +266,25 @@ def unopened(failure: Failure) -> Failure:
 class _Output:
     """Reads the output of one process as whole lines, while its clients read on."""
 
-    def __init__(self, process: Process, board: Multiplexer) -> None:
+    def __init__(
+        self, process: Process, messages: Multiplexer, on_line: Callable[[Process, bytes], None]
+    ) -> None:
         self._process = process
-        self._board = board
-        self._reader = LineReader(_WHOLE_LINE)
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._messages = messages
+        self._on_line = on_line
+        self._reader = LineReader(_LONGEST_LINE)
+        self._is_over = False
+        """Whether a line is too long: nothing more is read."""
         self._waits_for: CommandReply | None = None
         self._lifted = False
 
     def on_output(self, chunk: bytes) -> None:
-        """Read a piece of its output; nothing more after a line that is too long."""
-        if self._size > _LONGEST_LINE:
-            return
-        self._add(self._reader.feed(chunk))
-        if self._size > _LONGEST_LINE:
-            self._parts.clear()
-            self._process.leave()
+        """Read a piece of its output."""
+        self._read(self._reader.feed(chunk))
 
     async def room(self) -> None:
         """Wait until the clients have read enough, or `lift` is called."""
-        while not self._lifted and (reply := self._board.crowded()) is not None:
+        while not self._lifted and (reply := self._messages.crowded()) is not None:
             self._waits_for = reply
             await reply.room()
 
@@ -253,14 +300,14 @@ class _Output:
 
     async def on_output_end(self) -> None:
         """Read a last line without a newline."""
-        self._add(self._reader.finish())
+        self._read(self._reader.finish())
 
-    def _add(self, pieces: list[LinePiece]) -> None:
+    def _read(self, pieces: list[LinePiece]) -> None:
         for piece in pieces:
-            self._parts.append(piece.raw)
-            self._size += len(piece.raw)
-            if piece.ends:
-                whole = b"".join(self._parts).rstrip(b"\r\n")
-                self._parts.clear()
-                self._size = 0
-                self._board.on_line(self._process, whole)
+            if self._is_over:
+                return
+            if not (piece.starts and piece.ends):
+                self._is_over = True
+                self._process.leave()
+                return
+            self._on_line(self._process, piece.raw.rstrip(b"\r\n"))

@@ -11,10 +11,9 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import Flag
-from turnlog.engine.command.process import FRAMED
+from turnlog.engine.command.process import log_stray
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.exchange.outcome import JSON, AnswerText, is_answer
-from turnlog.observe.events import ProcessFailed, StrayOutput
 from turnlog.store.base import Ticket
 from turnlog.transport.outbox import OnWritten
 from turnlog.wire import mcp
@@ -212,9 +211,8 @@ class ServerLines:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
-        if self._startup.is_foreign(text.body.finish()):
-            self._context.log.emit(ProcessFailed(server=self._request.server, reason=FRAMED))
-        self._context.log.emit(StrayOutput(server=self._request.server, size=text.size))
+        line = text.body.finish()
+        log_stray(self._context.log, self._request.server, self._startup, line, text.size)
 
     def _is_changed(self, item: Message | Malformed) -> bool:
         """Return whether the agent must not get an answer as it is: its id is another attempt's, or
