@@ -264,3 +264,21 @@ def test_rules_that_change_count_for_the_calls_that_follow(tmp_path: Path) -> No
         wrap.server.answer(wrap.asked(call("put", request_id=2)))
         wrap.stdout.line()
     assert [row.effect for row in wrap.rows()] == ["unknown", "read"]
+
+
+def test_a_large_call_waits_for_its_slot_and_is_sent_whole(tmp_path: Path) -> None:
+    rules = "rules: [{match: {tool: put}, concurrency: 1}]"
+    large = call("put", {"text": "x" * 17_000_000}, request_id=2) + b"\n"
+    with wrapping(tmp_path, rules=rules) as wrap:
+        first = wrap.asked(call("put", request_id=1))
+        wrap.stdin.send(large)
+        wait_until(lambda: len(wrap.rows()) == 2, "the large call")
+        assert wrap.server.stdin.is_silent()
+        wrap.server.answer(first)
+        assert wrap.stdout.json() == text_answer(1)
+        assert wrap.server.stdin.line() == large
+        wrap.server.answer({"id": 2})
+        assert wrap.stdout.json() == text_answer(2)
+        # Its slot is free again.
+        wrap.server.answer(wrap.asked(call("put", request_id=3)))
+        assert wrap.stdout.json() == text_answer(3)

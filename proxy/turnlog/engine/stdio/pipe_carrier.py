@@ -402,7 +402,7 @@ class PipeCarrier:
 
     def begin(self) -> bool:
         """Begin the only attempt, whose pieces the caller sends; false where it must not be sent."""
-        if not (self.is_free() and self._leaves() and self._passes()):
+        if not (self._leaves() and self._passes()):
             return False
         self._begin_attempt()
         return True

@@ -132,17 +132,23 @@ class StdioHandler:
     async def _in_turn(self, line: PipeCarrier) -> None:
         """Send a line once it has a slot."""
         try:
+            if await self._has_turn(line):
+                self._send(line)
+        finally:
+            line.is_queued = False
+
+    async def _has_turn(self, line: PipeCarrier) -> bool:
+        """Wait for the slot of a line; where it must not be sent any more, answer it and return false."""
+        try:
             await line.in_turn()
             self._check_server()
         except Failure as failure:
             self._refuse(line.exchange, failure)
+            return False
         except asyncio.CancelledError:
             self._leave(line.exchange)
             raise
-        else:
-            self._send(line)
-        finally:
-            line.is_queued = False
+        return True
 
     async def forward_piece(self, piece: LinePiece) -> None:
         """Pass on a piece of a line that is too large to hold, which is recorded by its start."""
@@ -166,7 +172,10 @@ class StdioHandler:
             self.context, self.request, (message,), size=len(start), start=known, cut=True
         )
         line = PipeCarrier(self.lines, exchange, None)
-        if not (await self._is_admitted(line) and line.begin()):
+        if not await self._is_admitted(line):
+            return False
+        # Its pieces are not kept: no other line passes one that waits for a slot.
+        if not (line.is_free() or await self._has_turn(line)) or not line.begin():
             return False
         self._large = line
         return True
