@@ -186,7 +186,9 @@ def _flood(message: dict[str, Any], arguments: dict[str, Any]) -> None:
         while rest:
             while not select.select([], [1], [], 1.0)[1]:
                 if not told.exists():
-                    told.write_text(str(written))
+                    part = told.with_suffix(".part")  # who waits for the file reads it at once
+                    part.write_text(str(written))
+                    part.rename(told)
             size = os.write(1, rest)
             rest, written = rest[size:], written + size
     os.set_blocking(1, True)
