@@ -120,7 +120,7 @@ class Sessions:
         """Headers by which vendors name sessions."""
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._hints: dict[tuple[str | int, ...], SessionHint] = {}
+        self._hints: BoundedDict[tuple[str | int, ...], SessionHint] = BoundedDict(_IDENTITIES)
         self._met: BoundedDict[str, _MetSession] = BoundedDict(_SESSIONS)
         """By `SessionHint.key`; the one met last is at the end."""
         self.replacements = Replacements()
@@ -190,8 +190,6 @@ class Sessions:
         )
         hint = self._hints.get(key)
         if hint is None:
-            if len(self._hints) >= _IDENTITIES:
-                self._hints.clear()
             hint = self._hints[key] = self._climb(evidence, ())
         return hint
 

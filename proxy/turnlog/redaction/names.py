@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
+
 
 class Hides(IntEnum):
     """Which values of a name are redacted."""
@@ -60,7 +62,7 @@ class SecretNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._exact = frozenset(map(_joined, (*_HEADERS, *names))) - {""}
-        self._known: dict[str, Hides] = {}
+        self._known: BoundedDict[str, Hides] = BoundedDict(_CACHE)
 
     def hides(self, name: str) -> Hides:
         """Return which values of `name` are redacted; cached, as few names are in use."""
@@ -69,8 +71,6 @@ class SecretNames:
             return known
         # Only the end of a name counts.
         name = name[-_LONGEST:]
-        if len(self._known) >= _CACHE:
-            self._known.clear()
         self._known[name] = answer = self._decide(name)
         return answer
 

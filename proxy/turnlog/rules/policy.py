@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field, structs
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import Effect
 
 from .expression import UNREADABLE, ExpressionInput, selects_any
@@ -279,7 +280,7 @@ class Rulebook:
     ) -> None:
         self.servers: Mapping[str, ServerRules] = _RulesByServer(own, packs, last)
         """By the name of a server, also of one without rules of its own."""
-        self._known: dict[Subject, Policy] = {}
+        self._known: BoundedDict[Subject, Policy] = BoundedDict(_MAX_POLICIES)
 
     def policy(self, subject: Subject, arguments: Callable[[], object]) -> Policy:
         """Return the policy of a call; it is cached if it does not depend on the arguments."""
@@ -295,8 +296,6 @@ class Rulebook:
 
         found = decide_policy(self.servers[subject.server].rules, subject, look)
         if not looked:
-            if len(self._known) >= _MAX_POLICIES:
-                self._known.clear()
             self._known[subject] = found
         return found
 

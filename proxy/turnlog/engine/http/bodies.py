@@ -61,18 +61,17 @@ async def read_exchange(
 
 def exchange_of(context: Context, request: Request, body: bytes) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    may_be_mcp, rules = request.transport is not _HTTP, context.rules.book.servers[request.server]
-    asks = closes = may_be_mcp and rules.against_unreadable is not None
-    if closes:
+    may_be_mcp, asks = request.transport is not _HTTP, False
+    if may_be_mcp and context.rules.book.servers[request.server].against_unreadable is not None:
         denied = _denied(context, request, body, len(body))
         if denied is not None:
             return denied
         asks = bool(body) and _may_ask(context, request, body)
-    if not (asks or request.is_post) and _passes_by(context, request):
-        return McpExchange(context, request, ())
     found = None
-    if asks or (request.is_post and may_be_mcp):
-        found = _mcp(context, request, body, closes=closes)
+    if asks or request.is_post:
+        found = _mcp(context, request, body) if may_be_mcp else None
+    elif _passes_by(context, request):
+        return McpExchange(context, request, ())
     return found or PlainCall(context, request, body, len(body))
 
 
@@ -128,18 +127,8 @@ async def _large(
             context, request, (said,), size=max(down.length, 0), start=body[:START], cut=True
         )
         return exchange, down.rest(body)
-    text = request.decoded(body)
-    content = parse(text, most=BATCH_LIMIT)
-    if _is_closed(context, request, content, text):
-        return McpExchange(context, request, (as_call(content),), len(body), start=text), body
-    if messages := messages_of(content):
-        context.endpoints.learn(request.route)
-        as_batch = isinstance(content, Batch)
-        return McpExchange(context, request, messages, len(body), as_batch), body
-    if start is None and not _must_be_mcp(request, content):
-        return PlainCall(context, request, body, len(body)), body
-    unreadable = (structs.replace(said, flags=as_call(content).flags),)
-    return McpExchange(context, request, unreadable, size=len(body), start=text), body
+    found = _mcp(context, request, body, said, must_be=start is not None)
+    return found or PlainCall(context, request, body, len(body)), body
 
 
 def _named(request: Request) -> Message:
@@ -191,20 +180,31 @@ def _must_be_mcp(request: Request, content: Message | Batch | Malformed) -> bool
     return _means_mcp(request) and not is_other
 
 
-def _mcp(context: Context, request: Request, body: bytes, *, closes: bool) -> McpExchange | None:
-    """Return the exchange of an MCP body; `None` where it is none."""
+def _mcp(
+    context: Context,
+    request: Request,
+    body: bytes,
+    said: Message | None = None,
+    *,
+    must_be: bool = False,
+) -> McpExchange | None:
+    """Return the exchange of an MCP body; `None` where it is none. `said` is what is known of a large one."""
     text = request.decoded(body) if request.coding else body
     content = parse(text, most=BATCH_LIMIT)
-    is_closed = closes and _is_closed(context, request, content, text)
+    is_closed = _is_closed(context, request, content, text)
     if not is_closed and (messages := messages_of(content)):
         if not request.is_at_endpoint:
             request.is_at_endpoint = True
             context.endpoints.learn(request.route)
         return McpExchange(context, request, messages, len(body), isinstance(content, Batch))
-    must_be = isinstance(content, Malformed) and _must_be_mcp(request, content)
+    unreadable = as_call(content)
+    if said is not None and not is_closed:
+        unreadable = structs.replace(said, flags=unreadable.flags)
+        must_be = must_be or _must_be_mcp(request, content)
+    elif not is_closed:
+        must_be = isinstance(content, Malformed) and _must_be_mcp(request, content)
     if is_closed or must_be:
-        unreadable = (as_call(content),)
-        return McpExchange(context, request, unreadable, size=len(body), start=text)
+        return McpExchange(context, request, (unreadable,), size=len(body), start=text)
     return None
 
 

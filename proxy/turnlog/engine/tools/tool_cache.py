@@ -138,10 +138,9 @@ class ActiveRules:
 
 
 class ToolCache:
-    """Remembers what all calls of a tool ask alike: its names, its effect, what rules come to.
+    """The part of an `Ask` that is the same for all calls of a tool: names, effect, policy.
 
-    That is a model of an `Ask`, whose other fields say nothing. It counts for as long as lists, pins
-    and rules stay what they are; where a rule looks at a call's arguments none is remembered.
+    It is remembered until lists, pins or rules change, unless a rule looks at a call's arguments.
     """
 
     def __init__(
@@ -157,22 +156,16 @@ class ToolCache:
         self._rules = rules
         self._trusted = trusted
         self._clean = clean
-        self._tools: dict[tuple[str, str, str, str], Ask] = {}
-        self._book = rules.book
-        self._pinned: object = pins.digests
-        self._listed = catalog.changes
-        """What the tools remembered were worked out from."""
+        self._tools: BoundedDict[tuple[str, str, str, str], Ask] = BoundedDict(_REMEMBERED)
+        self._basis: tuple[object, ...] = ()
+        """The rules, pins and listings that the remembered tools are based on."""
 
     def find(self, request: Request, name: str, arguments: Callable[[], object]) -> Ask:
-        """Return what a call of a tool with these `arguments` asks, as far as others may alike."""
-        if not (
-            self._book is self._rules.book
-            and self._pinned is self._pins.digests
-            and self._listed == self._catalog.changes
-        ):
-            # Noted before anything is worked out anew: the pins are read in a thread of their own.
-            self._book, self._pinned = self._rules.book, self._pins.digests
-            self._listed = self._catalog.changes
+        """Return the part of a call that is the tool's; `arguments` returns the call's own for rules."""
+        # Taken before anything is derived from it: the pins are read in a thread of their own.
+        basis = (self._rules.book, self._pins.digests, self._catalog.changes)
+        if basis != self._basis:
+            self._basis = basis
             self._tools.clear()
         key = (request.server, request.target, request.credential, name)
         return self._tools.get(key) or self._look(key, request.place, arguments)
@@ -209,28 +202,27 @@ class ToolCache:
             target=target,
         )
         if book.is_cached(subject) and len(name) <= TOOL_CHARS:
-            if len(self._tools) >= _REMEMBERED:
-                self._tools.clear()
             self._tools[key] = model
         return model
 
 
 class HttpToolCache:
-    """Remembers what all calls of a plain tool ask alike: its names, its effect, what rules come to.
+    """The part of an `Ask` that is the same for all calls of a plain tool: names, effect, policy.
 
-    That is a model of an `Ask`, whose other fields say nothing. It counts for as long as the rules stay
-    what they are; where a rule looks at paths or at a call's arguments none is remembered.
+    It is remembered until the rules change, unless a rule looks at paths or at a call's arguments.
     """
 
     def __init__(self, rules: ActiveRules, clean: Callable[[str], str]) -> None:
         self._rules = rules
         self._clean = clean
         self._book = rules.book
-        """What the tools remembered were worked out from."""
-        self._tools: dict[tuple[str, str, str, str, tuple[int, int]], Ask] = {}
+        """The rules that the remembered tools are based on."""
+        self._tools: BoundedDict[tuple[str, str, str, str, tuple[int, int]], Ask] = BoundedDict(
+            _REMEMBERED
+        )
 
     def find(self, request: Request, path: str, arguments: Callable[[], object]) -> Ask:
-        """Return what a request for this path asks, as far as others may alike."""
+        """Return the part of a call that is the tool's; `arguments` returns the call's own for rules."""
         book, server = self._rules.book, request.server
         # Any token is a method, and a token may be a secret in the wrong place.
         method = self._clean(request.method)[:TOOL_CHARS]
@@ -257,8 +249,6 @@ class HttpToolCache:
             policy = book.policy(subject, arguments)
             return structs.replace(model, policy=policy) if policy.access is Access.DENY else model
         if not pathed and book.is_cached(subject):
-            if len(self._tools) >= _REMEMBERED:
-                self._tools.clear()
             self._tools[key] = model
         return model
 

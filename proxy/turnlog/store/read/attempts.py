@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase, translate
 from itertools import chain, islice
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Filter
 from turnlog.store.log.index import Entry
@@ -42,7 +43,7 @@ class AttemptReader:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._calls: dict[bytes, list[Entry]] = {}
+        self._calls: BoundedDict[bytes, list[Entry]] = BoundedDict(_REMEMBERED)
 
     def read(self, intent: Entry) -> Attempt:
         """Return an intent with its outcomes."""
@@ -59,8 +60,6 @@ class AttemptReader:
     def _call(self, call: bytes) -> list[Entry]:
         found = self._calls.get(call)
         if found is None:
-            if len(self._calls) >= _REMEMBERED:
-                self._calls.clear()
             positions = self._snapshot.call(call)
             entries = map(self._snapshot.readable, positions)
             found = self._calls[call] = [entry for entry in entries if entry]
