@@ -7,9 +7,7 @@ import msgspec
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import Effect, Flag, Rung
 from turnlog.exchange.outcome import (
-    JSON,
     AnswerFacts,
-    AnswerText,
     Circumstances,
     answered,
     answered_plainly,
@@ -61,9 +59,7 @@ def _ask(call: Subject, policy: Policy, effect: Effect, sample: Sample) -> Ask:
 def _answered(ask: Ask, sample: Sample) -> tuple[Ending, AnswerFacts]:
     if ask.method != MCP:
         body = _read(None if sample.result is msgspec.UNSET else sample.result)
-        return answered_plainly(
-            ask.method, sample.status, AnswerText(body, JSON, body.size), ask.effect
-        )
+        return answered_plainly(ask.method, sample.status, body, ask.effect)
     result = _FINE if sample.result is msgspec.UNSET else sample.result
     content = {"result": result} if sample.error is None else {"error": sample.error}
     body = _read({"jsonrpc": "2.0", "id": 1, **content})
@@ -71,7 +67,7 @@ def _answered(ask: Ask, sample: Sample) -> tuple[Ending, AnswerFacts]:
     assert isinstance(message, Message)  # it was just made
     around = Circumstances(sample.status, ask.effect, in_session=False)
     parsed = read_answer(message, revision=_REVISION)
-    return answered(parsed, message, AnswerText(body, JSON, body.size), around)
+    return answered(parsed, message, body, around)
 
 
 def _read(value: Any) -> MessageReader:

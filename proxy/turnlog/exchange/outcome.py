@@ -27,7 +27,7 @@ from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.json_text import members, read_value
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import JSON, MessageReader
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import (
     CallAnswer,
@@ -39,7 +39,6 @@ from turnlog.wire.tool_result import (
     text_of_result,
 )
 
-JSON: Final = "application/json"
 _HTML: Final = "text/html"
 _EVENTS: Final = "text/event-stream"
 _EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
@@ -137,17 +136,6 @@ class Asked(Protocol):
         ...
 
 
-class AnswerText(Struct, frozen=True):
-    """One JSON text of an answer: a body, or the data of an event."""
-
-    body: MessageReader
-    media: str
-    size: int
-    """Bytes on the wire."""
-    event: str = "message"
-    """Type of the event, where it is one."""
-
-
 def is_answer(message: Message | Outline) -> bool:
     """Return whether a message answers a request: a result or an error, and JSON-RPC at all.
 
@@ -165,14 +153,16 @@ def nameless_error(message: Message | Outline) -> bool:
     return kind is _ERROR and message.id in _NO_ID
 
 
-def mislabelled(body: MessageReader, keep: int) -> list[AnswerText]:
+def mislabelled(body: MessageReader, keep: int) -> list[MessageReader]:
     """Return the events of a stream that came under another media type; none of other bodies."""
     start = body.finish()
     if not isinstance(body.content, Malformed) or not start.lstrip().startswith(_EVENT_STARTS):
         return []
     events = [piece.event for piece in EventReader(keep).feed(start)]
     bodies = [event.body for event in events if event is not None and event.body is not None]
-    return [AnswerText(reader, _EVENTS, reader.size) for reader in bodies]
+    for each in bodies:
+        each.media = _EVENTS
+    return bodies
 
 
 class Circumstances(Struct, frozen=True):
@@ -188,11 +178,11 @@ class Circumstances(Struct, frozen=True):
 
 
 def answered_by_text(
-    said: CallAnswer, message: Message | Outline, text: AnswerText, status: int
+    said: CallAnswer, message: Message | Outline, body: MessageReader, status: int
 ) -> AnswerFacts | None:
     """Return what to record of a success that holds one text and nothing else, as most do; `None` for any
     other answer."""
-    is_plain = said.text and status in _PLAIN and text.media == JSON
+    is_plain = said.text and status in _PLAIN and body.media == JSON
     if not is_plain or not isinstance(message, Message):
         return None
     return AnswerFacts(
@@ -201,31 +191,31 @@ def answered_by_text(
         media_type=JSON,
         is_mcp=True,
         is_result=True,
-        size=text.size,
-        flags=text.body.notes,
+        size=body.wire_size,
+        flags=body.notes,
         text=said.text,
     )
 
 
 def answered(
-    said: CallAnswer, message: Message | Outline, text: AnswerText, around: Circumstances
+    said: CallAnswer, message: Message | Outline, body: MessageReader, around: Circumstances
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
-    cut = text.body.truncated
+    cut = body.truncated
     result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
     ttl = said.task_ttl_ms
     reply = AnswerFacts(
         http_status=around.status,
         code=said.code,
-        content=bytes(result) if result is not None else _error_content(message, text),
+        content=bytes(result) if result is not None else _error_content(message, body),
         complete=not cut,
-        digest=text.body.digest if cut else b"",
-        rest=text.body.rest if cut else b"",
+        digest=body.digest if cut else b"",
+        rest=body.rest if cut else b"",
         media_type=JSON,
         is_mcp=True,
         is_result=result is not None,
-        size=text.size,
-        flags=_flags(said, message, text, around),
+        size=body.wire_size,
+        flags=_flags(said, message, body, around),
         ttl=None if ttl is msgspec.UNSET else -1 if ttl is None else ttl * _NS_PER_MS,
         detail=said.message,
     )
@@ -234,28 +224,28 @@ def answered(
 
 
 def answered_plainly(
-    method: str, status: int, text: AnswerText, effect: Effect, *, elsewhere: bool = False
+    method: str, status: int, body: MessageReader, effect: Effect, *, elsewhere: bool = False
 ) -> tuple[Ending, AnswerFacts]:
     """Return how the call of a plain HTTP tool ended that got this answer.
 
     `elsewhere` tells whether the answer leads to another origin.
     """
-    content = text.body.finish()
+    content = body.finish()
     # JSON says `null`, or a body is missing where the status promises one.
-    promised = not text.size and status in _WITH_BODY and method != "HEAD"
+    promised = not body.wire_size and status in _WITH_BODY and method != "HEAD"
     flags = redirects(status) if status != _PLAIN_SUCCESS else ()
     if promised or content.strip() == b"null":
         flags = (Flag.NULL_RESULT, *flags)
-    flags = (*flags, *text.body.notes)
+    flags = (*flags, *body.notes)
     reply = AnswerFacts(
         http_status=status,
         content=content,
-        complete=not text.body.truncated,
-        digest=text.body.digest,
-        rest=text.body.rest,
-        media_type=text.media,
+        complete=not body.truncated,
+        digest=body.digest,
+        rest=body.rest,
+        media_type=body.media,
         is_result=True,
-        size=text.size,
+        size=body.wire_size,
         flags=flags,
     )
     kind = (
@@ -267,30 +257,32 @@ def answered_plainly(
     return succeeded() if kind is None else refused(kind, effect), reply
 
 
-def unanswered(text: AnswerText, around: Circumstances) -> tuple[Ending, AnswerFacts]:
+def unanswered(body: MessageReader, around: Circumstances) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended whose answer came whole and does not answer it."""
-    flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if text.media == _HTML else ()
+    flags: tuple[Flag, ...] = (Flag.NOT_JSON,) if body.media == _HTML else ()
     kind = _kind_of_answer(around)
     if kind is None:
-        kind, flags = _unfit(text)
-    if Flag.NOT_JSON not in flags or Flag.FORGED_OUTCOME in text.body.notes:
-        flags = (*flags, *text.body.notes)
-    content = text.body.finish()
+        kind, flags = _unfit(body)
+    if Flag.NOT_JSON not in flags or Flag.FORGED_OUTCOME in body.notes:
+        flags = (*flags, *body.notes)
+    content = body.finish()
     start = content[:_SEARCHED].decode("utf-8", "replace")
     reply = AnswerFacts(
         http_status=around.status,
         content=content,
-        complete=not text.body.truncated,
-        digest=text.body.digest,
-        rest=text.body.rest,
-        media_type=text.media,
-        size=text.size,
+        complete=not body.truncated,
+        digest=body.digest,
+        rest=body.rest,
+        media_type=body.media,
+        size=body.wire_size,
         flags=(*flags, *redirects(around.status), *suspicion(start, around)),
     )
     return refused(kind, around.effect), reply
 
 
-def instead(unfit: AnswerText | None, around: Circumstances) -> tuple[Ending, AnswerFacts] | None:
+def instead(
+    unfit: MessageReader | None, around: Circumstances
+) -> tuple[Ending, AnswerFacts] | None:
     """Return how a call ended whose stream ended without the response; `None` for broken off.
 
     `unfit` is what stood in the place of the response.
@@ -304,12 +296,12 @@ def instead(unfit: AnswerText | None, around: Circumstances) -> tuple[Ending, An
     return refused(kind, around.effect), reply
 
 
-def is_unfit(text: AnswerText, content: Message | Outline | Malformed) -> bool:
+def is_unfit(body: MessageReader, content: Message | Outline | Malformed) -> bool:
     """Return whether what answered nothing stands in the place of a response.
 
     Blanks do not, nor events of a type that no message has; a request stands for itself.
     """
-    if text.event != "message":
+    if body.event != "message":
         return False
     if isinstance(content, Malformed):
         return content.reason is not Defect.EMPTY
@@ -388,14 +380,14 @@ def seen(asked: Asked, reply: AnswerFacts, unreadable: object = None) -> Express
     )
 
 
-def _unfit(text: AnswerText) -> tuple[ErrorKind, tuple[Flag, ...]]:
+def _unfit(body: MessageReader) -> tuple[ErrorKind, tuple[Flag, ...]]:
     """Return what a body is that comes with a success and answers nothing, and its flags."""
-    match text.body.content:
-        case Malformed(reason=Defect.EMPTY) if text.size and not text.body.size:
+    match body.content:
+        case Malformed(reason=Defect.EMPTY) if body.wire_size and not body.size:
             # Something came, in a coding that could not be undone.
             return ErrorKind.MALFORMED_RESULT, (Flag.NOT_JSON,)
         case Malformed(reason, flags):
-            if text.body.finish().strip() == b"null":
+            if body.finish().strip() == b"null":
                 reason = Defect.EMPTY
             void = reason is Defect.EMPTY
             kind = ErrorKind.NULL_RESULT if void else ErrorKind.MALFORMED_RESULT
@@ -454,17 +446,17 @@ def _kind_of_status(code: int | None, around: Circumstances) -> ErrorKind | None
 
 
 def _flags(
-    said: CallAnswer, message: Message | Outline, text: AnswerText, around: Circumstances
+    said: CallAnswer, message: Message | Outline, body: MessageReader, around: Circumstances
 ) -> tuple[Flag, ...]:
     flags = said.flags
     if said.null_shape:
         flags = (*flags, Flag.NULL_RESULT, Flag.VOID) if said.void else (*flags, Flag.NULL_RESULT)
     elif said.empty or said.foreign:
         flags = (*flags, Flag.MALFORMED if said.foreign else Flag.EMPTY)
-    if text.media != JSON:
+    if body.media != JSON:
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
-    if text.body.notes:
-        flags = (*flags, *text.body.notes)
+    if body.notes:
+        flags = (*flags, *body.notes)
     if said.status is not _OK and around.status < _REFUSALS and nameless_error(message):
         flags = (*flags, Flag.ID_MISMATCH)
     if around.status == _PLAIN_SUCCESS and not said.message:
@@ -472,9 +464,9 @@ def _flags(
     return (*flags, *redirects(around.status), *suspicion(said.message, around))
 
 
-def _error_content(message: Message | Outline, text: AnswerText) -> bytes:
+def _error_content(message: Message | Outline, body: MessageReader) -> bytes:
     if not isinstance(message, Message):
-        return text.body.finish()
+        return body.finish()
     error = {"code": message.error_code, "message": message.error_message}
     if message.error_data:
         return msgspec.json.encode({**error, "data": message.error_data})

@@ -11,6 +11,7 @@ from turnlog.core.kinds import Flag
 from .json_stream import Outline, OutlineReader, outline_of
 from .jsonrpc import Batch, Defect, Malformed, Message, outline_kind, parse_answer
 
+JSON: Final = "application/json"
 LIMIT: Final = 1 << 20
 """Bytes kept unless told otherwise."""
 # Up to so many bytes of a longer text wait for its end, to be read at once: that is up to ten
@@ -29,7 +30,9 @@ class _Hash(Protocol):
 
 
 class MessageReader(Struct, eq=False):
-    """Keeps the first `limit` bytes of an answer; what lies beyond is read, hashed and dropped.
+    """One JSON text of an answer: a body, the data of an event, or a line.
+
+    It keeps the first `limit` bytes; what lies beyond is read, hashed and dropped.
 
     Use: `feed` each piece, then `finish`, then ask for `content`. Raises nothing.
     """
@@ -43,6 +46,12 @@ class MessageReader(Struct, eq=False):
     """Whether there was more that could not be fed: then the text is not to blame for its end."""
     notes: tuple[Flag, ...] = ()
     """What happened to the text on its way here, or may have."""
+    media: str = JSON
+    """Media type that it came under."""
+    event: str = "message"
+    """Type of the event that it came in, if any."""
+    coded_size: int | None = None
+    """Bytes on the wire, if these are not those that were fed."""
     _pieces: list[bytes] = []
     _whole: bytes = b""
     """All of a text that is read at once; set by `finish`."""
@@ -131,6 +140,11 @@ class MessageReader(Struct, eq=False):
             self._kept = self._whole[: self.limit] if self.truncated else self._whole
             self._pieces = []
         return self._kept
+
+    @property
+    def wire_size(self) -> int:
+        """Bytes on the wire."""
+        return self.size if self.coded_size is None else self.coded_size
 
     @property
     def digest(self) -> bytes:

@@ -9,7 +9,6 @@ from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.kinds import Effect, Flag, Status
 from turnlog.exchange.outcome import (
     AnswerFacts,
-    AnswerText,
     Circumstances,
     acknowledged,
     answered,
@@ -34,12 +33,13 @@ TASK: dict[str, object] = {"task": {"taskId": "t", "status": "working"}}
 ELICITS = {"code": -32042, "message": "visit"}
 
 
-def text_of(*pieces: bytes, limit: int = 1 << 20, media: str = JSON) -> AnswerText:
+def text_of(*pieces: bytes, limit: int = 1 << 20, media: str = JSON) -> MessageReader:
     body = MessageReader(limit)
     for piece in pieces:
         body.feed(piece)
     body.finish()
-    return AnswerText(body, media, body.size)
+    body.media = media
+    return body
 
 
 def around(status: int, *, in_session: bool = False) -> Circumstances:
@@ -51,7 +51,7 @@ def ended(
 ) -> tuple[Ending, AnswerFacts]:
     """Return what an answer with these members comes to."""
     text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode())
-    message = text.body.content
+    message = text.content
     assert isinstance(message, Message)
     answer = read_answer(message, revision="")
     return answered(answer, message, text, around(status, in_session=in_session))
@@ -296,9 +296,9 @@ def test_a_message_that_answers_nothing_is_malformed_whether_held_or_skimmed(
 
 
 def test_an_answer_that_could_not_be_decoded_is_not_called_empty() -> None:
-    body = MessageReader()
+    body = MessageReader(coded_size=17)
     body.finish()
-    ending, reply = unanswered(AnswerText(body, JSON, 17), around(200))
+    ending, reply = unanswered(body, around(200))
     assert (ending.kind, ending.executed, reply.flags) == (
         "malformed_result",
         "maybe",
@@ -357,11 +357,11 @@ def test_a_stream_that_held_nothing_like_a_response_has_broken_off() -> None:
 def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> None:
     for limit in (5, 1000):
         text = text_of(data, limit=limit)
-        content = text.body.content
+        content = text.content
         assert not isinstance(content, Batch)
         assert is_unfit(text, content) is unfit
-        ping = AnswerText(text.body, JSON, text.size, "ping")
-        assert not is_unfit(ping, content)
+        text.event = "ping"
+        assert not is_unfit(text, content)
 
 
 @pytest.mark.parametrize(
@@ -378,21 +378,21 @@ def test_what_may_stand_in_the_place_of_a_response(data: bytes, unfit: bool) -> 
 def test_a_result_or_an_error_with_a_version_or_an_id_is_an_answer(
     data: bytes, answers: bool
 ) -> None:
-    content = text_of(data).body.content
+    content = text_of(data).content
     assert isinstance(content, Message)
     assert is_answer(content) is answers
 
 
 def test_an_answer_too_large_to_hold_is_one_by_its_outline() -> None:
     for kind in (b"result", b"error"):
-        content = text_of(b'{"jsonrpc":"2.0","id":7,"%b":{}}' % kind, limit=5).body.content
+        content = text_of(b'{"jsonrpc":"2.0","id":7,"%b":{}}' % kind, limit=5).content
         assert isinstance(content, Outline)
         assert is_answer(content)
 
 
 def test_the_error_of_an_answer_too_large_to_hold_is_recorded_as_it_begins() -> None:
     text = text_of(b'{"jsonrpc":"2.0","id":7,"error":{"code":-32603}}', limit=30)
-    message = text.body.content
+    message = text.content
     assert isinstance(message, Outline)
     ending, reply = answered(read_answer(message, revision=""), message, text, around(200))
     assert (ending.kind, reply.code) == ("upstream_internal", -32603)
@@ -406,10 +406,10 @@ def test_the_data_of_an_error_is_recorded_with_it() -> None:
 
 
 def test_a_stream_under_another_media_type_is_read_as_events() -> None:
-    events = mislabelled(text_of(b'data: {"id":1}\n\n: ping\n\ndata: x\n\n').body, 1 << 20)
-    assert [event.body.finish() for event in events] == [b'{"id":1}', b"x"]
-    assert not mislabelled(text_of(b"<html>").body, 1 << 20)
-    assert not mislabelled(text_of(b'{"id":1,"result":{}}').body, 1 << 20)
+    events = mislabelled(text_of(b'data: {"id":1}\n\n: ping\n\ndata: x\n\n'), 1 << 20)
+    assert [event.finish() for event in events] == [b'{"id":1}', b"x"]
+    assert not mislabelled(text_of(b"<html>"), 1 << 20)
+    assert not mislabelled(text_of(b'{"id":1,"result":{}}'), 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -432,16 +432,17 @@ def test_what_is_odd_about_an_answer_is_flagged(
 def test_an_answer_under_another_media_type_is_flagged_with_what_happened_to_its_text() -> None:
     data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": DONE}).encode()
     body = MessageReader.of(data, notes=(Flag.FORGED_OUTCOME,))
+    body.media = "text/plain"
     message = body.content
     assert isinstance(message, Message)
     said = read_answer(message, revision="")
-    _, reply = answered(said, message, AnswerText(body, "text/plain", 9), around(200))
+    _, reply = answered(said, message, body, around(200))
     assert reply.flags == (Flag.CONTENT_TYPE_MISMATCH, Flag.FORGED_OUTCOME)
 
 
 def test_a_result_that_is_one_text_is_recorded_with_that_text() -> None:
     text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, "result": DONE}).encode())
-    message = text.body.content
+    message = text.content
     assert isinstance(message, Message)
     said = read_answer(message, revision="")
     ending, long = answered(said, message, text, around(200))
@@ -462,7 +463,7 @@ def test_any_other_answer_is_not_recorded_by_its_text_alone() -> None:
     ):
         data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
         text = text_of(data, media=media)
-        message = text.body.content
+        message = text.content
         assert isinstance(message, Message)
         said = read_answer(message, revision="")
         assert answered_by_text(said, message, text, status) is None

@@ -201,3 +201,10 @@ def test_a_text_read_in_one_go_is_read_as_in_pieces(limit: int) -> None:
     assert (whole.size, whole.truncated) == (pieces.size, pieces.truncated)
     assert whole.digest == pieces.digest
     assert whole.content == pieces.content
+
+
+def test_the_size_on_the_wire_is_that_of_the_text_unless_it_came_in_a_coding() -> None:
+    body = MessageReader.of(b"{}")
+    assert body.wire_size == 2
+    body.coded_size = 30
+    assert (body.wire_size, body.size) == (30, 2)

@@ -19,7 +19,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import guarded
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
-from turnlog.exchange.outcome import AnswerFacts, AnswerText, answered_plainly, judged, waiting
+from turnlog.exchange.outcome import AnswerFacts, answered_plainly, judged, waiting
 from turnlog.record.attempt import Ask, Attempt, following
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
@@ -298,12 +298,12 @@ class PlainCall:
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Record the answer."""
         ask = self._ask
-        text = AnswerText(body, media, size)
+        body.media, body.coded_size = media, size
         leads = RedirectTarget()
         if is_method_preserving_redirect(self._status):
             leads = lead(self._request.route, self._headers, self._request.field(b"host"))
         ending, reply = answered_plainly(
-            ask.method, self._status, text, ask.effect, elsewhere=leads.elsewhere
+            ask.method, self._status, body, ask.effect, elsewhere=leads.elsewhere
         )
         tickets = self._end(*judged(ask, ending, reply))
         if leads.resource is not None and self._whole and self.attempt is not None:

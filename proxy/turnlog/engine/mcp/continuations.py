@@ -16,13 +16,14 @@ from turnlog.core.kinds import CommitKind, Flag, Rung, Status
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.engine.context import Context
 from turnlog.exchange.delivery import lacks_answer
-from turnlog.exchange.outcome import AnswerText, Circumstances, answered, judged, unwrapped
+from turnlog.exchange.outcome import Circumstances, answered, judged, unwrapped
 from turnlog.observe.events import StoreFailed
 from turnlog.record.attempt import Ask, Attempt, StoredTicket
 from turnlog.store.base import SessionRef, StoreError, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message
+from turnlog.wire.message import MessageReader
 from turnlog.wire.tool_result import CallAnswer, read_task_poll
 
 _NOT_KEPT: Final = b"{}"
@@ -75,7 +76,7 @@ class Continuations(Struct, frozen=True):
         self,
         asked: Message,
         message: Message | Outline,
-        text: AnswerText,
+        body: MessageReader,
         revision: str,
         around: Callable[[Ask], Circumstances],
     ) -> Sequence[Ticket]:
@@ -86,7 +87,7 @@ class Continuations(Struct, frozen=True):
         attempt = self.finished_task(poll.task_id)
         if attempt is None:
             return ()
-        ending, reply = answered(poll.answer, message, text, around(attempt.ask))
+        ending, reply = answered(poll.answer, message, body, around(attempt.ask))
         if asked.method != "tasks/result":
             reply = unwrapped(reply)
         ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))

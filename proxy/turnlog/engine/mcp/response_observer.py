@@ -26,10 +26,8 @@ from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.events import ServerAsked
 from turnlog.exchange.outcome import (
-    JSON,
     SAYS_WHEN,
     AnswerFacts,
-    AnswerText,
     Circumstances,
     acknowledged,
     answered,
@@ -101,7 +99,7 @@ class ResponseObserver:
     """The HTTP status; 0 while there is none."""
     _is_numbered = False
     """Whether the stream may be resumed: an event had an id."""
-    _unfit: AnswerText | None = None
+    _unfit: MessageReader | None = None
     """The last message in the place of a response that answers no request."""
     _events = 0
     _notified: frozenset[Attempt] = frozenset()
@@ -193,7 +191,8 @@ class ResponseObserver:
             return ()
         if self._listening is not None and self._listening.begins(event):
             return ()
-        return self.message(body.content, AnswerText(body, JSON, body.size, event.type))
+        body.event = event.type
+        return self.message(body.content, body)
 
     def _number(self, event_id: str) -> None:
         for attempt, key in self.attempts.items():
@@ -211,25 +210,25 @@ class ResponseObserver:
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read a complete answer that is not a stream; `size` is its size on the wire."""
-        text = AnswerText(body, media, size)
-        tickets = self.message(body.content, text)
+        body.media, body.coded_size = media, size
+        tickets = self.message(body.content, body)
         open_ = self.attempts or self.awaited
         if not open_ and self._request.channel is None:
             return tickets
-        return [*tickets, *self._rest_of(text)]
+        return [*tickets, *self._rest_of(body)]
 
-    def _rest_of(self, text: AnswerText) -> Sequence[Ticket]:
+    def _rest_of(self, body: MessageReader) -> Sequence[Ticket]:
         """End the attempts that a whole answer has left open."""
         tickets: list[Ticket] = []
         if self.awaited:
-            for event in mislabelled(text.body, self._context.keep):
-                tickets += self.message(event.body.content, event)
+            for event in mislabelled(body, self._context.keep):
+                tickets += self.message(event.content, event)
         channel = self._request.channel
         if channel is not None and 200 <= self._status < 300:
             return [*tickets, *self._accepted(channel)]
         for attempt in list(self.attempts):
             around = self._around(attempt.ask)
-            ending, reply = unanswered(text, around)
+            ending, reply = unanswered(body, around)
             if attempt in self._notified:
                 # A notification has no id, so an id in the answer is no mismatch.
                 flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
@@ -310,7 +309,7 @@ class ResponseObserver:
     # -- messages --------------------------------------------------------------------------
 
     def _answers_nothing(
-        self, content: Message | Outline | Malformed, text: AnswerText
+        self, content: Message | Outline | Malformed, body: MessageReader
     ) -> Sequence[Ticket]:
         if isinstance(content, Message) and content.kind is _NOTIFICATION:
             if back := mcp.cancelled_id(content):
@@ -319,12 +318,12 @@ class ResponseObserver:
             self._server_asks(id_key(content.id))
         elif isinstance(content, Outline) and (back := mcp.cancelled_id(content)):
             self._context.calls.on_server_request_settled(self._request.scope, back)
-        elif self.attempts and is_unfit(text, content):
-            self._unfit = text
+        elif self.attempts and is_unfit(body, content):
+            self._unfit = body
         return ()
 
     def message(
-        self, message: Message | Batch | Malformed | Outline, text: AnswerText
+        self, message: Message | Batch | Malformed | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read a message, or each of a batch, and end the attempt that it answers, if it does."""
         attempt = self.attempt
@@ -332,30 +331,30 @@ class ResponseObserver:
             sent = attempt.wire_id or attempt.caller_id
             # Most answers are the result of the one call. A request with the id null has no such answer.
             if message.id == sent and message.kind is _RESPONSE and sent != _NULL_ID:
-                return self._close(attempt, message, text)
+                return self._close(attempt, message, body)
         if isinstance(message, Batch):
             items = (item for item in message.items if isinstance(item, Message))
-            return [ticket for item in items for ticket in self.message(item, text)]
-        return self._message(message, text)
+            return [ticket for item in items for ticket in self.message(item, body)]
+        return self._message(message, body)
 
     def _message(
-        self, message: Message | Malformed | Outline, text: AnswerText
+        self, message: Message | Malformed | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read a message that is not the result of the one call."""
         if isinstance(message, Malformed) or not is_answer(message):
-            return self._answers_nothing(message, text)
+            return self._answers_nothing(message, body)
         key = self._key_of(message)
         asked = self._listening.asked(key) if self._listening is not None else None
         if asked is not None:
-            return self._notice_answer(asked, message, text)
+            return self._notice_answer(asked, message, body)
         if (own := self._own(key)) is not None:
-            return self._close(own, message, text)
+            return self._close(own, message, body)
         if key in self.awaited:
-            return self._notice_answer(self.awaited.pop(key), message, text)
+            return self._notice_answer(self.awaited.pop(key), message, body)
         if (elsewhere := self._elsewhere(key)) is not None:
-            return self._close_elsewhere(elsewhere, message, text)
+            return self._close_elsewhere(elsewhere, message, body)
         self._besides.stray(message)
-        return self._answers_nothing(message, text)
+        return self._answers_nothing(message, body)
 
     def _key_of(self, message: Message | Outline) -> str:
         """Return the key of the request that a message answers."""
@@ -395,11 +394,11 @@ class ResponseObserver:
         return attempt
 
     def _close_elsewhere(
-        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+        self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         if self._resumes:
             attempt.marks.add(Flag.RESUMED)
-        tickets = self._close(attempt, message, text)
+        tickets = self._close(attempt, message, body)
         attempt.message = b""  # its own exchange is over and will not keep it for duplicates
         if attempt.is_guarded and attempt.driver is not None:
             attempt.driver.on_delivered()
@@ -419,13 +418,13 @@ class ResponseObserver:
         self._context.calls.on_server_request(self._request.scope, key, attempts)
 
     def _notice_answer(
-        self, asked: Message, message: Message | Outline, text: AnswerText
+        self, asked: Message, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
         self._besides.read(
             asked, message, self._answer.head.raw if self._answer is not None else ()
         )
-        return self._legs.polled(asked, message, text, self.revision, self._around)
+        return self._legs.polled(asked, message, body, self.revision, self._around)
 
     @property
     def _besides(self) -> HandshakeObserver:
@@ -438,20 +437,20 @@ class ResponseObserver:
     # -- the ends of attempts --------------------------------------------------------------
 
     def _close(
-        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+        self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """End an attempt by its answer."""
         ask, sent, came = attempt.ask, attempt.wire_id or attempt.caller_id, message.id
         if came != sent and other_type(id_key(came)) == id_key(sent):
             attempt.marks.add(Flag.ID_MISMATCH)
         if not ask.is_call:
-            return self._close_lookup(attempt, message, text)
+            return self._close_lookup(attempt, message, body)
         parsed, driver = read_answer(message, revision=self.revision), attempt.driver
         if driver is not None and driver.is_guarded and isinstance(message, Message):
-            attempt.message = text.body.finish()
-        reply, ending = answered_by_text(parsed, message, text, self._status), SUCCESS
+            attempt.message = body.finish()
+        reply, ending = answered_by_text(parsed, message, body, self._status), SUCCESS
         if reply is None:
-            ending, reply = self._answered(ask, parsed, message, text)
+            ending, reply = self._answered(ask, parsed, message, body)
         if ask.policy.judges_answers or not parsed.harmless:
             ending, reply = judged(ask, ending, reply, harmless=parsed.harmless)
         attempt.amends = False
@@ -460,10 +459,10 @@ class ResponseObserver:
         return self._close_unusual(attempt, parsed, ending, reply)
 
     def _answered(
-        self, ask: Ask, parsed: CallAnswer, message: Message | Outline, text: AnswerText
+        self, ask: Ask, parsed: CallAnswer, message: Message | Outline, body: MessageReader
     ) -> tuple[Ending, AnswerFacts]:
         """Return how a call ended by its answer, before rules judge it."""
-        ending, reply = answered(parsed, message, text, self._around(ask))
+        ending, reply = answered(parsed, message, body, self._around(ask))
         if parsed.code is not None and self._is_unlisted(parsed, ending, ask):
             ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
         return ending, reply
@@ -488,11 +487,11 @@ class ResponseObserver:
         return tickets
 
     def _close_lookup(
-        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+        self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
         parsed, ask = read_lookup_answer(message, revision=self.revision), attempt.ask
-        ending, reply = answered(parsed, message, text, self._around(ask))
+        ending, reply = answered(parsed, message, body, self._around(ask))
         if parsed.code == mcp.RESOURCE_NOT_FOUND:
             ending = refused(ErrorKind.NOT_FOUND, ask.effect)
         if ending.status.parked:
@@ -512,18 +511,17 @@ class ResponseObserver:
     ) -> None:
         """Record a late answer, if it is to a request of this exchange."""
         if (attempt := begun.get(key)) is not None:
-            body = MessageReader()
-            body.feed(raw)
-            self.late(attempt, message, AnswerText(body, JSON, len(raw)))
+            body = MessageReader.of(raw)
+            self.late(attempt, message, body)
 
     def late(
-        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+        self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Record the answer to an attempt that was given up before."""
         if attempt.ended:
             self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
-        return self._close(attempt, message, text)
+        return self._close(attempt, message, body)
 
     def _is_unlisted(self, parsed: CallAnswer, ending: Ending, ask: Ask) -> bool:
         """Return whether an error means an unknown tool: MCP uses the code of invalid params for it."""

@@ -20,7 +20,7 @@ from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_limits import RetryLimits
 from turnlog.exchange.call import Stage
 from turnlog.exchange.open_requests import OpenRequests
-from turnlog.exchange.outcome import AnswerFacts, AnswerText
+from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt, blocked
 from turnlog.record.deadlines import Deadlines, Progress, in_time
 from turnlog.record.errors import Failure
@@ -31,6 +31,7 @@ from turnlog.store.base import Ticket
 from turnlog.transport.outbox import OnWritten, Outbox
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
+from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import with_id
 
 _NO_RULES: Final = Policy()
@@ -88,16 +89,16 @@ class PipedExchange(McpExchange):
         """The messages of its line."""
         return self._messages
 
-    def on_message(self, message: Message | Outline, text: AnswerText) -> Sequence[Ticket]:
+    def on_message(self, message: Message | Outline, body: MessageReader) -> Sequence[Ticket]:
         """Read one message of the server."""
         self.progress.phase = Phase.BODY
-        return self.message(message, text)
+        return self.message(message, body)
 
     def late(
-        self, attempt: Attempt, message: Message | Outline, text: AnswerText
+        self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
-        tickets = super().late(attempt, message, text)
+        tickets = super().late(attempt, message, body)
         if attempt is self.attempt:
             self.over()
         return tickets

@@ -13,7 +13,7 @@ from msgspec import structs
 from turnlog.core.kinds import Flag
 from turnlog.engine.command.process import log_stray
 from turnlog.engine.duplicate_index import KEPT
-from turnlog.exchange.outcome import JSON, AnswerText, is_answer
+from turnlog.exchange.outcome import is_answer
 from turnlog.store.base import Ticket
 from turnlog.transport.outbox import OnWritten
 from turnlog.wire import mcp
@@ -140,22 +140,22 @@ class ServerLines:
             self._to_agent.line(raw)
 
     def _read_whole(self, raw: bytes, body: MessageReader) -> None:
-        text = AnswerText(body, JSON, len(raw))
+        body.coded_size = len(raw)
         body.finish()
         content = body.content
         if isinstance(content, Message | Outline) and is_answer(content):
-            self._deliver_answer(raw, content, text)
+            self._deliver_answer(raw, content, body)
         elif isinstance(content, Batch) and any(map(self._is_changed, content.items)):
             for _, each in texts_of(content, raw):
                 part = MessageReader(self._keep, notes=body.notes)
                 part.feed(each)
                 self._read_whole(each + b"\n", part)
         else:
-            self._to_agent.line(raw, self._message(content, text))
+            self._to_agent.line(raw, self._message(content, body))
         self._lines.on_change()
 
-    def _deliver_answer(self, raw: bytes, content: Message | Outline, text: AnswerText) -> None:
-        one, is_late, tickets = self._answer(content, text)
+    def _deliver_answer(self, raw: bytes, content: Message | Outline, body: MessageReader) -> None:
+        one, is_late, tickets = self._answer(content, body)
         if one is None:
             self._to_agent.line(raw, tickets)
         elif not is_late:
@@ -166,25 +166,25 @@ class ServerLines:
     # -- messages --------------------------------------------------------------------------
 
     def _message(
-        self, content: Message | Batch | Malformed | Outline, text: AnswerText
+        self, content: Message | Batch | Malformed | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read one line; return what must be on disk before its last byte leaves."""
         match content:
             case Batch(items=items):
                 messages = (item for item in items if isinstance(item, Message))
-                return [ticket for item in messages for ticket in self._message(item, text)]
+                return [ticket for item in messages for ticket in self._message(item, body)]
             case Malformed():
-                self._on_stray(content, text)
+                self._on_stray(content, body)
                 return ()
             case _ if is_answer(content):
-                return self._answer(content, text)[2]
+                return self._answer(content, body)[2]
             case _:
                 self._startup.on_message()
                 self._on_progress(mcp.progress_token(content))
-                return self._other.on_message(content, text)
+                return self._other.on_message(content, body)
 
     def _answer(
-        self, content: Message | Outline, text: AnswerText
+        self, content: Message | Outline, body: MessageReader
     ) -> tuple[AwaitedAnswer | None, bool, Sequence[Ticket]]:
         """Read a response; return what it answers, whether it is late, and what must be on disk first."""
         self._startup.on_message()
@@ -192,12 +192,12 @@ class ServerLines:
         is_late = self._requests.find(key) is None
         one = self._requests.take(key)
         if one is None:
-            return None, False, self._other.on_message(content, text)
+            return None, False, self._other.on_message(content, body)
         exchange = one.carrier.exchange
         if not is_late:
-            return one, False, exchange.on_message(content, text)
+            return one, False, exchange.on_message(content, body)
         assert one.attempt is not None  # only attempts are given up
-        return one, True, exchange.late(one.attempt, content, text)
+        return one, True, exchange.late(one.attempt, content, body)
 
     def _on_progress(self, token: str) -> None:
         for line in self._lines.sent() if token else ():
@@ -205,14 +205,14 @@ class ServerLines:
             if attempt is not None and attempt.patience is not None and line.token == token:
                 attempt.patience.on_data()
 
-    def _on_stray(self, content: Malformed, text: AnswerText) -> None:
+    def _on_stray(self, content: Malformed, body: MessageReader) -> None:
         """Flag and log a line that is no message: something else in the server writes to its stdout."""
         if content.reason is Defect.EMPTY:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
-        line = text.body.finish()
-        log_stray(self._context.log, self._request.server, self._startup, line, text.size)
+        line = body.finish()
+        log_stray(self._context.log, self._request.server, self._startup, line, body.wire_size)
 
     def _is_changed(self, item: Message | Malformed) -> bool:
         """Return whether the agent must not get an answer as it is: its id is another attempt's, or
@@ -229,16 +229,16 @@ class ServerLines:
 
     def _read_long(self) -> tuple[Sequence[Ticket], OnWritten]:
         """Read a whole line; return what its last piece waits for, and what to call once it has left."""
-        self._body.finish()
-        content = self._body.content
-        text = AnswerText(self._body, JSON, self._body.size)
+        body = self._body
+        body.finish()
+        content = body.content
         on_written: OnWritten = None
         if isinstance(content, Message | Outline) and is_answer(content):
-            one, is_late, tickets = self._answer(content, text)
+            one, is_late, tickets = self._answer(content, body)
             if one is not None and not is_late:
                 on_written = one.carrier.on_delivery()
         else:
-            tickets = self._message(content, text)
+            tickets = self._message(content, body)
         self._lines.on_change()
         return tickets, on_written
 
