@@ -27,9 +27,9 @@ def identified(
     arguments: Callable[[], object],
     keyed: Digest,
 ) -> Ask:
-    """Return a call with what other calls and its server tell it by, as far as its rules want that.
+    """Return a call with its effect link and the key for its server, where rules want them.
 
-    `arguments` returns the input for rules to look at.
+    `arguments` returns the input for rules.
     """
     if ask.policy.idempotency is None and not ask.policy.effect_key:
         return ask
@@ -56,19 +56,19 @@ def _effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> by
     effect = effect_key(wanted, arguments(), size=len(ask.arguments))
     if not effect:
         return b""
-    # Where values are left out of the tool's name, the target has them.
+    # Values that are left out of the tool's name are in the target.
     tool = f"{ask.tool}\0{ask.target}" if ask.shown else ask.tool
     name = f"effect\0{ask.server}\0{tool}\0".encode("utf-8", "surrogatepass")
     return keyed(name + effect)
 
 
 def _own(call: bytes, leg: int) -> UUID:
-    """Return a key of turnlog's: a further leg has other content, so it has another one."""
+    """Return a key of turnlog's own; each leg has another, because its content differs."""
     return uuid5(UUID(bytes=call), str(leg)) if leg else UUID(bytes=call)
 
 
 def _quoted(key: str) -> str:
-    """Return a key as a string of a structured field; its digest where that cannot hold it."""
+    """Return a key as a string of a structured field; its digest if the field cannot hold it."""
     if not _PRINTABLE.fullmatch(key):
         key = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')

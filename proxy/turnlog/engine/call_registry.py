@@ -1,7 +1,7 @@
-"""The calls that are open right now, found again by what later messages say of them.
+"""The open calls of all exchanges, for messages that come in another exchange than the call.
 
-An answer is matched with its own HTTP exchange first. What is left comes here: cancellations,
-answers on another stream of the same protocol session, further legs, the end of a task.
+These are cancellations, answers on another stream of the same protocol session, further legs, and the
+end of a task.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ from turnlog.record.attempt import Attempt, Driver
 from turnlog.record.deadlines import Deadlines
 
 DETACHED_LIFE: Final = 600 * 1_000_000_000
-"""ns: how long a call whose stream ended waits for a resuming GET where no rule says (no default is
-shorter)."""
+"""ns: how long a call whose stream ended waits for a resuming GET if no rule has a limit."""
 _PARKED: Final = 65_536
 """Most parked calls held in memory; older ones are found through the store."""
 
@@ -30,7 +29,8 @@ class CallRegistry:
     def __init__(self) -> None:
         self._open: dict[tuple[Scope, str], list[Attempt]] = {}
         """By scope and key of the id: a client that reuses an id has several."""
-        self._detached: dict[tuple[Scope, str], list[tuple[Attempt, int]]] = {}
+        self._detached: dict[Attempt, tuple[Scope, str, int]] = {}
+        """Calls whose own stream has ended, oldest first, with the key of the id and the deadline."""
         self._parked: BoundedDict[bytes, Attempt] = BoundedDict(_PARKED)
         self._resting: dict[tuple[Scope, str], Attempt] = {}
         self._joining: dict[tuple[Scope, str], list[tuple[str, Driver]]] = {}
@@ -45,11 +45,11 @@ class CallRegistry:
         self._open.setdefault((scope, id_key), []).append(attempt)
 
     def has(self, scope: Scope, id_key: str) -> bool:
-        """Return whether a call with this id is under way (an id must not be reused before)."""
+        """Return whether a call with this id is open."""
         return (scope, id_key) in self._open
 
     def of(self, scope: Scope) -> list[Attempt]:
-        """Return the calls under way in a scope."""
+        """Return the open calls of a scope."""
         return [each for (its, _), open_ in self._open.items() if its == scope for each in open_]
 
     def remove(self, scope: Scope, id_key: str, attempt: Attempt) -> None:
@@ -73,9 +73,9 @@ class CallRegistry:
                 del self._joining[scope, id_key]
 
     def leave(self, scope: Scope, id_key: str, kin: str = "") -> bool:
-        """Cancel the newest call with this id that waits for an earlier one; false where none does.
+        """Cancel the newest call with this id that waits for an earlier one; return whether there is one.
 
-        On another connection (see `cancel`) it is that of the same client, if it is the only one.
+        On another connection (see `cancel`) it is the only such call of the same client.
         """
         waiting = self._joining.get((scope, id_key), ())
         if not waiting and kin and not self._named(scope, id_key):
@@ -91,17 +91,16 @@ class CallRegistry:
         return bool(waiting)
 
     def is_answered(self, scope: Scope, id_key: str, kin: str = "") -> bool:
-        """Return whether the newest call with this id runs on though its caller got an answer: a cancel
-        for it comes too late (MCP, cancellation), and must not end it."""
+        """Return whether the newest call with this id runs on although its caller has an answer."""
+        # A cancel for it comes too late (MCP, cancellation) and must not end it.
         found = self._meant_by(scope, id_key, kin)
         return bool(found) and found[0].is_answered
 
     def cancel(self, scope: Scope, id_key: str, kin: str = "") -> bytes | None:
-        """Note that the caller cancelled the newest call with this id; return the id under which
-        the server knows it, if that is another.
+        """Cancel the newest call with this id; return its id at the server, empty if it is the caller's.
 
-        A client without a protocol session sends its cancel on another connection than the call: there
-        it is the only open call of the same client (`kin`) with that id; of several it may be any.
+        `None` if there is no such call. A client without a protocol session sends its cancel on another
+        connection: then it is for the only open call of the same client (`kin`) with that id.
         """
         found = self._meant_by(scope, id_key, kin)
         for attempt in found:
@@ -182,71 +181,64 @@ class CallRegistry:
             patience.on_server_request_settled(id_key)
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
-        """Keep a call open whose own stream ended, as long as rules say: its answer may come on a resuming
-        GET."""
+        """Keep a call open whose own stream has ended, as its answer may come on a resuming GET."""
         attempt.shrink()
         life = DETACHED_LIFE
         if attempt.patience is not None:
             loop_time = asyncio.get_running_loop().time()
             life = round(attempt.patience.resumable(life / 1e9, loop_time) * 1e9)
-        self._detached.setdefault((scope, id_key), []).append((attempt, now + life))
+        self._detached[attempt] = (scope, id_key, now + life)
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:
-        """Return the call that an answer on another stream belongs to, and remove it: the newest whose own stream
-        has ended, else the newest."""
-        waiting = self._detached.get((scope, id_key))
-        if waiting:
-            attempt, _ = waiting.pop()
-            if not waiting:
-                del self._detached[scope, id_key]
-        elif attempts := self._open.get((scope, id_key)):
-            attempt = attempts[-1]
-        else:
+        """Remove and return the call that an answer on another stream belongs to.
+
+        It is the newest whose own stream has ended, else the newest.
+        """
+        found = [each for each, (*its, _) in self._detached.items() if its == [scope, id_key]]
+        found = found or self._open.get((scope, id_key), [])
+        if not found:
             return None
+        attempt = found[-1]
+        self._detached.pop(attempt, None)
         self.remove(scope, id_key, attempt)
         return attempt
 
     def take(self, scope: Scope, attempt: Attempt) -> bool:
-        """Remove a call whose own stream has ended; false where it has not, or it was answered."""
-        return bool(self._taken(lambda its, each, _: its == scope and each is attempt))
+        """Remove a detached call; return whether it was there, and so is not answered."""
+        return bool(self._taken(lambda each, its, _: each is attempt and its == scope))
 
     def overdue(self, now: int) -> list[Attempt]:
         """Remove and return the detached calls that were not resumed in time."""
         return self._taken(lambda _, __, deadline: deadline <= now)
 
     def detached(self, scope: Scope) -> list[Attempt]:
-        """Return the calls of a scope whose own exchange has ended, and remove them."""
-        return self._taken(lambda its, _, __: its == scope)
+        """Remove and return the detached calls of a scope."""
+        return self._taken(lambda _, its, __: its == scope)
 
-    def _taken(self, is_wanted: Callable[[Scope, Attempt, int], bool]) -> list[Attempt]:
-        """Remove and return detached calls, chosen by scope, attempt and deadline."""
-        taken: list[Attempt] = []
-        for (scope, id_key), waiting in list(self._detached.items()):
-            wanted = [attempt for attempt, until in waiting if is_wanted(scope, attempt, until)]
-            for attempt in wanted:
-                self.remove(scope, id_key, attempt)
-            waiting[:] = [each for each in waiting if each[0] not in wanted]
-            if not waiting:
-                del self._detached[scope, id_key]
-            taken += wanted
+    def _taken(self, is_wanted: Callable[[Attempt, Scope, int], bool]) -> list[Attempt]:
+        """Remove and return detached calls, chosen by attempt, scope and deadline."""
+        detached = self._detached
+        taken = [each for each, (its, _, until) in detached.items() if is_wanted(each, its, until)]
+        for attempt in taken:
+            scope, id_key, _ = detached.pop(attempt)
+            self.remove(scope, id_key, attempt)
         return taken
 
     def everything_detached(self) -> list[Attempt]:
-        """Return all detached calls, and remove them; the process ends."""
+        """Remove and return all detached calls, because the process ends."""
         return self.overdue(1 << 63)
 
     def park(self, links: tuple[bytes, ...], attempt: Attempt) -> None:
-        """Remember a call that waits for another leg, under each key that leg may bring. Of its
-        input nothing is kept."""
+        """Remember a call that waits for another leg, by each key that the leg may bring, without its input."""
         attempt.shrink()
         for link in links:
             self._parked[link] = attempt
 
     def parked(self, links: tuple[bytes, ...]) -> Attempt | None:
-        """Return the parked call that one of the keys names, the first that does."""
+        """Return the first parked call that one of the keys names."""
         return next((self._parked[link] for link in links if link in self._parked), None)
 
     def unpark(self, links: tuple[bytes, ...]) -> None:
-        """Forget keys whose call went on."""
+        """Forget the keys of a call that has gone on."""
         for link in links:
             self._parked.pop(link, None)

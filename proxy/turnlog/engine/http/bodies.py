@@ -83,8 +83,10 @@ def _denied(
     *,
     whole: bool = True,
 ) -> PlainCall | None:
-    """Return what is denied by where it goes, whatever it holds: a plain HTTP tool may read as its own
-    what is MCP here. `None` where nothing is."""
+    """Return a request as a call of a plain HTTP tool, if a rule denies that; else `None`.
+
+    It is denied whatever is in its body: a plain HTTP tool may accept what looks like MCP here.
+    """
     if _is_preflight(request):
         return None
     plain = PlainCall(context, request, body, size, whole=whole)
@@ -93,7 +95,7 @@ def _denied(
 
 
 def _is_endpoint(context: Context, request: Request) -> bool:
-    """Return whether a request goes to where its server speaks MCP, as far as its path tells."""
+    """Return whether the path of a request is that of an MCP endpoint, as far as known."""
     route = request.route
     if request.transport is _MCP or route.target.is_command or request.channel is not None:
         return True
@@ -102,7 +104,7 @@ def _is_endpoint(context: Context, request: Request) -> bool:
 
 
 def _may_ask(context: Context, request: Request, body: bytes) -> bool:
-    """Return whether a rule may deny a call that a server may read in a body, or in its start."""
+    """Return whether a body, or its start, may hold a call for the server that a rule may deny."""
     if not context.rules.book.servers[request.server].may_deny_tool_calls:
         return False
     text = request.decoded(body)  # nothing where it cannot be decoded
@@ -118,7 +120,7 @@ async def _large(
     start: Message | None,
     body: bytes,
 ) -> tuple[McpExchange | PlainCall, Content]:
-    """Read a large body, of which `start` says what it is if that stands there, as far as can be held."""
+    """Read a large body as far as it can be held; `start` is what its start says, if that is JSON-RPC."""
     more, whole = await down.read(MCP_LIMIT - len(body))
     body += more
     said = start or _named(request)
@@ -132,15 +134,15 @@ async def _large(
 
 
 def _named(request: Request) -> Message:
-    """Return what headers say of a body that does not say it in time (MCP 2026-07-28)."""
+    """Return the message of a body whose start does not say what it is, by its headers (MCP 2026-07-28)."""
     name = msgspec.json.encode(request.field(b"mcp-name"))
     method = request.field(b"mcp-method") or "tools/call"
     return Message(kind=Kind.REQUEST, method=method, params=Raw(b'{"name":%b}' % name))
 
 
 def _passes_by(context: Context, request: Request) -> bool:
-    """Return whether a request is no call, whatever it holds: listening, ending a session, discovery,
-    a preflight, a probe of an MCP endpoint."""
+    """Return whether a request is no call, whatever is in its body: it listens, ends a session, discovers,
+    or is a preflight or a probe of an MCP endpoint."""
     if request.is_post:
         return False
     if _is_preflight(request):
@@ -150,30 +152,30 @@ def _passes_by(context: Context, request: Request) -> bool:
     speaks_mcp = request.transport is _MCP or request.asked.head.speaks_mcp
     if speaks_mcp or context.endpoints.knows(request.route):
         return True
-    # Probes mostly come before the first message, which would tell what the path is.
+    # Probes mostly come before the first message, which would show that this is an endpoint.
     return _is_usual(request.route.path) and request.method in _PROBING
 
 
 def _is_usual(path: str) -> bool:
-    """Return whether a path is mostly of MCP, or of what comes before it."""
+    """Return whether a path is usual for MCP endpoints or for the discovery before them."""
     return path.rpartition("/")[2] in _ENDPOINT_NAMES or _WELL_KNOWN in path
 
 
 def _is_preflight(request: Request) -> bool:
-    """Return whether a browser asks whether a page may call (Fetch standard, CORS-preflight request)."""
+    """Return whether it is a CORS preflight of a browser (Fetch standard)."""
     fields = request.fields
     asks = b"origin" in fields and b"access-control-request-method" in fields
     return asks and request.method == "OPTIONS"
 
 
 def _means_mcp(request: Request) -> bool:
-    """Return whether a body is meant to hold JSON-RPC, whatever is in it."""
+    """Return whether a request declares JSON-RPC, whatever is in its body."""
     named = any(name.startswith(b"mcp-") for name in request.fields)
     return named or request.transport is _MCP
 
 
 def _must_be_mcp(request: Request, content: Message | Batch | Malformed) -> bool:
-    """Return whether a body that holds no JSON-RPC 2.0 was meant to."""
+    """Return whether a body that is not JSON-RPC 2.0 should have been."""
     if request.transport is _MCP:
         return True
     is_other = isinstance(content, Malformed) and content.reason is Defect.NOT_JSONRPC
@@ -214,7 +216,7 @@ def _is_closed(
     content: Message | Batch | Malformed,
     text: bytes,
 ) -> bool:
-    """Return whether a text is denied because a server may find a call in it that was not read there."""
+    """Return whether a text is denied because the server may find a call in it that turnlog does not."""
     if not context.rules.book.servers[request.server].may_deny_tool_calls:
         return False
     if not text or is_doubtful(content, text):
