@@ -1,4 +1,4 @@
-"""The API of a running proxy. Details of its answers: unit/test_api_pages.py."""
+"""The API of a running proxy. Details of its answers: unit/api/test_pages.py."""
 
 import json
 from pathlib import Path

@@ -322,7 +322,7 @@ def test_a_store_does_not_work_in_a_forked_child(tmp_path: Path) -> None:
     )
     found = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "data")],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,
