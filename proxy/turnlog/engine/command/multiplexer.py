@@ -125,7 +125,7 @@ class Multiplexer:
             reply.fail(kind, detail, phase)
 
     def _forget(self, one: OpenRequest) -> None:
-        """Give up a request; its response ends if it waits for nothing else."""
+        """Remove an open request; ends its response if that waits for nothing else."""
         reply = self._give_up(one)
         if reply is not None and not reply.awaited:
             reply.lift()
@@ -274,7 +274,7 @@ class Multiplexer:
         return with_cancelled_ids(text, {key: own[0].raw_id})
 
     def _on_cancelled(self, one: OpenRequest) -> None:
-        """Give up a request that its client cancelled; a guarded one only after a grace."""
+        """Remove a request that its client cancelled; a guarded one only after a grace."""
         if one.reply is None or not one.reply.progress.may_outlive:
             self._forget(one)
         else:
