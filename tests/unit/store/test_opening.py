@@ -16,8 +16,7 @@ def test_a_session_opens_when_and_where_its_first_commit_was_made() -> None:
 
 def test_the_body_says_how_the_session_was_named() -> None:
     ref = session("project")
-    body = opening_body(ref, bytes(16))
-    assert body.salt == bytes(16)
+    body = opening_body(ref)
     assert body.metadata == {
         "client": "kit",
         "rung": "explicit",

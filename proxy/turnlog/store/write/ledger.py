@@ -19,7 +19,6 @@ from turnlog.core.commit import (
     Link,
     body_digest,
     digest,
-    encode_body,
     encode_facts,
     encode_header,
 )
@@ -58,7 +57,7 @@ from turnlog.store.log.tables import (
     read_segment,
 )
 
-from .pending_append import SALT, complete, forget
+from .pending_append import SALT, complete, forget, prepare
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -365,9 +364,8 @@ class Ledger:
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
-        facts, body = opening_facts(cause), opening_body(ref, self._entropy(SALT))
-        draft = Draft(session=ref, facts=facts, body=body)
-        draft.encoded_facts, draft.encoded_body = encode_facts(facts), encode_body(body)
+        facts = opening_facts(cause)
+        draft = prepare(Draft(session=ref, facts=facts, body=opening_body(ref)), self._entropy)
         self.heads[session] = Head(-1, GENESIS, NOWHERE, self.tail.last, self.tail.last + 1)
         self._extend(session, draft, facts, None, False)
 
@@ -386,12 +384,10 @@ def opening_facts(cause: Facts) -> Facts:
     )
 
 
-def opening_body(ref: SessionRef, salt: bytes) -> CommitBody:
+def opening_body(ref: SessionRef) -> CommitBody:
     """Return the body of the commit that opens a session: how it was named."""
     aliases = msgspec.json.encode(ref.aliases).decode()
-    return CommitBody(
-        salt=salt, metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases}
-    )
+    return CommitBody(metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases})
 
 
 def is_displaced(draft: Facts, stored: Facts) -> bool:
