@@ -249,6 +249,8 @@ class Usage(Struct, frozen=True, kw_only=True):
     disk_free: int
     rekeyed_at: int
     """When the store's secret was last found to be another one than before, ns UTC; 0 for never."""
+    pending: int
+    """Calls whose last status is pending, input_required, accepted or unknown; `turnlog status` shows it."""
 
 
 class Filter(Struct, frozen=True, kw_only=True):

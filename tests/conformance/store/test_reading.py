@@ -430,7 +430,7 @@ async def test_usage_counts_what_is_there(store: LmdbStore) -> None:
         await put(store, intent(ref, new_id()))
     with store.view() as view:
         usage = view.usage()
-    assert (usage.commits, usage.sessions) == (8, 2)
+    assert (usage.commits, usage.sessions, usage.pending) == (8, 2, 2)
     assert usage.limit == 1 << 30
     assert usage.log_bytes > 0
     assert usage.disk_free > 0

@@ -219,6 +219,7 @@ class View:
             limit=read_number(snapshot.txn, snapshot.tables, LIMIT),
             disk_free=disk_free(self.data),
             rekeyed_at=read_number(snapshot.txn, snapshot.tables, REKEYED),
+            pending=sum(1 for _ in snapshot.unsettled()),
         )
 
     @guarded_iterator
