@@ -253,16 +253,21 @@ def _states(data: Path, reader: LmdbReader) -> dict[str, float]:
     with reader.view() as view:
         session = find_session(view, _NAME)
         head = head_of(view, session)
-    query = Query(session=session, turns=TurnRange(-5, None), field="files_modified")
+    changed = Filter(field="files_modified")
+    query = Query(session=session, turns=TurnRange(-5, None), match=changed)
     place = head * 593 // 997
     return {
         "first_state_ms": _timed(lambda: _state(reader, saved, session, head), times=1),
         "state_ms": _timed(lambda: _state(reader, saved, session, head)),
         "state_somewhere_ms": _timed(lambda: _state(reader, saved, session, place)),
         "last_5_turns_ms": _timed(lambda: _rows(reader, query)),
-        "path_50_ms": _timed(lambda: _rows(reader, Query(path=changed_file(1), last=50))),
-        "glob_50_ms": _timed(lambda: _rows(reader, Query(path="*/part_*6.py", last=50))),
-        "field_50_ms": _timed(lambda: _rows(reader, Query(field="files_modified", last=50))),
+        "path_50_ms": _timed(
+            lambda: _rows(reader, Query(match=Filter(path=changed_file(1)), last=50))
+        ),
+        "glob_50_ms": _timed(
+            lambda: _rows(reader, Query(match=Filter(path="*/part_*6.py"), last=50))
+        ),
+        "field_50_ms": _timed(lambda: _rows(reader, Query(match=changed, last=50))),
     }
 
 

@@ -189,6 +189,8 @@ def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Q
         flag=query.flag or "",
         input=query.input or "",
         trace=query.trace or "",
+        field=query.field or "",
+        path=query.path or "",
         since=since,
         until=until,
     )
@@ -198,8 +200,6 @@ def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Q
         around=_around(query),
         turns=read_text("turns", parse_turns, query.turns) or TurnRange(),
         match=match,
-        field=query.field or "",
-        path=query.path or "",
     )
 
 

@@ -57,10 +57,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """The seq in the middle of the result; needs `last`."""
     turns: TurnRange = TurnRange()
     match: Filter = Filter()
-    field: str = ""
-    """Only attempts that changed, or may have changed, this field of the state."""
-    path: str = ""
-    """Only attempts that changed something whose old or new name matches this glob."""
+    """With `field` or `path` only attempts that changed, or may have changed, such an entry."""
 
 
 def find_session(view: View, name: str) -> bytes:
@@ -99,23 +96,23 @@ def _attempts(
     view: View, query: Query, wanted: Filter, *, newest_first: bool
 ) -> Iterator[list[Commit]]:
     found = view.attempts(wanted, newest_first=newest_first)
-    if not (query.field or query.path):
+    if not (query.match.field or query.match.path):
         return found
     return (attempt for attempt in found if is_wanted(row_of(attempt), query))
 
 
 def is_wanted(row: Row, query: Query) -> bool:
     """Return whether an attempt made a change that the query asks for."""
-    return not (query.field or query.path) or bool(changes_of(row, query))
+    return not (query.match.field or query.match.path) or bool(changes_of(row, query))
 
 
 def changes_of(row: Row, query: Query) -> list[Operation]:
     """Return the changes of an attempt that match the query's field and path."""
+    field, path = query.match.field, query.match.path
     return [
         operation
         for operation in row.delta
-        if query.field in ("", operation.field)
-        and (not query.path or _is_named(operation, query.path))
+        if field in ("", operation.field) and (not path or _is_named(operation, path))
     ]
 
 
@@ -143,9 +140,10 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[C
 
 def filter_of(view: View, query: Query) -> Filter:
     """Return the store's filter for a query. Raises `NotFoundError` for turns that do not exist."""
-    # Every attempt uses a tool, so an index of that field would not narrow.
-    field = "" if query.field == TOOLS_USED else query.field
-    wanted = structs.replace(query.match, field=field, path=query.path)
+    wanted = query.match
+    if wanted.field == TOOLS_USED:
+        # Every attempt uses a tool, so an index of that field would not narrow.
+        wanted = structs.replace(wanted, field="")
     if query.session is not None:
         wanted = structs.replace(wanted, sessions=(query.session,))
     if query.turns == TurnRange():

@@ -79,27 +79,30 @@ A = [("created", "/src/a.py"), ("modified", "/src/a.py"), ("deleted", "/src/a.py
 def test_changes_of_a_file_are_found_across_sessions(
     data: Path, glob: str, last: int | None
 ) -> None:
-    assert found(data, Query(path=glob, last=last)) == A
-    assert found(data, Query(path=glob, field="files_modified", last=last)) == A
+    assert found(data, Query(match=Filter(path=glob), last=last)) == A
+    assert found(data, Query(match=Filter(path=glob, field="files_modified"), last=last)) == A
 
 
 def test_changes_of_a_field_are_found_across_sessions(data: Path, last: int | None) -> None:
-    query = Query(field="files_modified", last=last)
+    query = Query(match=Filter(field="files_modified"), last=last)
     assert found(data, query) == [A[0], ("created", "/src/b.py"), *A[1:]]
-    assert found(data, Query(field="facts", last=last)) == []
+    assert found(data, Query(match=Filter(field="facts"), last=last)) == []
 
 
 def test_in_a_session_only_its_own_changes_are_found(data: Path, last: int | None) -> None:
     work, other = session_id("work"), session_id("other")
-    assert found(data, Query(session=work, path="*.py", last=last)) == A[:2]
-    assert found(data, Query(session=other, path="*a.py", last=last)) == A[2:]
+    assert found(data, Query(session=work, match=Filter(path="*.py"), last=last)) == A[:2]
+    assert found(data, Query(session=other, match=Filter(path="*a.py"), last=last)) == A[2:]
     failed = Filter(kind="response_timeout")
     assert len(found(data, Query(session=work, match=failed, last=last))) == 1
 
 
 def test_a_range_of_turns_reads_no_earlier_turn(data: Path, last: int | None) -> None:
     query = Query(
-        session=session_id("work"), turns=TurnRange(-1), field="files_modified", last=last
+        session=session_id("work"),
+        turns=TurnRange(-1),
+        match=Filter(field="files_modified"),
+        last=last,
     )
     assert found(data, query) == [("modified", "/src/a.py")]
 

@@ -143,19 +143,18 @@ def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) 
             raise click.UsageError(f"--{ranged[0]} needs a SESSION, `turnlog sessions` lists them")
     open_ended = any(wanted[n] is not None for n in ("after", "turns", "since", "until"))
     bounds = {name: wanted[name] for name in ("after", "before", "since", "until")}
+    changed = {name: wanted[name] or "" for name in ("field", "path")}
     return Query(
         session=session,
         last=wanted["last"] or (None if open_ended else DEFAULT_LAST),
         around=wanted["around"],
         turns=turns,
-        match=structs.replace(match, **bounds),
-        field=wanted["field"] or "",
-        path=wanted["path"] or "",
+        match=structs.replace(match, **bounds, **changed),
     )
 
 
 def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:
-    by_change = bool(query.field or query.path)
+    by_change = bool(query.match.field or query.match.path)
     columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
     first = 0 if with_session else 1
     lines = (_cells(row, query)[first:] for row in rows)
@@ -163,8 +162,8 @@ def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str
 
 
 def _cells(row: Row, query: Query) -> list[Cell]:
-    found = cells(row)
-    return [*found[:-1], Cell(_changed(row, query))] if query.field or query.path else found
+    found, match = cells(row), query.match
+    return [*found[:-1], Cell(_changed(row, query))] if match.field or match.path else found
 
 
 def _changed(row: Row, query: Query) -> str:
