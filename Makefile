@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MATRIX := tests/conformance/matrix
+PURE := core rules redaction wire exchange
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help
@@ -21,19 +22,18 @@ help: ## list the targets
 install: $(INSTALLED) ## make .venv from requirements.lock
 
 # Images often set this variable: then each process would compile turnlog and the tests again.
-test conformance: export PYTHONDONTWRITEBYTECODE :=
+test cover conformance: export PYTHONDONTWRITEBYTECODE :=
 # More than the cores of a small machine: many tests wait, for a time limit or the end of a process.
 test: WORKERS ?= 4
 test: $(INSTALLED) ## run the tests, without the network
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-cover: $(INSTALLED) ## fail if unit tests miss a line or branch of the packages without I/O
+cover: $(PURE:%=cover-%) ## fail if unit tests miss a line or branch of the packages without I/O
+
+cover-%: $(INSTALLED)
 	@mkdir -p build
-	@for package in core rules redaction wire exchange; do \
-		echo "turnlog.$$package" && \
-		$(BIN)/coverage run --source=turnlog.$$package -m pytest -q tests/unit/$$package \
-		&& $(BIN)/coverage report || exit 1; \
-	done
+	@$(BIN)/coverage run --data-file=build/coverage-$* --source=turnlog.$* -m pytest -q tests/unit/$*
+	@echo "turnlog.$*" && $(BIN)/coverage report --data-file=build/coverage-$*
 
 demo: $(INSTALLED) ## run a real agent and a real server through turnlog, then print the log
 	$(BIN)/turnlog demo

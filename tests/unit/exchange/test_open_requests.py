@@ -83,6 +83,15 @@ def test_only_an_open_request_can_be_removed_or_given_up() -> None:
     assert requests.late("2") is None
 
 
+def test_cleared_requests_get_no_answer_and_those_given_up_still_may() -> None:
+    requests = of("1", "2")
+    requests.give_up("2", "2")
+    requests.clear()
+    assert not requests
+    assert requests.take("1") is None
+    assert requests.take("2") == "2"
+
+
 def test_late_answers_are_expected_within_a_bound_and_of_one_process() -> None:
     requests = of(*map(str, range(GIVEN_UP + 1)))
     for key in list(requests):
