@@ -201,16 +201,15 @@ def answered(
     said: CallAnswer, message: Message | Outline, body: MessageReader, around: Circumstances
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
-    cut = body.truncated
     result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
     ttl = said.task_ttl_ms
     reply = AnswerFacts(
         http_status=around.status,
         code=said.code,
         content=bytes(result) if result is not None else _error_content(message, body),
-        complete=not cut,
-        digest=body.digest if cut else b"",
-        rest=body.rest if cut else b"",
+        complete=not body.truncated,
+        digest=body.digest,
+        rest=body.rest,
         media_type=JSON,
         is_mcp=True,
         is_result=result is not None,
@@ -237,24 +236,28 @@ def answered_plainly(
     if promised or content.strip() == b"null":
         flags = (Flag.NULL_RESULT, *flags)
     flags = (*flags, *body.notes)
-    reply = AnswerFacts(
+    reply = _as_it_came(body, status, flags, is_result=True)
+    kind = kind_of_status(status)
+    if is_method_preserving_redirect(status):
+        kind = kind_of_redirect(status, elsewhere=elsewhere)
+    return succeeded() if kind is None else refused(kind, effect), reply
+
+
+def _as_it_came(
+    body: MessageReader, status: int, flags: tuple[Flag, ...], *, is_result: bool
+) -> AnswerFacts:
+    """Return what to record of a body that is recorded whole, and not as a message."""
+    return AnswerFacts(
         http_status=status,
-        content=content,
+        content=body.finish(),
         complete=not body.truncated,
         digest=body.digest,
         rest=body.rest,
         media_type=body.media,
-        is_result=True,
+        is_result=is_result,
         size=body.wire_size,
         flags=flags,
     )
-    kind = (
-        kind_of_redirect(status, elsewhere=elsewhere)
-        if is_method_preserving_redirect(status)
-        else None
-    )
-    kind = kind or kind_of_status(status)
-    return succeeded() if kind is None else refused(kind, effect), reply
 
 
 def unanswered(body: MessageReader, around: Circumstances) -> tuple[Ending, AnswerFacts]:
@@ -265,18 +268,9 @@ def unanswered(body: MessageReader, around: Circumstances) -> tuple[Ending, Answ
         kind, flags = _unfit(body)
     if Flag.NOT_JSON not in flags or Flag.FORGED_OUTCOME in body.notes:
         flags = (*flags, *body.notes)
-    content = body.finish()
-    start = content[:_SEARCHED].decode("utf-8", "replace")
-    reply = AnswerFacts(
-        http_status=around.status,
-        content=content,
-        complete=not body.truncated,
-        digest=body.digest,
-        rest=body.rest,
-        media_type=body.media,
-        size=body.wire_size,
-        flags=(*flags, *redirects(around.status), *suspicion(start, around)),
-    )
+    start = body.finish()[:_SEARCHED].decode("utf-8", "replace")
+    flags = (*flags, *redirects(around.status), *suspicion(start, around))
+    reply = _as_it_came(body, around.status, flags, is_result=False)
     return refused(kind, around.effect), reply
 
 

@@ -76,9 +76,7 @@ class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
     message: str = ""
     """JSON-RPC error message."""
     is_error: bool = False
-    result_type: str = ""
     task_id: str = ""
-    task_status: str = ""
     task_ttl_ms: int | UnsetType | None = UNSET
     """How long the server keeps the task; `None` is for ever, `UNSET` not said."""
     request_state: bytes = b""
@@ -114,7 +112,6 @@ class _TaskParams(Struct, rename="camel", gc=False):
 
 class _Task(Struct, rename="camel", gc=False):
     task_id: Raw = Raw()
-    status: Raw = Raw()
     ttl: Raw = Raw()
     ttl_ms: Raw = Raw()
 
@@ -214,15 +211,12 @@ def read_task_poll(
     if method == "tasks/result":
         terminal = answer.status in (Status.OK, Status.ERROR)
         return TaskPoll(task_id=task_id, terminal=terminal, answer=answer)
-    standing = replace(_standing(message, revision), flags=answer.flags)
-    return TaskPoll(
-        task_id=task_id or standing.task_id,
-        terminal=standing.task_status in _TERMINAL,
-        answer=standing,
-    )
+    return _standing(message, revision, task_id, answer.flags)
 
 
-def _standing(message: Message | Outline, revision: str) -> CallAnswer:
+def _standing(
+    message: Message | Outline, revision: str, task_id: str, flags: tuple[Flag, ...]
+) -> TaskPoll:
     """Return how the call of a task stands, from the task."""
     if isinstance(message, Outline):
         task = _outlined(message, "result", _ResultMembers)
@@ -233,7 +227,8 @@ def _standing(message: Message | Outline, revision: str) -> CallAnswer:
         task = load(_ResultMembers, message.result)
         inner, error = load(_ResultMembers, task.result), load(_ErrorMembers, task.error)
         whole = bytes(task.result)
-    match text_of(task.status):
+    word = text_of(task.status)
+    match word:
         case "completed" if not whole:
             ended = CallAnswer(status=Status.OK)
         case "completed":
@@ -246,12 +241,9 @@ def _standing(message: Message | Outline, revision: str) -> CallAnswer:
             ended = CallAnswer(status=Status.INPUT_REQUIRED)
         case _:
             ended = CallAnswer(status=Status.ACCEPTED)
-    return replace(
-        ended,
-        task_id=text_of(task.task_id),
-        task_status=text_of(task.status),
-        task_ttl_ms=_ttl(task.ttl_ms or task.ttl),
-    )
+    answer = replace(ended, task_ttl_ms=_ttl(task.ttl_ms or task.ttl), flags=flags)
+    named = task_id or text_of(task.task_id)
+    return TaskPoll(task_id=named, terminal=word in _TERMINAL, answer=answer)
 
 
 def _outlined(outline: Outline, path: str, kind: type[_T]) -> _T:
@@ -293,7 +285,7 @@ def _ended(
     elif result_type == "input_required":
         status = _INPUT_REQUIRED
     elif result_type == "task" or (task.task_id and text_of(task.task_id)):
-        return _accepted(result, task, result_type, flags)
+        return _accepted(result, task, flags)
     else:
         status = _OK
     state = result.request_state
@@ -302,7 +294,6 @@ def _ended(
         look,
         status=status,
         is_error=is_error,
-        result_type=result_type,
         request_state=state_digest(state) if state else b"",
         null_shape=look.null_shape and status is not _INPUT_REQUIRED,
         void=look.void and status is _OK,
@@ -311,16 +302,12 @@ def _ended(
     )
 
 
-def _accepted(
-    result: _ResultMembers, task: _Task, result_type: str, flags: tuple[Flag, ...]
-) -> CallAnswer:
+def _accepted(result: _ResultMembers, task: _Task, flags: tuple[Flag, ...]) -> CallAnswer:
     """Return what a task handle says: flat since 2026-07-28, under `task` before."""
     flat = not task.task_id
     return CallAnswer(
         status=Status.ACCEPTED,
-        result_type=result_type,
         task_id=text_of(result.task_id if flat else task.task_id),
-        task_status=text_of(result.status if flat else task.status),
         task_ttl_ms=_ttl((result.ttl_ms or result.ttl) if flat else (task.ttl_ms or task.ttl)),
         request_state=state_digest(result.request_state),
         flags=flags,

@@ -133,9 +133,11 @@ def one_line(text: str, limit: int) -> str:
     """Return `text` in at most `limit` bytes on one line, whitespace folded, without terminal escapes."""
     # Most text has one blank between two words: then its head, with one at either end, is all that counts.
     head = text[: limit + 4]
-    if not head.isprintable() and head.isascii():
+    is_printable = head.isprintable()
+    if not is_printable and head.isascii():
         head = head.encode().translate(_BLANK).decode()
-    if "  " not in head and head.isprintable():
+        is_printable = head.isprintable()
+    if is_printable and "  " not in head:
         line = head.strip()
         return line if len(line) <= limit and line.isascii() else cut_bytes(line, limit)
     line = " ".join(text.split())
