@@ -18,6 +18,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
 from turnlog.core.note import Note
 from turnlog.core.operation import Operation
+from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import NoteWriter
 from turnlog.store.base import Blob, Draft, SessionRef, alias
@@ -78,7 +79,9 @@ async def written(data: Path, calls: Sequence[Call], *, flush_every: int = FLUSH
         for number, call in enumerate(calls):
             await _write(store, sessions[call.session], number, call)
             at = START + call.minute * MINUTE
-            noter = NoteWriter(store, Redactor(), partial(int, at), partial(int, at))
+            noter = NoteWriter(
+                store, Redactor(), Clock(wall=partial(int, at), monotonic=partial(int, at))
+            )
             for note in call.notes:
                 await noter.write(sessions[call.session], note)
     finally:

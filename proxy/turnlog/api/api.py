@@ -1,15 +1,11 @@
-"""The API under `/turnlog/api`: token, parameters, and problems for errors.
-
-Snapshots are read in separate threads, so that a query delays no call.
-"""
+"""The API under `/turnlog/api`: token, parameters, and problems for errors."""
 
 import asyncio
 import hmac
 from collections.abc import Callable, Generator
-from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -27,10 +23,9 @@ from turnlog.transport.routes import API
 
 from .endpoints import ENDPOINTS, ApiRequest, ReadEndpoint, WriteEndpoint
 from .openapi import description
-from .pages import NO_STORE, ProblemError, body_of, document, in_time
+from .pages import NO_STORE, ProblemError, Snapshots, body_of, document, in_time
 from .parameters import BadParameterError
 
-T = TypeVar("T")
 _LARGEST: Final = 64 << 10
 """Bytes of a request's body."""
 
@@ -38,14 +33,11 @@ _LARGEST: Final = 64 << 10
 class Api:
     """Answers for `/turnlog/api/...`."""
 
-    def __init__(
-        self, context: Context, token: Callable[[], bytes], threads: Executor, limit: float
-    ) -> None:
-        """`token` returns the token; it raises `StoreError`. `limit` in s."""
+    def __init__(self, context: Context, token: Callable[[], bytes], snapshots: Snapshots) -> None:
+        """`token` returns the token; it raises `StoreError`."""
         self._context = context
         self._read_token = token
-        self._threads = threads
-        self._limit = limit
+        self._snapshots = snapshots
         self._token = b""
         with suppress(ProblemError):
             self._known_token()
@@ -66,21 +58,17 @@ class Api:
 
     async def _describe(self, request: web.Request) -> web.Response:
         _pairs(_query_of(request), ())
-        return await self._in_thread(lambda: document(_described()))
+        return document(await asyncio.to_thread(_described))
 
     async def _read(self, endpoint: ReadEndpoint, request: web.Request) -> web.Response:
-        async with in_time(self._limit):
-            api_request = self._api_request(endpoint, request)
-            with _as_problems():
-                await self._context.store.flush()
-            return await self._in_thread(lambda: self._read_answer(endpoint, api_request))
-
-    def _read_answer(self, endpoint: ReadEndpoint, api_request: ApiRequest) -> web.Response:
-        with _as_problems(), self._context.store.view() as view:
-            return document(endpoint.read(view, api_request))
+        api_request = self._api_request(endpoint, request)
+        with _as_problems():
+            return await self._snapshots.read(
+                lambda view: document(endpoint.read(view, api_request))
+            )
 
     async def _write(self, endpoint: WriteEndpoint, request: web.Request) -> web.Response:
-        async with in_time(self._limit):
+        async with in_time(self._snapshots.limit):
             api_request = self._api_request(endpoint, request)
             body = await _body(endpoint, request)
         # No time limit from here on: what is queued will be written, so a timeout would be wrong.
@@ -96,9 +84,6 @@ class Api:
             now=self._context.clock.wall(),
             saved=self._context.saved_states,
         )
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _token_check(self) -> Middleware:
         @web.middleware

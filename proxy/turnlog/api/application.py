@@ -15,7 +15,7 @@ from turnlog.transport.routes import AGENT_TOOLS, API
 
 from .agent_mcp.http import AgentTools
 from .api import Api
-from .pages import LARGEST, only_from_proxy, plain_head, problems
+from .pages import LARGEST, Snapshots, only_from_proxy, plain_head, problems
 
 ANSWER_TIME: Final = 30.0
 """s that the answer to a read may take; writes wait for the disk without a limit."""
@@ -36,10 +36,11 @@ def application(
     """Return the application. `token` reads the API's; it raises `StoreError`. `limit` in s."""
     app = web.Application(middlewares=[only_from_proxy(secret), problems], client_max_size=LARGEST)
     app.on_response_prepare.append(plain_head)
-    tools = AgentTools(context, threads, limit)
+    snapshots = Snapshots(context.store, threads, limit)
+    tools = AgentTools(context, snapshots)
     app.router.add_post(AGENT_TOOLS, tools.answer)
     app.router.add_post(f"/s/{{session:[^/]+}}{AGENT_TOOLS}", tools.answer)
-    app.add_subapp(API, Api(context, token, threads, limit).application())
+    app.add_subapp(API, Api(context, token, snapshots).application())
     return app
 
 

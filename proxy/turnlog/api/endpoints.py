@@ -229,7 +229,7 @@ async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNot
     query: NoteQuery = request.query
     with context.store.view() as view:
         session = session_ref(view, request.names["session"])
-    noter = NoteWriter(context.store, context.redactor, context.clock.wall, context.clock.monotonic)
+    noter = NoteWriter(context.store, context.redactor, context.clock)
     # A caller with the token counts as the operator.
     return await noter.write(
         session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR

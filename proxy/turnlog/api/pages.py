@@ -1,13 +1,14 @@
-"""Shared by turnlog's own pages: problems as answers, bodies, the caller, middlewares."""
+"""Shared by turnlog's own pages: problems as answers, bodies, the caller, snapshots, middlewares."""
 
 import asyncio
 import base64
 import hmac
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
@@ -16,8 +17,11 @@ from aiohttp.typedefs import Handler, Middleware
 from turnlog.core.identity import CallerEvidence
 from turnlog.engine.http.own_pages import CALLER, SECRET
 from turnlog.record.own_answers import problem
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 from turnlog.transport.routes import own_path
 
+T = TypeVar("T")
 LARGEST: Final = 256 << 10
 """Bytes of the largest body that any page accepts."""
 NO_STORE: Final[Mapping[str, str]] = {hdrs.CACHE_CONTROL: "no-store"}
@@ -78,6 +82,28 @@ async def in_time(limit: float) -> AsyncGenerator[None, None]:
     except TimeoutError:
         detail = f"this took more than {limit:g} s, ask for less"
         raise ProblemError(503, detail, NO_STORE) from None
+
+
+class Snapshots:
+    """Reads the store in separate threads, so that a query delays no call."""
+
+    def __init__(self, store: LmdbStore, threads: Executor, limit: float) -> None:
+        """A read may take `limit` seconds."""
+        self.limit = limit
+        self._store = store
+        self._threads = threads
+
+    async def read(self, work: Callable[[View], T]) -> T:
+        """Return the result of `work` on a snapshot. Raises `ProblemError` if it takes too long."""
+
+        def in_thread() -> T:
+            with self._store.view() as view:
+                return work(view)
+
+        async with in_time(self.limit):
+            # Answers to reads do not wait for the disk: their outcomes may not be written yet.
+            await self._store.flush()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
 
 
 def caller_of(request: web.Request) -> CallerEvidence:

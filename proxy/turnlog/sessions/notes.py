@@ -1,6 +1,5 @@
 """Write notes to sessions: validated, redacted, and at most once per note id."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, cast
 
@@ -12,6 +11,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.core.note import Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
+from turnlog.observe.clock import Clock
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Draft, SessionRef
@@ -39,19 +39,12 @@ class WrittenNote(Struct, frozen=True, kw_only=True):
 
 
 class NoteWriter:
-    """Writes notes to a store; `wall` and `monotonic` are clocks, ns."""
+    """Writes notes to a store."""
 
-    def __init__(
-        self,
-        store: LmdbStore,
-        redactor: Redactor,
-        wall: Callable[[], int],
-        monotonic: Callable[[], int],
-    ) -> None:
+    def __init__(self, store: LmdbStore, redactor: Redactor, clock: Clock) -> None:
         self._store = store
         self._redactor = redactor
-        self._wall = wall
-        self._monotonic = monotonic
+        self._clock = clock
 
     async def write(
         self,
@@ -102,8 +95,8 @@ class NoteWriter:
             raise NoteError("the note is too long once its secrets are cut out; cut it")
         facts = Facts(
             kind=CommitKind.NOTE,
-            at=self._wall(),
-            clock=self._monotonic(),
+            at=self._clock.wall(),
+            clock=self._clock.monotonic(),
             actor=actor,
             turn_label=kept.name if isinstance(kept, TurnStart) else "",
             turn_source=TurnSource.EXPLICIT if isinstance(kept, TurnStart) else TurnSource.GAP,

@@ -26,6 +26,7 @@ from turnlog.core.note import (
 )
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State
+from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NoteError, NotFoundError
 from turnlog.sessions.notes import ID_CHARS, NoteWriter, parse_note, redact_note, session_ref
@@ -53,7 +54,7 @@ def session(name: str = "work") -> SessionRef:
 
 
 def noter(store: LmdbStore) -> NoteWriter:
-    return NoteWriter(store, Redactor(), lambda: AT, lambda: 7)
+    return NoteWriter(store, Redactor(), Clock(wall=lambda: AT, monotonic=lambda: 7))
 
 
 def commits(store: LmdbStore, ref: SessionRef) -> list[Commit]:

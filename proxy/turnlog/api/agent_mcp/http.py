@@ -4,10 +4,8 @@ No token is needed here, so a caller sees only one session: the one that it name
 in its calls, else the only one in which its credential and client name were active recently.
 """
 
-import asyncio
 import base64
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -16,7 +14,7 @@ from aiohttp import web
 from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
-from turnlog.api.pages import LARGEST, NO_STORE, body_of, caller_of, in_time
+from turnlog.api.pages import LARGEST, NO_STORE, Snapshots, body_of, caller_of
 from turnlog.core.identity import CallerEvidence
 from turnlog.core.note import Note
 from turnlog.engine.context import Context
@@ -48,11 +46,9 @@ _decode_client: Final = msgspec.json.Decoder(Client).decode
 class AgentTools:
     """Answers for `/turnlog/mcp` and `/s/{session}/turnlog/mcp`."""
 
-    def __init__(self, context: Context, threads: Executor, limit: float) -> None:
-        """`limit` in s."""
+    def __init__(self, context: Context, snapshots: Snapshots) -> None:
         self._context = context
-        self._threads = threads
-        self._limit = limit
+        self._snapshots = snapshots
 
     async def answer(self, request: web.Request) -> web.Response:
         """Return the answer to a request."""
@@ -92,7 +88,7 @@ class AgentTools:
             name = client.name or caller.client_name
             evidence = structs.replace(caller, meta=meta, client_name=name)
             found = self._context.sessions.own(evidence, client)
-            return LiveSession(self._context, self._threads, self._limit, _only(found))
+            return LiveSession(self._context, self._snapshots, _only(found))
 
         return McpServer(
             session_of, lambda error: self._context.log.emit(StoreFailed(reason=str(error)))
@@ -111,12 +107,9 @@ class AgentTools:
 class LiveSession:
     """A session of the running proxy."""
 
-    def __init__(
-        self, context: Context, threads: Executor, limit: float, session: SessionRef
-    ) -> None:
+    def __init__(self, context: Context, snapshots: Snapshots, session: SessionRef) -> None:
         self._context = context
-        self._threads = threads
-        self._limit = limit
+        self._snapshots = snapshots
         self._session = session
 
     @property
@@ -128,22 +121,12 @@ class LiveSession:
         return self._context.saved_states
 
     async def read(self, work: Callable[[View, bytes], T]) -> T:
-        # Answers to reads do not wait for the disk: their outcomes may not be written yet.
-        await self._context.store.flush()
-
-        def in_thread() -> T:
-            with self._context.store.view() as view:
-                return work(view, _stored_id(view, self._session))
-
-        # Notes have no time limit: a queued note will be written, so a timeout would be wrong.
-        async with in_time(self._limit):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
+        return await self._snapshots.read(lambda view: work(view, _stored_id(view, self._session)))
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
+        # Notes have no time limit: a queued note will be written, so a timeout would be wrong.
         context = self._context
-        noter = NoteWriter(
-            context.store, context.redactor, context.clock.wall, context.clock.monotonic
-        )
+        noter = NoteWriter(context.store, context.redactor, context.clock)
         return await noter.write(self._session, note, note_id=note_id, head=head)
 
 

@@ -103,12 +103,11 @@ class StoredSession:
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk."""
         ref, limit = await asyncio.to_thread(self._session_and_limit)
-        clock = self._clock
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
         if store.rekeyed:
             self._report(StoreError(store.rekeyed))
         try:
-            noter = NoteWriter(store, self._redactor, clock.wall, clock.monotonic)
+            noter = NoteWriter(store, self._redactor, self._clock)
             return await noter.write(ref, note, note_id=note_id, head=head)
         finally:
             await store.close()
