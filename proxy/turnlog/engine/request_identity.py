@@ -1,4 +1,4 @@
-"""The caller of a request: what its head says, the session of its calls, and the client behind the connection."""
+"""The identity of a request's caller: head, session and client."""
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
@@ -63,11 +63,11 @@ class _Info(Struct):
 
 
 class SessionHint(Struct, frozen=True):
-    """Which session some evidence means."""
+    """The session that the evidence in a request points to."""
 
     identity: SessionIdentity
     key: str
-    """Its alias; of an implicit one, what all calls in it have in common."""
+    """Its alias; if it is implicit, the common properties of its calls."""
     kin: str
     """The same for all agents of one credential and client name; empty for neither."""
     is_implicit: bool
@@ -77,7 +77,7 @@ _decode_info: Final = msgspec.json.Decoder(_Info).decode
 
 
 def read_client(client_info: bytes, revision: str = "") -> Client:
-    """Return what a `clientInfo` object says; nothing where it is none."""
+    """Return the client that a `clientInfo` object describes; an unnamed one if it is not such an object."""
     try:
         info = _decode_info(client_info)
     except (ValueError, RecursionError):
@@ -86,7 +86,7 @@ def read_client(client_info: bytes, revision: str = "") -> Client:
 
 
 def _shown(name: str) -> str:
-    """Return what a client calls itself, of moderate length and fit for a terminal."""
+    """Return a client's name, cut to a moderate length, without unprintable characters."""
     return "".join(char for char in name[:_NAME_CHARS] if char.isprintable())
 
 
@@ -108,7 +108,7 @@ class Sessions:
         clean: Callable[[str], str],
         digest: Callable[[bytes], bytes],
     ) -> None:
-        """`clean` cuts secrets out of a text, `digest` is keyed."""
+        """`clean` removes secrets from a text, `digest` is keyed."""
         self._clock = clock
         self._clean = clean
         self._digest = digest
@@ -126,7 +126,7 @@ class Sessions:
         self.replacements = Replacements()
 
     def find(self, hint: SessionHint, client: Client) -> SessionRef:
-        """Return the session of a call, a new one if need be."""
+        """Return the session of a call; a new one if it is unknown, or implicit and idle for too long."""
         key, now = hint.key, self._clock.monotonic()
         met = self._met.get(key)
         if met is None or (hint.is_implicit and now - met.at > IDLE_GAP):
@@ -145,17 +145,17 @@ class Sessions:
         return self.replacements.on_initialized(caller, session, self._clock.monotonic() / 1e9)
 
     def _note_replaced(self, ref: SessionRef, key: str) -> None:
-        """Write into a session's metadata which one it replaces, where that is known."""
+        """Add the session that a new one replaces, if any, to its metadata."""
         before = next(iter(self.replacements.predecessors(key)), None)
         replaced = self._met.get(before) if before is not None else None
         if replaced is not None and replaced.ref.id is not None:
             ref.metadata["replaces"] = ids.to_text(replaced.ref.id)
 
     def own(self, evidence: CallerEvidence, client: Client) -> list[SessionRef]:
-        """Return the sessions that a request to turnlog's own pages may mean.
+        """Return the sessions that a request to turnlog's own pages may be about.
 
-        That is the one it names, as in a call; else those of its credential and client name that
-        were active of late, and are on disk.
+        That is the one it names, as in a call; else the recently active ones of its credential and
+        client name, as far as they are on disk.
         """
         hint = self.hint(evidence)
         if hint.identity.rung in _NAMING:
@@ -174,7 +174,7 @@ class Sessions:
         return not self._telling_keys.isdisjoint(meta)
 
     def hint(self, evidence: CallerEvidence) -> SessionHint:
-        """Return which session some evidence means; it is remembered where `_meta` has no say."""
+        """Return the session that evidence points to; remembered unless `_meta` counts."""
         if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
         key = (
@@ -201,10 +201,10 @@ class Sessions:
         return SessionHint(identity, named, kin, is_implicit=False)
 
     def _recordable(self, found: SessionIdentity) -> SessionIdentity:
-        """Return an identity without secrets; a session whose name holds one goes by its digest."""
+        """Return an identity without secrets: a session name that has one is replaced by its digest."""
         name, turn, client = map(self._clean, (found.name, found.turn_label, found.client))
         if name != found.name:
-            # Without the secret, other sessions would be called the same.
+            # Cut out, it would leave the same name for several sessions.
             name = f"hmac-sha256:{self._digest(b'session name' + bytes(1) + found.name.encode()).hex()}"
         elif turn == found.turn_label and client == found.client:
             return found
@@ -230,7 +230,7 @@ class Sessions:
 
 
 def _kin(evidence: CallerEvidence) -> str:
-    """Return what agents of one credential and client name have in common; empty for neither."""
+    """Return the key of a credential and client name; empty if there is neither."""
     if not (evidence.credential or evidence.client_name):
         return ""
     return f"{evidence.credential}\n{evidence.client_name}"
@@ -244,10 +244,10 @@ class Clients(BoundedDict[Scope, Client]):
 
 
 class Request:
-    """One request, with its route, or several of a connection that tell the same.
+    """One request with its route, or several of a connection with the same head.
 
-    Digests of what identifies the caller are keyed. `environment` is that of a wrapped command, as
-    far as clients name their conversations there.
+    All digests are keyed. `environment` has the variables of a wrapped command by which clients name
+    their conversations.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Request:
         self.method = asked.method
         """HTTP method; empty where it came through a pipe."""
         self.is_post = asked.method.upper() == "POST"
-        """Whether it posts; methods have a case, yet some server may not look at it."""
+        """Whether it is a POST; in any case, because some servers ignore the case of methods."""
         self.route = route
         self.server = route.target.name
         self.transport = route.target.transport
@@ -273,7 +273,7 @@ class Request:
         self._text = asked.head.text
         self.connection = connection
         self.peer = peer
-        """The address that the connection comes from."""
+        """The address of the connection's other end."""
         self._environment = environment
         self._digest = digest
         self._clients = clients
@@ -287,35 +287,35 @@ class Request:
         self.revision = self.field(b"mcp-protocol-version")
         """The protocol revision that a header names."""
         self.credential = self._credential()
-        """Keyed digest of what authenticates the caller: the principal; empty where nothing does."""
-        # The stateless revisions have no sessions: an id that comes along says nothing.
+        """Keyed digest of the caller's credentials: the principal; empty for none."""
+        # The stateless revisions have no sessions, so an id does not count.
         given = "" if is_stateless(self.revision) else self.field(b"mcp-session-id")
         self.mcp_session = self.session_digest(given)
         """Keyed digest of the protocol session's id; empty where there is none."""
         self.scope: Scope = (self.server, self.mcp_session or f"connection {connection}")
-        """Within what JSON-RPC ids are unique: the protocol session, else the connection."""
+        """The scope in which JSON-RPC ids are unique: the protocol session, else the connection."""
         self.kin = self._kin(route)
-        """What the requests of one client have in common where its ids are unique within a connection.
+        """The same for all requests of one client, on whatever connection.
 
-        Empty where nothing tells, or a protocol session does.
+        Empty if there is nothing to recognize it by, or a protocol session identifies it.
         """
         # With several fields none counts (W3C Trace Context, section 3.2.1).
         given = "" if b"traceparent" in asked.head.repeated else self.field(b"traceparent")
         self.trace = trace_id(given)
         """Trace id of the `traceparent` header (W3C Trace Context, section 3.2)."""
         self.why = self.field(b"turnlog-why")
-        """Why the caller makes the call, as its header says."""
+        """The reason for the call that a header gives."""
         self.is_at_endpoint = False
-        """Whether a JSON-RPC message has come with it: its path is that of an MCP endpoint."""
+        """Whether its path is known as an MCP endpoint, because a JSON-RPC message came with it."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
         self._hint: tuple[Client, str, SessionHint] | None = None
         """Which session the calls of a client to a target mean, if their messages do not name it."""
 
     def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
-        """Return a request that tells the same as this one, maybe of another place of its server.
+        """Return this request, or a copy of it for another path of its server.
 
-        `None` where it may tell something else.
+        `None` if the caller may be another one.
         """
         if asked == self.asked:
             return self
@@ -338,7 +338,7 @@ class Request:
         return self._principals.credentials((), route.given_query) if route.query else ()
 
     def joins(self, channel: LegacyStream) -> None:
-        """Belong to an HTTP+SSE stream, whose endpoint stands for the protocol session."""
+        """Join an HTTP+SSE stream, whose endpoint is the protocol session."""
         self.channel, self._hint = channel, None
         self.target = channel.target
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
@@ -359,8 +359,7 @@ class Request:
 
     @cached_property
     def target(self) -> str:
-        """Keyed digest of what its messages are for: the upstream, and the path and query there. Calls
-        of another target are never the same."""
+        """Keyed digest of upstream, path and query; calls of different targets are never duplicates."""
         return self._digest(_joined("target", *self.place)).hex()[:32]
 
     @cached_property
@@ -385,7 +384,7 @@ class Request:
 
     @cached_property
     def upstream(self) -> str:
-        """Keyed digest of what a plain HTTP call is for: path and query are in its input."""
+        """Keyed digest of the upstream, the target of plain HTTP calls: path and query are in their input."""
         target = self.route.target
         place, mask = target.place, target.mask
         if mask is not None:
@@ -419,8 +418,10 @@ class Request:
         return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
 
     def stream_link(self, id_key: str) -> bytes:
-        """Return the keyed digest by which the answer to a request is matched on a resumed stream, in
-        whatever process: of upstream, principal, protocol session and typed id. Empty without a session."""
+        """Return the keyed digest by which any process matches the answer to a request on a resumed stream.
+
+        It is of upstream, principal, protocol session and typed id; empty without a session.
+        """
         if not self.mcp_session or self.channel is not None:
             return b""
         return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
@@ -447,21 +448,21 @@ class Request:
 
     @property
     def client_name(self) -> str:
-        """The client's name where the message does not state it: from `initialize`, else `User-Agent`."""
+        """The client's name if the message has none: from `initialize`, else `User-Agent`."""
         return self.client.name or self._agent
 
     @property
     def is_sealed(self) -> bool:
-        """Whether its body is encoded, or held by a digest or signature: it cannot be changed."""
+        """Whether its body must not be changed, because it is encoded or has a digest or signature."""
         return is_sealed(self.asked.head.raw) or b"content-encoding" in self.fields
 
     @property
     def is_undecodable(self) -> bool:
-        """Whether the body has a content coding that is not known here."""
+        """Whether the body has an unknown content coding."""
         return bool(self.coding) and decoder_for(self.coding, MCP_LIMIT) is None
 
     def decoded(self, body: bytes) -> bytes:
-        """Return the body without its content coding; nothing where that is not known."""
+        """Return the body without its content coding; nothing if that is unknown."""
         if not self.coding:
             return body
         decoder = decoder_for(self.coding, MCP_LIMIT)
@@ -475,7 +476,7 @@ class Request:
         *,
         target: str = "",
     ) -> SessionHint:
-        """Return which session a call means; `target` is its target where that is not `self.target`."""
+        """Return the session that a call points to; `target` is its target if that is not `self.target`."""
         known, target = self._hint, target or self.target
         tells = bool(meta) and sessions.tells(meta)
         # A client that does not name itself goes by another name, which may change meanwhile.
@@ -496,7 +497,7 @@ class Request:
         client_name: str = "",
         target: str = "",
     ) -> CallerEvidence:
-        """Return what this request shows of its session."""
+        """Return the evidence of the session that this request has."""
         named = self._text.keys() & sessions.vendor_headers
         return CallerEvidence(
             path_session=self.route.session,

@@ -135,7 +135,9 @@ class Drafter:
             protocol=ask.protocol,
             provenance=ask.standing.provenance,
         )
-        guarded = bool(ask.links.same or ask.links.key) and not ask.links.source
+        links, guarded = ask.links, False
+        if links is not NO_LINKS:
+            guarded = bool(links.same or links.key) and not links.source
         if not (flags or guarded or ask.leg or ask.number > 1):
             return facts
         # What is rare stands apart: beyond 15 keywords Python makes a dict of them for each call.

@@ -62,14 +62,16 @@ async def read_exchange(
 def exchange_of(context: Context, request: Request, body: bytes) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
     may_be_mcp, asks = request.transport is not _HTTP, False
-    if may_be_mcp and context.rules.book.servers[request.server].against_unreadable is not None:
+    rules = context.rules.book.servers[request.server]
+    closes = may_be_mcp and rules.against_unreadable is not None
+    if closes:
         denied = _denied(context, request, body, len(body))
         if denied is not None:
             return denied
         asks = bool(body) and _may_ask(context, request, body)
     found = None
     if asks or request.is_post:
-        found = _mcp(context, request, body) if may_be_mcp else None
+        found = _mcp(context, request, body, closes=closes) if may_be_mcp else None
     elif _passes_by(context, request):
         return McpExchange(context, request, ())
     return found or PlainCall(context, request, body, len(body))
@@ -129,7 +131,7 @@ async def _large(
             context, request, (said,), size=max(down.length, 0), start=body[:START], cut=True
         )
         return exchange, down.rest(body)
-    found = _mcp(context, request, body, said, must_be=start is not None)
+    found = _mcp(context, request, body, said, must_be=start is not None, closes=True)
     return found or PlainCall(context, request, body, len(body)), body
 
 
@@ -189,11 +191,12 @@ def _mcp(
     said: Message | None = None,
     *,
     must_be: bool = False,
+    closes: bool,
 ) -> McpExchange | None:
     """Return the exchange of an MCP body; `None` where it is none. `said` is what is known of a large one."""
     text = request.decoded(body) if request.coding else body
     content = parse(text, most=BATCH_LIMIT)
-    is_closed = _is_closed(context, request, content, text)
+    is_closed = closes and _is_closed(context, request, content, text)
     if not is_closed and (messages := messages_of(content)):
         if not request.is_at_endpoint:
             request.is_at_endpoint = True

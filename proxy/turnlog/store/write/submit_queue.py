@@ -67,7 +67,7 @@ class SubmitQueue:
         self.finished: int = 0
         """Bytes of the drafts that were written or have failed."""
         self.down = ""
-        """Why nothing is written any more; empty while the thread runs."""
+        """Why the thread has ended; empty while it runs."""
         self.failing: StoreError | None = None
         """Why the last write failed, where that holds for every write; `None` once one works."""
         self._stall = Stall()
