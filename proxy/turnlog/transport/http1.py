@@ -293,19 +293,9 @@ class Chunks:
         Raises `BadChunksError`.
         """
         came = self._came
-        start, rest = 0, None
         self._lines += len(data)
         try:
-            # httptools does not tell where in the data a message ended. That is at an empty line, so
-            # it gets the data up to each.
-            for end in self._empty_lines(data):
-                self._parser.feed_data(data[start:end])
-                start = end
-                if came.is_complete:
-                    rest = data[end:]
-                    break
-            else:
-                self._parser.feed_data(data[start:])
+            rest = self._parse(data)
         except httptools.HttpParserError as error:
             raise BadChunksError(str(error)) from error
         self._last = (self._last + data[-3:])[-3:]
@@ -316,6 +306,20 @@ class Chunks:
                 f"a chunk's line or the trailers are longer than {HEAD_LIMIT} bytes"
             )
         return pieces, rest
+
+    def _parse(self, data: bytes) -> bytes | None:
+        """Parse data up to the end of the body; return what stands behind that, once it is here."""
+        # httptools does not tell where in the data a message ended. That is at an empty line, so it gets
+        # the data up to each, also to one that began before.
+        start = 0
+        if _EMPTY_LINE in data or _EMPTY_LINE in self._last + data[:3]:
+            for end in self._empty_lines(data):
+                self._parser.feed_data(data[start:end])
+                start = end
+                if self._came.is_complete:
+                    return data[end:]
+        self._parser.feed_data(data[start:])
+        return None
 
     def _empty_lines(self, data: bytes) -> list[int]:
         """Return where empty lines end, also one that began before."""
@@ -386,8 +390,9 @@ class BodyReader(Struct, eq=False):
 
     def take(self) -> bytes:
         """Return what has come since this was asked for the last time."""
-        pieces = self.pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces, self.size = self.pieces, 0
+        if len(pieces) == 1:
+            return pieces.pop()
+        data = b"".join(pieces)
         pieces.clear()
-        self.size = 0
         return data

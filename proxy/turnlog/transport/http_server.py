@@ -54,6 +54,7 @@ _START: Final = b"HTTP/1.1 "
 _HTTP_1_1: Final = (1, 1)
 _HEAD: Final = "HEAD"
 """The method whose answers never have a body (RFC 9110, 9.3.2)."""
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 _ZEROS: Final = b"0" * 7
 """May stand before the size of a chunk (RFC 9112, 7.1); some parsers stop at 16 digits."""
 
@@ -590,10 +591,17 @@ class Downstream(Struct, eq=False):
         await self.agent.drained()
 
     async def start(
-        self, status: int, reason: bytes, lines: bytes, length: int | None, first: bytes = b""
+        self,
+        status: int,
+        reason: bytes,
+        lines: bytes,
+        length: int | None,
+        first: bytes = b"",
+        *,
+        ends: bool = False,
     ) -> None:
         """Write a head whose body follows: `length` bytes, or `None` where that is not known; `first` is
-        what is here of it."""
+        what is here of it, all of it where it `ends` so."""
         if length is not None:
             lines += b"\r\nContent-Length: %d" % length
         elif self.asked.version >= (1, 1):
@@ -601,16 +609,16 @@ class Downstream(Struct, eq=False):
             self._chunked = True
         else:
             self._until_close = True
-        if first and self._chunked:
-            first = b"%x\r\n%b\r\n" % (len(first), first)
+        if self._chunked:
+            first = _chunk(first) + (_LAST_CHUNK if ends else b"")
         self._write(self._head(status, reason, lines) + first, is_start=True)
-        self.begun = True
+        self.begun, self.finished = True, ends
         await self.agent.drained()
 
     async def write(self, data: bytes) -> None:
         """Write a piece of the body; wait while the agent reads slowly."""
         if data:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._write(_chunk(data) if self._chunked else data)
             self._ahead = 0
             if self.agent.writing_paused:
                 await self.agent.drained()
@@ -618,8 +626,7 @@ class Downstream(Struct, eq=False):
     async def end(self, last: bytes = b"") -> None:
         """Write the last piece and the end of the message."""
         if self._chunked:
-            piece = b"%x\r\n%b\r\n" % (len(last), last) if last else b""
-            self._write(piece + b"0\r\n\r\n")
+            self._write(_chunk(last) + _LAST_CHUNK)
         elif last:
             self._write(last)
         self.finished = True
@@ -628,7 +635,7 @@ class Downstream(Struct, eq=False):
     def end_now(self) -> None:
         """Write the end of the message without waiting, because turnlog stops."""
         if self._chunked and (transport := self._transport) is not None:
-            transport.write(b"0\r\n\r\n")
+            transport.write(_LAST_CHUNK)
 
     def abort(self) -> None:
         """End the connection in a way that a cut answer cannot look whole."""
@@ -695,3 +702,8 @@ class Downstream(Struct, eq=False):
         if transport is None or transport.is_closing():
             raise Gone("the agent closed its connection")
         transport.write(data)
+
+
+def _chunk(data: bytes) -> bytes:
+    """Return data as a chunk (RFC 9112, 7.1); nothing for none, which would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -89,16 +89,23 @@ class GuardedAgent:
         await self._sent(self._down.bodiless(status, reason, lines))
 
     async def start(
-        self, status: int, reason: bytes, lines: bytes, length: int | None, first: bytes
+        self,
+        status: int,
+        reason: bytes,
+        lines: bytes,
+        length: int | None,
+        first: bytes,
+        *,
+        ends: bool,
     ) -> None:
-        """Send a head whose body follows, and the `first` piece of that."""
+        """Send a head whose body follows, and the `first` piece of that, all of it where it `ends` so."""
         self._head = (status, reason, lines)
         named = {name.lower(): value for name, value in _headers(lines)}
         media = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
         is_plain = b"content-encoding" not in named and length is None
-        self._is_stream = is_plain and media == _EVENTS
+        self._is_whole, self._is_stream = ends, is_plain and media == _EVENTS and not ends
         self._note(first)
-        await self._sent(self._down.start(status, reason, lines, length, first))
+        await self._sent(self._down.start(status, reason, lines, length, first, ends=ends))
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; wait while the agent reads slowly."""

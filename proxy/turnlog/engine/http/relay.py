@@ -7,7 +7,7 @@ which its outcome may be added. While a rule may want another attempt, so does e
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, TypeVarTuple
 
 from msgspec import Struct
@@ -135,8 +135,11 @@ class Relay(Struct, eq=False):
 
     # -- pieces of the body ------------------------------------------------------------------
 
-    async def _read(self) -> bytes:
+    def _read(self) -> Coroutine[None, None, bytes]:
         """Return the next piece of the body; nothing at its end. Raises `Failure`."""
+        return self._answer.read() if self._first is None else self._peeked()
+
+    async def _peeked(self) -> bytes:
         first, self._first = self._first, None
         if isinstance(first, Failure):
             raise first
@@ -428,10 +431,10 @@ class Relay(Struct, eq=False):
     async def _leave(self, ready: list[bytes], *, is_last: bool = False) -> None:
         """Send events that may leave; those before the end of their stream leave together with it."""
         data = ready[0] if len(ready) == 1 else b"".join(ready)
-        is_heard = self._is_judged and self._exchange.is_heard
-        if is_last and self._out.left and not is_heard:
+        if is_last and self._out.left:
             self._ready = data
             return
+        is_heard = self._is_judged and self._exchange.is_heard
         await self._out.write(data)
         if is_heard:
             self._exchange.handed_over()
@@ -467,14 +470,14 @@ class Relay(Struct, eq=False):
         attempt = self._exchange.attempt
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
-        if self._out.gate is not None and self._is_judged:
-            self._out.judged()
-        self._out.gate = None
-        if torn or event.body is None or event.body.truncated:
+        if self._out.gate is not None:
+            if self._is_judged:
+                self._out.judged()
+            self._out.gate = None
+        amends = attempt is None or attempt.amends
+        if not (amends or changed) or torn or event.body is None or event.body.truncated:
             return raw
-        amended = None
-        if attempt is None or attempt.amends:
-            amended = self._exchange.amended(event.data)
+        amended = self._exchange.amended(event.data) if amends else None
         if self._head.is_sealed:
             amended = None
         if amended is None and not changed:

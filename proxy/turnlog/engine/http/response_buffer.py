@@ -110,12 +110,13 @@ class ResponseBuffer(Struct, eq=False):
     async def end(self, last: bytes = b"") -> None:
         """Send the last piece of the body, and what is still held."""
         self.gate = None
-        if self._head is not None:
-            await self.write(last)
-            last = b""
-        elif last and self.respelling is not None:
+        if last and self.respelling is not None:
             last = self.respelling.feed(last)
-        await self._down.end(last + self._tail())
+        if self._head is None:
+            await self._down.end(last + self._tail())
+        else:
+            self._held.append(last + self._tail())
+            await self._flush(ends=True)
 
     def answer(
         self, status: int, reason: bytes, lines: bytes, body: bytes
@@ -141,7 +142,7 @@ class ResponseBuffer(Struct, eq=False):
         await self._flush()
         self._down.abort()
 
-    async def _flush(self) -> None:
+    async def _flush(self, *, ends: bool = False) -> None:
         if self.gate is not None or self._head is None:
             return
         head, held = self._head, b"".join(self._held)
@@ -151,4 +152,4 @@ class ResponseBuffer(Struct, eq=False):
         self._head = None
         self._held.clear()
         self.left = True
-        await self._down.start(*head, held)
+        await self._down.start(*head, held, ends=ends)
