@@ -67,6 +67,11 @@ def _identifying(text: str, find: Callable[[str], list[bytes]]) -> str:
     return next((beginning for beginning in beginnings if len(find(beginning)) == 1), text)
 
 
+def naming_cells(view: View, row: Row) -> list[Cell]:
+    """Return the cells for the time, session, call and tool of an attempt."""
+    return [time_cell(row.timestamp), session_cell(row), call_cell(view, row), tool_cell(row)]
+
+
 def session_cell(row: Row) -> Cell:
     """Return the beginning of the session's id, which commands accept."""
     return Cell(row.session[:13])

@@ -80,9 +80,9 @@ def describe(error: Exception) -> tuple[str, int]:
             return str(error), WRONG_USE
 
 
-def complain(text: str) -> None:
-    """Write one line to stderr, control characters escaped."""
-    click.echo(f"turnlog: {escape_unprintable(text)}", err=True)
+def complain(what: object) -> None:
+    """Write a text or an error as one line to stderr, control characters escaped."""
+    click.echo(f"turnlog: {escape_unprintable(str(what))}", err=True)
 
 
 def _system(error: OSError) -> tuple[str, int]:

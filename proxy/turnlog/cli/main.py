@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as error:
         _drop_output()
         with suppress(OSError):
-            complain(str(error))
+            complain(error)
         return NO_OUTPUT
     return code
 

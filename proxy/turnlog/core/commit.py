@@ -180,7 +180,6 @@ def decoder(kind: type[_T]) -> Callable[[bytes], _T]:
 
 _decode_record = decoder(_Record)
 _decode_start = decoder(_Start)
-_decode_body = decoder(CommitBody)
 
 
 encode_facts: Final[Callable[[Facts], bytes]] = _encode
@@ -208,9 +207,8 @@ encode_body: Final[Callable[[CommitBody], bytes]] = _encode
 """Return a body's bytes."""
 
 
-def decode_body(body: bytes) -> CommitBody:
-    """Return a body. Raises `msgspec.DecodeError` for bytes that are none."""
-    return _decode_body(body)
+decode_body: Final = decoder(CommitBody)
+"""Return a body. Raises `msgspec.DecodeError` for bytes that are none."""
 
 
 def digest(header: bytes) -> bytes:

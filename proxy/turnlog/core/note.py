@@ -4,6 +4,7 @@ A note is a commit of kind `note`. Its header has the `NoteKind`, its body one o
 Notes that the proxy writes about a call (abandoned, delivered, ...) have no content.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -108,7 +109,6 @@ class Budget(Struct, frozen=True, kw_only=True, tag=NoteKind.BUDGET.value, tag_f
 
 Note: TypeAlias = Decision | Fact | Evict | Recall | TurnStart | UserInput | Metadata | Budget
 
-_encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 
 
@@ -117,9 +117,8 @@ def note_kind(note: Note) -> NoteKind:
     return NoteKind(str(note.__struct_config__.tag))
 
 
-def encode_note(note: Note) -> bytes:
-    """Return a note's bytes."""
-    return _encode(note)
+encode_note: Final[Callable[[Note], bytes]] = msgspec.msgpack.Encoder().encode
+"""Return a note's bytes."""
 
 
 def decode_note(data: bytes) -> Note | None:

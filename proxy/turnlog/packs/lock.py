@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.store.data_folder import sync_path
 from turnlog.wire.tool_definition import Json, KeptDefinition
 
 from . import load
@@ -174,7 +175,7 @@ def write_lock(path: Path, lock: LockFile) -> None:
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SettingError(str(path), f"cannot be written ({reason}), check its folder") from None
@@ -185,11 +186,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
+from turnlog.cli.attempts import naming_cells
 from turnlog.cli.options import (
     TIME,
     TIME_HELP,
@@ -67,10 +67,7 @@ def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:
 def _cells(view: View, one: Dangling) -> list[Cell]:
     row = one.row
     return [
-        time_cell(row.timestamp),
-        session_cell(row),
-        call_cell(view, row),
-        tool_cell(row),
+        *naming_cells(view, row),
         Cell(one.standing, _STYLES.get(one.standing, Style.OPEN)),
         Cell(row.kind or row.error or row.status),
         Cell(row.executed),

@@ -6,7 +6,6 @@ import click
 
 from turnlog.cli.failures import complain
 from turnlog.cli.options import writing, writing_options
-from turnlog.store.base import StoreError
 
 
 @click.command("mcp")
@@ -26,11 +25,7 @@ def command(session: str, config: str | None, data: str | None) -> None:
 
     folder, redactor = writing(config, data)
     try:
-        stored = StoredSession(folder, session, Clock(), redactor, _warn)
+        stored = StoredSession(folder, session, Clock(), redactor, complain)
     except ValueError as error:
         raise click.UsageError(f"--session: {error}") from None
-    serve(stored, sys.stdin.buffer, sys.stdout.buffer, _warn)
-
-
-def _warn(error: StoreError) -> None:
-    complain(str(error))
+    serve(stored, sys.stdin.buffer, sys.stdout.buffer, complain)

@@ -12,7 +12,6 @@ from turnlog.cli.render import json_line
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
-from turnlog.store.base import StoreError
 
 
 @click.command("resolve")
@@ -63,17 +62,13 @@ def command(
 async def _resolve(data: Path, limit: int, call: str, claim: Claim) -> Row:
     from turnlog.store.lmdb import LmdbStore
 
-    store = LmdbStore.open(data, limit=limit, report=_warn)
+    store = LmdbStore.open(data, limit=limit, report=complain)
     if store.rekeyed:
         complain(store.rekeyed)
     try:
         return await resolve(store, call, claim)
     finally:
         await store.close()
-
-
-def _warn(error: StoreError) -> None:
-    complain(str(error))
 
 
 def _text(row: Row) -> str:

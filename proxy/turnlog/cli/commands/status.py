@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from turnlog.cli.attempts import call_cell, session_cell, time_cell, tool_cell
+from turnlog.cli.attempts import naming_cells
 from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import (
     Cell,
@@ -97,10 +97,7 @@ def _text(view: View, status: StoreStatus) -> str:
 
 def _pending(view: View, row: Row) -> list[Cell]:
     return [
-        time_cell(row.timestamp),
-        session_cell(row),
-        call_cell(view, row),
-        tool_cell(row),
+        *naming_cells(view, row),
         Cell(row.status, Style.OPEN),
         Cell(row.effect),
     ]
