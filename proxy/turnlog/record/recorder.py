@@ -465,27 +465,36 @@ def _ended(
         bytes_out=facts.bytes_out,
         flags=facts.flags,
     )
-    # Rare fields stand apart: with more than 15 keywords Python builds a dict for each call.
-    rare: dict[str, object] = {}
+    # Other fields are set below: with more than 15 keywords Python builds a dict for each call.
     if attempt.facts.flags or not written:
         # As in the call's row: flags of the intent count too.
-        flags = dict.fromkeys((*attempt.facts.flags, *facts.flags))
-        rare["flags"] = (*flags,) if written else (*flags, Flag.UNRECORDED)
+        flags = (*dict.fromkeys((*attempt.facts.flags, *facts.flags)),)
+        event = structs.replace(event, flags=flags if written else (*flags, Flag.UNRECORDED))
     if content is not None:
-        rare |= {"input_summary": attempt.preview, "output_summary": content.summary}
+        said = content.summary
+        event = structs.replace(event, input_summary=attempt.preview, output_summary=said)
     if not ask.is_mcp:
         version = ask.protocol.partition("/")[2]
-        rare |= {"method": "", "protocol": "", "http_method": ask.method, "http_version": version}
+        event = structs.replace(event, method="", http_method=ask.method)
+        event = structs.replace(event, protocol="", http_version=version)
     placed = attempt.intent.placed if attempt.intent is not None else None
     if placed is not None:
         link = placed.link
-        rare |= {"seq": link.seq, "turn": link.turn, "step": link.step}
+        event = structs.replace(event, seq=link.seq, turn=link.turn, step=link.step)
     if ask.number > 1 or ask.leg:
-        rare |= {"attempt": ask.number, "leg": ask.leg}
-    if facts.error or attempt.reason or facts.trace or facts.code is not None:
-        rare |= {"error": facts.error, "kind": facts.error_kind, "retry": facts.retry}
-        rare |= {"reason": attempt.reason, "code": facts.code, "trace": facts.trace}
-    return structs.replace(event, **rare) if rare else event
+        event = structs.replace(event, attempt=ask.number, leg=ask.leg)
+    if facts.trace:
+        event = structs.replace(event, trace=facts.trace)
+    if facts.error or attempt.reason or facts.code is not None:
+        event = structs.replace(
+            event,
+            error=facts.error,
+            kind=facts.error_kind,
+            retry=facts.retry,
+            reason=attempt.reason,
+            code=facts.code,
+        )
+    return event
 
 
 def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
