@@ -1,4 +1,6 @@
-"""`store.log.runs`: several records to a value, and what is read of values that are damaged."""
+"""`store.log.blocks`: several records to a value, and what is read of values that are damaged."""
+
+from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ records = st.lists(st.binary(max_size=300), min_size=1, max_size=blocks.MOST)
 
 
 @given(records)
-def test_a_run_gives_its_records_back(held: list[bytes]) -> None:
+def test_a_block_gives_its_records_back(held: list[bytes]) -> None:
     data = blocks.pack(held)
     assert blocks.unpack(data) == held
     assert [blocks.record(data, back) for back in range(len(held))] == held[::-1]
@@ -38,7 +40,7 @@ def test_any_bytes_are_taken(data: bytes) -> None:
 
 
 @given(records, st.data())
-def test_a_damaged_run_gives_no_more_records_than_a_whole_one(
+def test_a_damaged_block_gives_no_more_records_than_a_whole_one(
     held: list[bytes], draw: st.DataObject
 ) -> None:
     data = bytearray(blocks.pack(held))
@@ -50,16 +52,16 @@ def test_a_damaged_run_gives_no_more_records_than_a_whole_one(
 @given(st.lists(st.integers(0, 40_000), max_size=300))
 def test_records_are_cut_by_number_and_by_size(sizes: list[int]) -> None:
     held = [bytes(size) for size in sizes]
-    cut = list(blocks.cut(held))
-    assert [record for _, run in cut for record in run] == held
-    assert [end for end, _ in cut] == [
-        sum(len(run) for _, run in cut[: i + 1]) for i in range(len(cut))
-    ]
-    for _, run in cut:
-        assert 0 < len(run) <= blocks.MOST
-        assert sum(map(len, run[:-1])) < blocks.MOST_BYTES
+    made = blocks.items(5, held)
+    found = [blocks.unpack(value) for _, value in made]
+    assert [record for block in found for record in block] == held
+    ends = [5 + end for end in accumulate(map(len, found))]
+    assert [unpack(key) for key, _ in made] == ends
+    for block in found:
+        assert 0 < len(block) <= blocks.MOST
+        assert sum(map(len, block[:-1])) < blocks.MOST_BYTES
 
 
-def test_a_run_stands_under_the_position_of_its_last_record() -> None:
+def test_a_block_stands_under_the_position_of_its_last_record() -> None:
     items = blocks.items(10, [b"x"] * (blocks.MOST + 1))
     assert [unpack(key) for key, _ in items] == [10 + blocks.MOST, 11 + blocks.MOST]

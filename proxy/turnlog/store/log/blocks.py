@@ -27,19 +27,6 @@ _tables = [struct.Struct(f">{held + 1}I").pack for held in range(MOST + 1)]
 """Packers for the offsets of so many records."""
 
 
-def cut(records: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
-    """Return the blocks that records make, each with how many records there are up to its end."""
-    found: list[tuple[int, Sequence[bytes]]] = []
-    start = 0
-    while start < len(records):
-        block = records[start : start + MOST]
-        if sum(map(len, block)) >= MOST_BYTES:
-            block = block[: 1 + bisect_left([*accumulate(map(len, block))], MOST_BYTES)]
-        start += len(block)
-        found.append((start, block))
-    return found
-
-
 def items(
     before: int, records: Sequence[bytes], marks: Sequence[bytes] = ()
 ) -> list[tuple[bytes, bytes]]:
@@ -47,10 +34,16 @@ def items(
 
     `marks` are the first bytes of each record, where they are not in `records`.
     """
-    return [
-        (number(before + end), pack(block, marks[end - len(block) : end]))
-        for end, block in cut(records)
-    ]
+    found: list[tuple[bytes, bytes]] = []
+    start = 0
+    while start < len(records):
+        block = records[start : start + MOST]
+        if sum(map(len, block)) >= MOST_BYTES:
+            block = block[: 1 + bisect_left([*accumulate(map(len, block))], MOST_BYTES)]
+        end = start + len(block)
+        found.append((number(before + end), pack(block, marks[start:end])))
+        start = end
+    return found
 
 
 def pack(records: Sequence[bytes], marks: Sequence[bytes] = ()) -> bytes:

@@ -196,18 +196,19 @@ class Ledger:
             tail.add_body(position, session, draft.body)
 
     def put(self, txn: Txn) -> int:
-        """Write what was appended; return its bytes.
+        """Write what was appended; return the bytes of its records.
 
         Raises `StoreError` when the log's end is not where it was.
         """
         before = self._first_new - 1
         log = digests.with_digests(blocks.items(before, self._headers), self._newest_digest)
         bodies = blocks.items(before, self._bodies)
+        size = sum(map(len, self._headers)) + sum(map(len, self._bodies))
         self._headers, self._bodies = [], []
         append(txn, self._tables, log, bodies)
         if log:
             self._newest_digest = log[-1][1][-DIGEST_BYTES:]
-        return sum([len(run) for _, run in (*log, *bodies)])
+        return size
 
     def settle(self) -> list[Draft]:
         """Mark the transaction as committed: sessions have their ids from now on.
