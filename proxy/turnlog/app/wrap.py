@@ -18,7 +18,7 @@ from turnlog.engine.request_identity import Request
 from turnlog.engine.services import recording
 from turnlog.engine.stdio.wrapped import Wrapped
 from turnlog.engine.tools.pin_set import PinSet
-from turnlog.observe.events import Log, ProcessEnded, ProxyReady
+from turnlog.observe.events import Log, ProxyReady
 from turnlog.observe.logs import StandardLogging, configure
 from turnlog.packs.load import load
 from turnlog.packs.sources import find_pack, packs_folder
@@ -78,9 +78,7 @@ async def run(
         request = request_of(context, server, place, session, os.environ)
         wrapped = Wrapped(child, context, request)
         signals.go_to(wrapped.on_signal)
-        code = await wrapped.relay()
-        log.emit(ProcessEnded(server=server, pid=child.pid, exit_code=code))
-    return code
+        return await wrapped.relay()
 
 
 class Signals:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from turnlog.core.kinds import ErrorKind
 from turnlog.engine.services import own_tasks
 from turnlog.engine.tools.tool_cache import ActiveRules
-from turnlog.observe.events import Log, ProcessFailed, StrayOutput
+from turnlog.observe.events import Log, ProcessEnded, ProcessFailed, StrayOutput
 from turnlog.record.recorder import Recorder
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import Subject
@@ -32,12 +32,12 @@ LAST_WORDS: Final = 0.25
 """s: how long its last output may take to come, or to be read."""
 KILLED: Final = 0.4
 """s: how long after SIGTERM whatever is left of it is killed."""
-FRAMED: Final = (
+_FRAMED: Final = (
     "it frames its messages with Content-Length, as the Language Server Protocol does; "
     "MCP over stdio is one message a line"
 )
 """Logged for a command that speaks something else, and is not understood."""
-ENDED: Final = "it ended before it answered anything"
+_ENDED: Final = "it ended before it answered anything"
 """Logged for a command that failed to start."""
 _STARTUP: Final = 600.0
 """s: a command may have to be downloaded and built before it starts."""
@@ -70,7 +70,7 @@ class Startup:
     def detail(self) -> str:
         """Return why the limit was reached, or would be."""
         if self._framed:
-            return FRAMED
+            return _FRAMED
         return f"the limit timeout.startup of {self._limit:g} s was reached"
 
     def on_request(self) -> None:
@@ -110,13 +110,6 @@ class Startup:
         self._expired()
 
 
-def log_stray(log: Log, server: str, startup: Startup, line: bytes, size: int) -> None:
-    """Log a line that is no message: something else in the command writes to its stdout."""
-    if startup.is_foreign(line):
-        log.emit(ProcessFailed(server=server, reason=FRAMED))
-    log.emit(StrayOutput(server=server, size=size))
-
-
 def startup_limit(rules: ActiveRules, server: str) -> float:
     """Return `timeout.startup` of a server, in s, by the rules that match all requests to it."""
     subject = Subject(server=server, tool="", method="initialize")
@@ -149,12 +142,18 @@ class Process:
     def __init__(
         self,
         child: Child,
+        server: str,
         recorder: Recorder,
+        log: Log,
         limit: float,
-        on_overdue: Callable[["Process"], None],
+        on_overdue: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_overdue` is called when its first message takes longer than `limit`, in s."""
-        self.startup = Startup(limit, lambda: on_overdue(self))
+        """`limit` is for its first message, in s; `on_overdue` is called when that is reached."""
+        self.startup = Startup(limit, self._on_overdue)
+        self._then = on_overdue
+        self._server = server
+        self._log = log
+        self._has_failed = False
         self._loop = asyncio.get_running_loop()
         self._child = child
         self.pid = child.pid
@@ -188,10 +187,32 @@ class Process:
         spent = self._loop.time() - self._left_at
         return max(LAST_WORDS, GRACE + KILLED + LAST_WORDS - spent)
 
-    def stop(self) -> None:
-        """Send SIGTERM; close its input later, so that it is known whether it has read any."""
+    def _on_overdue(self) -> None:
+        """End it: its first message takes too long."""
+        self.failed(self.startup.detail)
+        self._then()
+        # Its input is closed later, so that it is known whether it has read any.
         self._child.send(signal.SIGTERM)
         self._loop.call_later(KILLED, self.leave)
+
+    def failed(self, reason: str, code: int | None = None) -> None:
+        """Log that it did not work, once."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._log.emit(ProcessFailed(server=self._server, reason=reason, exit_code=code))
+
+    def stray(self, line: bytes, size: int) -> None:
+        """Log a line that is no message: something else in the command writes to its stdout."""
+        if self.startup.is_foreign(line):
+            self._log.emit(ProcessFailed(server=self._server, reason=_FRAMED))
+        self._log.emit(StrayOutput(server=self._server, size=size))
+
+    def ended(self, code: int, *, has_failed: bool) -> None:
+        """Log its end; `has_failed` is whether it should have answered something before."""
+        self.startup.close()
+        if has_failed:
+            self.failed(_ENDED, code)
+        self._log.emit(ProcessEnded(server=self._server, pid=self.pid, exit_code=code))
 
     async def unread(self) -> None:
         """Wait until it reads nothing any more."""

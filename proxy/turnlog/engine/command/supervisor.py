@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
-from turnlog.observe.events import Log, ProcessEnded, ProcessFailed
+from turnlog.observe.events import Log, ProcessFailed
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
@@ -19,7 +19,7 @@ from turnlog.wire.message import LinePiece, LineReader
 from .child import Child
 from .clients import CommandClient
 from .multiplexer import Multiplexer
-from .process import ENDED, GRACE, Process, log_stray
+from .process import GRACE, Process
 from .reply import CommandReply
 
 _SHORT_LIFE: Final = 10.0
@@ -136,7 +136,8 @@ class Supervisor:
     def _start(self) -> None:
         self._began = asyncio.get_running_loop().time()
         try:
-            process = Process(self._new_child(), self._recorder, self._limit(), self._on_overdue)
+            child, limit = self._new_child(), self._limit()
+            process = Process(child, self._name, self._recorder, self._log, limit, self._on_overdue)
         except (OSError, ValueError, RuntimeError, SubprocessError) as error:
             self._failures += 1
             reason = getattr(error, "strerror", None) or str(error)
@@ -167,19 +168,14 @@ class Supervisor:
     def _on_ended(self, process: Process, code: int) -> None:
         """Log the end of a process; one that turnlog did not end may have failed to start."""
         died = self._process is process
-        if died and not process.startup.heard:
-            self._log.emit(ProcessFailed(server=self._name, reason=ENDED, exit_code=code))
-        self._log.emit(ProcessEnded(server=self._name, pid=process.pid, exit_code=code))
+        process.ended(code, has_failed=died and not process.startup.heard)
         lived = asyncio.get_running_loop().time() - self._began
         failed = process.startup.over or (died and lived < _SHORT_LIFE)
         self._failures = self._failures + 1 if failed else 0
 
-    def _on_overdue(self, process: Process) -> None:
-        """End a process whose first message takes too long; the next request gets another."""
-        self._log.emit(ProcessFailed(server=self._name, reason=process.startup.detail))
-        if self._process is process:
-            self._process = None
-        process.stop()
+    def _on_overdue(self) -> None:
+        """Send nothing more to a process whose first message takes too long: the next request gets another."""
+        self._process = None
 
     async def _shake_hands(self, handshake: bytes) -> bytes:
         """Open the conversation; return the answer. Raises `Failure`."""
@@ -238,7 +234,7 @@ class Supervisor:
         elif content.reason is not Defect.EMPTY:
             for reply in self.messages.replies():
                 reply.progress.mark(Flag.STRAY_OUTPUT)
-            log_stray(self._log, self._name, process.startup, line, len(line))
+            process.stray(line, len(line))
 
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""

@@ -384,28 +384,31 @@ class PipeCarrier:
         if driver is not None and driver.slot is not None:
             driver.slot.give_back()
 
-    def _leaves(self) -> bool:
-        """Return whether it is to be sent now: its caller may have left meanwhile."""
-        driver = self.exchange.driver
-        if driver is None:
-            return True
-        send, driver.to_send = driver.to_send, None
-        return send is not None
-
     # -- attempts ---------------------------------------------------------------------------
 
     def send(self) -> None:
-        """Make the first attempt, unless the server's circuit is open."""
+        """Make the first attempt."""
         line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
-        if self._leaves():
-            self._send(line)
+        self._attempt(line)
 
     def begin(self) -> bool:
         """Begin the only attempt, whose pieces the caller sends; false where it must not be sent."""
-        if not (self._leaves() and self._passes()):
+        return self._attempt(None)
+
+    def _attempt(self, line: bytes | None) -> bool:
+        """Begin an attempt, and send its line if that is whole; false where it must not be sent."""
+        driver = self.exchange.driver
+        if driver is not None:
+            send, driver.to_send = driver.to_send, None
+            if send is None:  # its caller has left meanwhile
+                return False
+        if not self._passes():
             return False
         self._begin_attempt()
+        if line is not None:
+            self._lines.to_server.line(line)
+            self.on_sent()
         return True
 
     def on_sent(self) -> None:
@@ -424,12 +427,6 @@ class PipeCarrier:
             self._fail(failure)
             return False
         return True
-
-    def _send(self, line: bytes) -> None:
-        if self._passes():
-            self._begin_attempt()
-            self._lines.to_server.line(line)
-            self.on_sent()
 
     def _begin_attempt(self) -> None:
         attempt = self.exchange.attempt
@@ -539,31 +536,24 @@ class PipeCarrier:
         """Make another attempt after a while, unless the agent has left or cancelled."""
         limits = RetryLimits(self.policy, self._began, self._context.stop)
         line = await limits.another(driver, self.exchange, self._line, limits.pause(driver.delay))
+        reason: StopReason | None
         if line is not None:
             driver.on_recorded(is_repeatable=True)
-            if self._leaves():
-                self._send(line)
-        elif driver.is_over:  # it was dropped meanwhile
+            self._attempt(line)
+            return
+        if driver.is_over:  # it was dropped meanwhile
             # Where the proxy stops the agent gets the answer that there is; else it is gone.
-            if not driver.machine.has_left:
-                self._release(before, StopReason.STOPPING)
-        elif not self._is_withdrawn(before):
+            reason = None if driver.machine.has_left else StopReason.STOPPING
+        elif self.exchange.withdrawn() is not None:  # it gets no answer (MCP, cancellation)
+            self._context.recorder.abandoned(before, StopReason.CANCELLED)
+            self.exchange.over()
+            return
+        else:
             assert driver.released is not None  # its answer is the caller's
-            assert driver.released.reason is not None
-            self._release(before, driver.released.reason)
-
-    def _is_withdrawn(self, before: Attempt) -> bool:
-        """Return whether the call was cancelled: then it gets no answer (MCP, cancellation)."""
-        if self.exchange.withdrawn() is None:
-            return False
-        self._context.recorder.abandoned(before, StopReason.CANCELLED)
-        self.exchange.over()
-        return True
-
-    def _release(self, before: Attempt, reason: StopReason) -> None:
-        """Send the agent the answer to an attempt without a further one."""
-        self._context.recorder.abandoned(before, reason)
-        self._give()
+            reason = driver.released.reason
+        if reason is not None:
+            self._context.recorder.abandoned(before, reason)
+            self._give()
 
     def _give(self) -> None:
         driver = self.exchange.driver

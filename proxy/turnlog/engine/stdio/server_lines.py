@@ -11,7 +11,6 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.kinds import Flag
-from turnlog.engine.command.process import log_stray
 from turnlog.engine.duplicate_index import KEPT
 from turnlog.exchange.outcome import is_answer
 from turnlog.store.base import Ticket
@@ -57,7 +56,7 @@ class ServerLines:
     def __init__(self, handler: StdioHandler) -> None:
         self._context = handler.context
         self._request = handler.request
-        self._startup = handler.process.startup
+        self._process = handler.process
         self._lines = handler.lines
         self._requests = handler.lines.requests
         self._to_agent = handler.lines.to_agent
@@ -179,7 +178,7 @@ class ServerLines:
             case _ if is_answer(content):
                 return self._answer(content, body)[2]
             case _:
-                self._startup.on_message()
+                self._process.startup.on_message()
                 self._on_progress(mcp.progress_token(content))
                 return self._other.on_message(content, body)
 
@@ -187,7 +186,7 @@ class ServerLines:
         self, content: Message | Outline, body: MessageReader
     ) -> tuple[AwaitedAnswer | None, bool, Sequence[Ticket]]:
         """Read a response; return what it answers, whether it is late, and what must be on disk first."""
-        self._startup.on_message()
+        self._process.startup.on_message()
         key = self._requests.key_of(content)
         is_late = self._requests.find(key) is None
         one = self._requests.take(key)
@@ -211,8 +210,7 @@ class ServerLines:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
-        line = body.finish()
-        log_stray(self._context.log, self._request.server, self._startup, line, body.wire_size)
+        self._process.stray(body.finish(), body.wire_size)
 
     def _is_changed(self, item: Message | Malformed) -> bool:
         """Return whether the agent must not get an answer as it is: its id is another attempt's, or

@@ -14,11 +14,10 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.engine.command.child import Child
-from turnlog.engine.command.process import ENDED, GRACE, Process, startup_limit
+from turnlog.engine.command.process import GRACE, Process, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
 from turnlog.engine.services import own_tasks
-from turnlog.observe.events import ProcessFailed
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
 from turnlog.transport.outbox import Outbox
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, messages_of
@@ -72,8 +71,9 @@ class Wrapped:
         patience: float = PATIENCE,
     ) -> None:
         """`stdin` and `stdout` are the descriptors of the client's pipes; `patience` is in s."""
-        limit = startup_limit(context.rules, request.server)
-        self._process = Process(child, context.recorder, limit, self._on_overdue)
+        server, log = request.server, context.log
+        limit = startup_limit(context.rules, server)
+        self._process = Process(child, server, context.recorder, log, limit)
         self._context = context
         self._agent = ReadEnd(stdin)
         self._agent_end = WriteEnd(stdout, own=False)
@@ -94,8 +94,6 @@ class Wrapped:
         self._patience = patience
         self._output = 0
         """Bytes that the command has written."""
-        self._name = request.server
-        self._has_failed = False
 
     async def relay(self) -> int:
         """Relay until the command has ended; return its exit code, below zero for a signal's."""
@@ -107,36 +105,21 @@ class Wrapped:
             code = await self._process.run(self)
             for task in (*running, self._delivery):
                 task.cancel()
-        self._startup.close()
-        if self._startup.is_awaited:
-            self._failed(ENDED, code)
+        self._process.ended(code, has_failed=self._startup.is_awaited)
         return code
 
     def on_signal(self, number: signal.Signals) -> None:
         """Pass a signal on; after one that asks to end begin no attempt any more."""
         self._process.send(number)
         if number == signal.SIGTSTP:
-            os.kill(
-                os.getpid(), signal.SIGSTOP
-            )  # the shell waits for this process, not for the command
+            # The shell waits for this process, not for the command.
+            os.kill(os.getpid(), signal.SIGSTOP)
         if number not in _ENDING:
             return
         if not self._told.done():
             self._told.set_result(None)
         self._context.stop.set()
         self._process.leave()
-
-    def _on_overdue(self, process: Process) -> None:
-        """End a command whose first message takes too long."""
-        self._failed(process.startup.detail)
-        process.stop()
-
-    def _failed(self, reason: str, code: int | None = None) -> None:
-        """Log that the command did not work, once."""
-        if not self._has_failed:
-            self._has_failed = True
-            event = ProcessFailed(server=self._name, reason=reason, exit_code=code)
-            self._context.log.emit(event)
 
     # -- the client --------------------------------------------------------------------------
 
@@ -187,7 +170,7 @@ class Wrapped:
             self._handler.deaf = True
             await asyncio.wait({idle, left}, timeout=GRACE, return_when=first)
             if self._startup.is_awaited:
-                self._failed("it has answered nothing yet, and its client has left")
+                self._process.failed("it has answered nothing yet, and its client has left")
             await asyncio.wait({idle, left}, return_when=first)
             # Nothing more is due, but the client may read what the command still writes.
             await done_or_stalled({left}, lambda: self._output, self._patience)
