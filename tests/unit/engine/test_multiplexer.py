@@ -8,8 +8,7 @@ import pytest
 from kit.attempts import Collected
 from kit.clients import call, message
 from turnlog.core.kinds import ErrorKind
-from turnlog.engine.command.clients import CommandClient
-from turnlog.engine.command.multiplexer import Multiplexer
+from turnlog.engine.command.multiplexer import CommandClient, Multiplexer
 from turnlog.engine.command.reply import CommandReply
 from turnlog.exchange.open_requests import GIVEN_UP
 from turnlog.observe.events import QuestionRefused

@@ -37,7 +37,7 @@ from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 
 from .child import start
-from .clients import CommandClient
+from .multiplexer import CommandClient
 from .process import startup_limit
 from .reply import CommandReply
 from .supervisor import Declined, Handshake, Supervisor, unopened

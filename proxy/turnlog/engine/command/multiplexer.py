@@ -7,21 +7,22 @@ starts that, reads its lines and writes what comes from here.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw, Struct, structs
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.exchange.duplicates import CANCELLED_LIFE
 from turnlog.exchange.open_requests import GIVEN_UP, OpenRequests
 from turnlog.observe.events import Log, QuestionRefused
+from turnlog.record.deadlines import LateReader
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import Batch, Kind, Message, id_key, texts_of
 from turnlog.wire.splice import with_cancelled_ids, with_id, with_member, with_messages
 
-from .clients import CommandClient, OpenRequest
 from .reply import CommandReply
 
 _TOKEN_ASKED: Final = ("params", "_meta", "progressToken")
@@ -43,6 +44,97 @@ _LOGGED: Final = "notifications/message"
 _NOBODY: Final = "several sessions share this command, and nothing tells which of them is asked"
 _LEFT: Final = "the session has ended"
 _INTERNAL_ERROR: Final = -32603
+_LONGEST_KEPT: Final = 64 * 1024
+"""bytes: a longer message is not kept for a client without an open stream."""
+_BACKLOG: Final = 256
+"""Messages kept for a client without an open stream."""
+
+
+class Question(Struct, frozen=True):
+    """An open request of the command: its id as the client knows it, and as the command does."""
+
+    own_id: bytes
+    raw_id: bytes
+
+
+class CommandClient:
+    """One client as its command sees it: a protocol session, or one credential without one."""
+
+    def __init__(self) -> None:
+        self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
+        self.listener: CommandReply | None = None
+        """Its stream for messages that belong to no request."""
+        self.questions: dict[str, Question] = {}
+        """The command's open requests, oldest first, by the keys of the ids that the client knows."""
+        self.used = asyncio.get_running_loop().time()
+
+    def listen(self, reply: CommandReply) -> None:
+        """Send messages that belong to no request to this stream."""
+        self.listener = reply
+        self.drain(reply)
+
+    def on_listener_closed(self, _: CommandReply) -> None:
+        """Mark the listening stream as closed."""
+        self.listener = None
+
+    def keep(self, line: bytes) -> None:
+        """Keep a message for the next stream; the oldest are dropped first."""
+        if len(line) <= _LONGEST_KEPT:
+            self._backlog.append(line)
+
+    def drain(self, reply: CommandReply) -> None:
+        """Send the kept messages, if this response may hold several."""
+        while self._backlog and reply.streams:
+            reply.add(self._backlog.popleft())
+
+    def ask(self, own_id: bytes, raw_id: bytes) -> None:
+        """Add a question of the command."""
+        self.questions[id_key(own_id)] = Question(own_id, raw_id)
+
+    def answered(self, message: Message, text: bytes) -> bytes | None:
+        """Return the client's answer to a question with the command's id, once; `None` for any other."""
+        # Of two ids in one message the command might read the other one.
+        if with_id(text, message.id) is None:
+            return None
+        question = self.questions.pop(id_key(message.id), None)
+        if question is None:
+            return None
+        return text if question.own_id == question.raw_id else with_id(text, question.raw_id)
+
+
+class OpenRequest(Struct, eq=False, kw_only=True):
+    """A request that has no answer yet, or was given up."""
+
+    key: str
+    """Key of its id as the command knows it."""
+    raw_id: bytes
+    """Its id as the command knows it."""
+    own_id: bytes
+    """Its id as the client knows it."""
+    client: CommandClient
+    reply: CommandReply | None
+    """The response for its answer; `None` once no client waits for it."""
+    process: int
+    """The number of the process that it was sent to."""
+    token: str = ""
+    """Key of the progress token that the command knows; empty for none."""
+    own_token: bytes = b""
+    """The progress token that the client knows."""
+    is_call: bool = False
+    """Whether the command may ask the client something on its behalf."""
+    is_cancelled: bool = False
+    """Whether its client cancelled it; a duplicate may still want its answer."""
+    late: LateReader | None = None
+    """Reads its answer, once no client waits for that."""
+
+    def detach(self) -> CommandReply | None:
+        """Leave its answer to the reader of late ones; return the response that waited for it."""
+        reply, self.reply = self.reply, None
+        if reply is not None:
+            reply.awaited.discard(self.key)
+            if reply.progress.late is not None:
+                self.late = reply.progress.late()
+        return reply
 
 
 class Multiplexer:
@@ -154,7 +246,7 @@ class Multiplexer:
     def open(self, reply: CommandReply, handshake: bytes) -> None:
         """Send a request of turnlog's own."""
         asked = Message(kind=Kind.REQUEST, id=b"0")
-        self.write(self._renamed(CommandClient(), reply, asked, handshake))
+        self.write(self._asked(CommandClient(), reply, asked, handshake, renames=True))
 
     def on_left(self, reply: CommandReply) -> None:
         """Detach a response whose reader is gone; its requests go on, unless they were cancelled."""
@@ -193,7 +285,9 @@ class Multiplexer:
         """Return a client's message as the command gets it; `None` where it must not get there."""
         match message.kind:
             case Kind.REQUEST:
-                return self._asked(client, reply, message, text) if reply is not None else None
+                if reply is None:
+                    return None
+                return self._asked(client, reply, message, text, renames=self.renames)
             case Kind.RESPONSE | Kind.ERROR:
                 return client.answered(message, text) if self._is_checked else text
             case Kind.NOTIFICATION if message.method == "notifications/cancelled":
@@ -206,35 +300,21 @@ class Multiplexer:
                 assert_never(message.kind)
 
     def _asked(
-        self, client: CommandClient, reply: CommandReply, message: Message, text: bytes
-    ) -> bytes:
-        """Return a request as the command gets it."""
-        if self.renames:
-            return self._renamed(client, reply, message, text)
-        token = mcp.wanted_progress(message)
-        self._add(client, reply, message, message.id, token, token)
-        return text
-
-    def _renamed(
-        self, client: CommandClient, reply: CommandReply, message: Message, text: bytes
-    ) -> bytes:
-        """Return a request with an id and a progress token of turnlog's own."""
-        raw_id, own_token = self._new_id(), mcp.wanted_progress(message)
-        token = self._new_id() if own_token else b""
-        self._add(client, reply, message, raw_id, token, own_token)
-        if token:
-            text = with_member(text, _TOKEN_ASKED, token) or text
-        return with_id(text, raw_id) or text
-
-    def _add(
         self,
         client: CommandClient,
         reply: CommandReply,
         message: Message,
-        raw_id: bytes,
-        token: bytes,
-        own_token: bytes,
-    ) -> None:
+        text: bytes,
+        *,
+        renames: bool,
+    ) -> bytes:
+        """Return a request as the command gets it, `renames` with an id and a progress token of turnlog's."""
+        raw_id, own_token = message.id, mcp.wanted_progress(message)
+        token = own_token
+        if renames:
+            raw_id, token = self._new_id(), self._new_id() if own_token else b""
+            text = (with_member(text, _TOKEN_ASKED, token) if token else None) or text
+            text = with_id(text, raw_id) or text
         key = id_key(raw_id)
         if (replaced := self._requests.take(key)) is not None:
             self._replace(replaced)
@@ -251,6 +331,7 @@ class Multiplexer:
             is_call=message.method in _CALLS,
         )
         self._requests.add(key, one)
+        return text
 
     def _replace(self, one: OpenRequest) -> None:
         """Remove a request whose id is used again: the next answer is the newer request's."""

@@ -17,8 +17,7 @@ from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, parse
 from turnlog.wire.message import LinePiece, LineReader
 
 from .child import Child
-from .clients import CommandClient
-from .multiplexer import Multiplexer
+from .multiplexer import CommandClient, Multiplexer
 from .process import GRACE, Process
 from .reply import CommandReply
 

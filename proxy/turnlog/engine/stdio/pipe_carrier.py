@@ -157,8 +157,8 @@ class OpenLines:
         """Lines that wait for an earlier call, for a slot, or for their next attempt."""
         self.undelivered: set[PipeCarrier] = set()
         """Guarded calls whose answers are on their way to the agent."""
-        self._counted: set[PipeCarrier] = set()
-        """Lines that hold a slot."""
+        self.counted: set[PipeCarrier] = set()
+        """Lines that a rule counts: each gives its slot back once it has ended."""
         self._changed = asyncio.Event()
 
     def sent(self) -> list["PipeCarrier"]:
@@ -183,15 +183,11 @@ class OpenLines:
 
     def on_change(self) -> None:
         """Release the slots of ended calls, and wake what waits for an end."""
-        for line in list(self._counted):
+        for line in list(self.counted):
             if not line.exchange.attempts and line not in self.tasks:
-                self._counted.discard(line)
+                self.counted.discard(line)
                 line.over()
         self._changed.set()
-
-    def count(self, line: "PipeCarrier") -> None:
-        """Release the slot of a line once it has ended."""
-        self._counted.add(line)
 
     @asynccontextmanager
     async def running(self, work: asyncio.TaskGroup) -> AsyncGenerator[None, None]:
@@ -251,6 +247,7 @@ class OpenLines:
 
     def on_left(self) -> None:
         """Mark the agent as gone."""
+        self.stop_waiting()
         queued = [line for line in self.tasks if line.is_queued]
         for line in (*self.sent(), *queued, *self.undelivered):
             line.on_left()
@@ -368,7 +365,7 @@ class PipeCarrier:
         repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
         driver.on_recorded(is_repeatable=repeatable)
         if self.policy.concurrency is not None:
-            self._lines.count(self)
+            self._lines.counted.add(self)
         return driver.machine.stage is not Stage.QUEUED
 
     async def in_turn(self) -> None:

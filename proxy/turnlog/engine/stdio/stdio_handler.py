@@ -257,11 +257,6 @@ class StdioHandler:
 
     # -- the end ---------------------------------------------------------------------------
 
-    def on_left(self) -> None:
-        """Mark the agent as gone."""
-        self.lines.stop_waiting()
-        self.lines.on_left()
-
     async def on_server_end(self) -> bool:
         """End every open call; return whether there was one."""
         startup, untouched = self.process.startup, self.process.is_untouched

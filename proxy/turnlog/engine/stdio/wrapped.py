@@ -182,13 +182,13 @@ class Wrapped:
     async def _unread(self) -> None:
         """Wait until the client is gone."""
         await self._agent_end.unread()
-        self._handler.on_left()
+        self._open.on_left()
 
     async def _write_agent(self) -> None:
         try:
             await self._to_agent.run()
         except BrokenPipeError:
-            self._handler.on_left()
+            self._open.on_left()
             self._process.leave()
 
     # -- the command -------------------------------------------------------------------------
