@@ -1,4 +1,4 @@
-"""Waiting until everything has been read that lay unread in this process's sockets at a moment."""
+"""Waits until all input that was unread in this process's sockets has been read."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,18 +11,17 @@ _PASSES: Final = 10
 
 
 async def all_read(moment: float = MOMENT) -> None:
-    """Wait until what lay unread has been read, as `Unread` does."""
+    """Wait until all input that is unread now has been read."""
     await asyncio.sleep(moment)
     for _ in range(_PASSES):
         await asyncio.sleep(0)
 
 
 class Unread:
-    """Callbacks, by call, that wait until what lay unread when they were added has been read.
+    """Callbacks, by call, that are called once the input that was unread when they came has been read."""
 
-    Time alone does not tell that: a process that was stopped finds its timers over before it has
-    read anything. So the loop goes round several times behind the timer.
-    """
+    # A timer alone is not enough: in a process that was stopped it fires before anything has been
+    # read. So the loop runs several more times after it.
 
     def __init__(self, moment: float = MOMENT) -> None:
         self._moment = moment
@@ -32,19 +31,19 @@ class Unread:
         self._is_timed = False
 
     def after(self, call: bytes, then: Callable[[], object]) -> None:
-        """Call `then` when all that is unread now has been read, in place of what waits for this call."""
+        """Call `then` when all that is unread now has been read; it replaces the callback of the same call."""
         self.discard(call)
         self._waiting[call] = then
         if not self._is_timed:
             self._begin()
 
     def discard(self, call: bytes) -> None:
-        """Remove what waits for a call, if anything."""
+        """Remove the callback of a call, if there is one."""
         self._waiting.pop(call, None)
         self._reading.pop(call, None)
 
     def flush(self) -> None:
-        """Call everything that waits, at once: nothing more is read."""
+        """Call all callbacks now: nothing more is read."""
         for waiting in (self._reading, self._waiting):
             while waiting:
                 waiting.pop(next(iter(waiting)))()

@@ -1,7 +1,7 @@
 """Reading a store that may be damaged, in a child process with a time limit.
 
-LMDB ends its process where a page makes no sense (SIGABRT), and the system where one cannot be read
-(SIGBUS); pages that name each other are read without end.
+LMDB aborts its process at an invalid page (SIGABRT), the system ends it where a page cannot be read
+(SIGBUS), and pages that refer to each other are read without end.
 """
 
 import faulthandler
@@ -32,12 +32,12 @@ Send = Callable[[bytes], None]
 
 
 class WorkerFailed(Exception):
-    """The process did not come to its end. The message says how it ended."""
+    """The process was ended by a signal. The message names it."""
 
 
 class Unfinished(Exception):
-    """The process was not at its end in time, and has not used up its own: the machine stood still, or
-    the disk."""
+    """The process did not end in time, although it used little processor time: the disk hangs, or the
+    machine was suspended."""
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         """Start the process, which is ended after so many s of processor time. `work` gets what
         sends a message. Raises `OSError`.
 
-        Pages that name each other burn processor time without end; a disk that hangs takes none.
+        Pages that refer to each other take processor time without end; a hanging disk takes none.
         """
         fork = get_context("fork")
         self._messages, theirs = fork.Pipe(duplex=False)

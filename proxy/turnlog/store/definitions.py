@@ -1,7 +1,7 @@
-"""Definitions of tools, by their hashes, and what each server listed last.
+"""Tool definitions by their hashes, and the tools that each server listed last.
 
-An environment of its own, DATA/definitions: made when the first list of tools goes by, written in
-one transaction for each list that says something new, read beside any number of writers.
+They are in an LMDB environment of their own, DATA/definitions, which the first recorded tool list
+creates. Each list with something new is written in one transaction.
 """
 
 import zlib

@@ -331,7 +331,7 @@ class LmdbReader:
 def rebuild_indexes(data: Path) -> None:
     """Make the indexes of the store in folder `data` anew from its log. Blocks, raises `StoreError`.
 
-    In one transaction, so that nobody meets half of them: the other writers wait.
+    In one transaction, so that no reader sees half of them; other writers wait.
     """
     data_folder.check(data)
     data_folder.check_log(data)
@@ -348,10 +348,9 @@ def rebuild_indexes(data: Path) -> None:
 
 
 def _notice_key(env: Environment, tables: Tables, key: bytes, now: int) -> bool:
-    """Return whether the store's secret is another than before, and take note of it.
+    """Return whether the store's secret has changed since it was last noted, and note it.
 
-    It stands in the log, so that it is also found after the process that made the secret anew, and
-    where another file was put in its place.
+    The note is in the log: any later process finds the change, also when the file was replaced.
     """
     mark = data_folder.key_mark(key)
     with env.read() as txn:
@@ -369,7 +368,7 @@ def _notice_key(env: Environment, tables: Tables, key: bytes, now: int) -> bool:
 def _take_epoch(
     data: Path, env: Environment, tables: Tables, limit: int, undo: ExitStack
 ) -> epochs.EpochLock:
-    """Count up the epochs and lock the new one, before anybody can meet its number."""
+    """Take the next epoch and lock it, before another process can read its number."""
     with env.write() as txn:
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)

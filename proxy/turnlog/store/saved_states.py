@@ -1,9 +1,9 @@
-"""States of sessions beside the log: saved so that not all commits need to be folded again.
+"""A cache of session states in files, so that not all commits need to be folded again.
 
-DATA/states/SESSION/VERSION-SEQ-HASH   a state after the commit SEQ, whose hash begins so
+DATA/states/SESSION/VERSION-SEQ-HASH   the state after commit SEQ; HASH is the start of its hash
 
-Whoever folds saves, as far as the folder lets them; nothing is lost with these files, and one that
-does not fit the log is passed over. Those that nobody asked for longest go first.
+Every process that folds writes to it, if the folder is writable. The files can be deleted at any
+time; one that does not match the log is ignored. The least recently used are removed first.
 """
 
 import os

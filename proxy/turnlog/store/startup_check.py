@@ -1,7 +1,7 @@
-"""A short look at a store before it is opened for writing, in a process of its own.
+"""A quick check of a store, in a child process, before it is opened for writing.
 
-It finds a log that no process would survive reading, and indexes by which calls that were made
-before would not be found. What only a reading of everything finds is `turnlog verify`'s.
+It finds a log that would crash its reader, and indexes in which earlier calls are missing. `turnlog
+verify` checks everything.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from .base import StoreDamaged, StoreError
 from .bounded_process import Send, Unfinished, Worker, WorkerFailed
 
 PROCESSOR: Final = 20.0
-"""s of processor time that the look may take; a sound store takes well under one."""
+"""s of processor time that the check may take; an undamaged store takes well under one."""
 SECONDS: Final = 60.0
-"""The most that is waited for it: where a disk hangs, or the machine stood still, that is no damage."""
+"""s to wait for it; a hanging disk or a suspended machine is no damage."""
 WHOLE: Final = 4 << 20
-"""Bytes of a log that is looked at from end to end: some 50 ms."""
+"""Bytes of a log up to which all of it is checked, which takes some 50 ms."""
 
 
 class StartupCheck:
-    """The look, once it has begun. Begin it early, and go on with something else."""
+    """The check, running in its process from the start; do something else before asking for the result."""
 
     def __init__(self, data: Path) -> None:
         """Begin. Raises `OSError`."""
@@ -30,7 +30,7 @@ class StartupCheck:
         self._child = Worker(self._work, PROCESSOR) if there else None
 
     def result(self) -> bool:
-        """Wait for the end; return whether it came in time. Raises `StoreDamaged`."""
+        """Wait for the end; return whether the check was finished in time. Raises `StoreDamaged`."""
         if self._child is None:
             return True
         log = str(self._data / "log" / "data.mdb")

@@ -1,10 +1,10 @@
-"""Digests of blocks: they show whether the log is as it was written, up to its newest record.
+"""Digests of blocks, which show that the log is unchanged and complete up to its newest record.
 
-A header is protected by the one behind it, which holds its hash; the newest of a session by the
-index, but only once it is indexed. So each block of headers ends in a digest over the digest before
-it, its key and its records. The newest digest stands once more, with its position, beside the names
-of the tables, in a page that each transaction writes anyway: nothing may be missing at the end.
-Nothing is secret here: who can write the store can also make all digests anew.
+A header's hash is in the next header of its session; that of the newest one is only in the index,
+and there only once it is indexed. So each block of headers ends with a digest of the digest before
+it, its key and its records. The newest digest is stored a second time, with its position, beside the
+names of the tables, in a page that each transaction writes anyway: it shows that no block is missing
+at the end. No key is involved: a process that can write the store can compute all digests anew.
 """
 
 from collections.abc import Iterator, Sequence

@@ -22,8 +22,8 @@ class EpochLock:
 def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
     """Lock one's own epoch; `None` while a living process holds it. Raises `OSError`.
 
-    A writer locks its own epoch before the transaction that counts it commits: whoever meets the
-    number finds the lock taken.
+    A writer locks its own epoch before it commits the number: every process that reads the number
+    finds the lock taken.
     """
     path = folder / f"{epoch}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

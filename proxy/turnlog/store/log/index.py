@@ -123,11 +123,10 @@ def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
 
 
 class Segment:
-    """A stretch of the log in memory, with an index of its own; positions are gapless.
+    """A part of the log in memory, without gaps, and its index.
 
-    It only grows, also while other threads read it. A view that opened earlier leaves out what lies
-    beyond its last position. What no writer asks for at each commit is indexed when somebody asks,
-    many commits at a time.
+    It only grows, also while other threads read it: an older view ignores what is beyond its last
+    position. Sessions and terms are indexed on demand, many commits at a time.
     """
 
     def __init__(self, after: int) -> None:

@@ -1,11 +1,9 @@
-"""Checks of the derived tables and the aliases against the log, from which they were made.
+"""Checks of the derived tables and the aliases against the log.
 
 The log is read flush by flush, and each flush is indexed in memory by the code that wrote the
-tables: what that makes must stand in them, row by row. Once the whole log was read, the tables may
-hold nothing else.
+tables. The rows that this makes must be in the tables, and after the whole log no others.
 
-Records that cannot be read are the log's own damage (`digests`). Of what was indexed together with
-those nothing is said.
+Unreadable records are reported by `digests`; a flush with one of them is not checked here.
 """
 
 from collections import Counter

@@ -190,7 +190,7 @@ def _intents(
 ) -> Iterator[int]:
     """Yield once, in order, the intents of the attempts that `commits`, in order, belong to.
 
-    Outcomes stand at any distance behind their intents, whose times alone `high` bounds.
+    An outcome may be any distance behind its intent; `high` bounds the intents alone.
     """
     if not newest_first:
         found = {_intent_of(snapshot, position) for position in commits}

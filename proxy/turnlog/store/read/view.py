@@ -132,7 +132,7 @@ class View:
                 yield commits
 
     def _asks(self, body: CommitBody | None, text: str) -> bool:
-        """Return whether the input that an intent names holds a text, however it spells it."""
+        """Return whether the input of an intent contains a text, in any JSON spelling."""
         if body is None:
             return False
         blob = self.blob(body.input_blob) if body.input_blob else None

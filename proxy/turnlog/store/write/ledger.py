@@ -1,8 +1,8 @@
-"""The end of the log: drafts are placed there, inside a write transaction.
+"""The end of the log: drafts are appended there, inside a write transaction.
 
-A `Ledger` remembers the heads of the sessions it met and what it appended behind the watermark.
-Other processes write to the same log: `begin` takes in what they added. Every session with commits
-behind the watermark has its head here, so a head read from disk is complete.
+A `Ledger` keeps the heads of sessions and the log behind the watermark in memory; `begin` reads what
+other processes have appended. Each session with commits behind the watermark has its head in memory,
+so a head that is read from disk is complete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
