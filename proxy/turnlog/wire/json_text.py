@@ -1,7 +1,7 @@
 """JSON text read in place: ends of values, members and items, strings, numbers, shapes.
 
-msgspec reads what is strict JSON. What it refuses is read by a scanner that takes any bytes, raises
-nothing and does not recurse: broken or cut JSON, NaN, nesting of any depth.
+msgspec reads strict JSON. Anything else (broken or cut JSON, NaN, nesting of any depth) is read by a
+scanner that takes any bytes, never raises and does not recurse.
 """
 
 import json
@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from turnlog.core.canon import is_deep
 
 BOM: Final = b"\xef\xbb\xbf"
-# What a JSON number or literal consists of, also a wrong one.
+# The characters of a JSON number or literal, also of an invalid one.
 SCALAR: Final = re.compile(rb"[-+.0-9A-Za-z_]+")
 NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 LITERAL: Final = re.compile(NUMBER.pattern + rb"|true|false|null|NaN|-?Infinity")
@@ -44,7 +44,7 @@ _SMALL: Final = re.compile(rb'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*)*[\]}]')
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _AS_PARENTHESES: Final = bytes.maketrans(b"[]{}", b"()()")
 _AS_STEPS: Final = bytes.maketrans(b"()", b"\x01\xff")
-# Of `Raw` as of `bytes`: `Raw` has no items, whatever its type says.
+# Works for `Raw` and `bytes`: `Raw` has no items, although its type says so.
 _first = Layout("c").unpack_from
 _first_two = Layout("cc").unpack_from
 _QUOTE: Final = (b'"',)
@@ -73,7 +73,7 @@ _lax_value = json.JSONDecoder(strict=False, parse_int=_number).decode
 
 
 class ValueShape(StrEnum):
-    """The kind of a value, as far as emptiness is concerned."""
+    """The kind of a value, to tell empty ones from others."""
 
     ABSENT = "absent"
     NULL = "null"
@@ -84,7 +84,7 @@ class ValueShape(StrEnum):
     SCALAR = "scalar"
 
 
-# Bound once: to look an enum's member up is the slowest part of looking at a value.
+# Bound once: looking up an enum's member would be the slowest part.
 _ABSENT_VALUE: Final = ValueShape.ABSENT
 _NULL_VALUE: Final = ValueShape.NULL
 _EMPTY_VALUE: Final = ValueShape.EMPTY
@@ -93,18 +93,18 @@ _SCALAR_VALUE: Final = ValueShape.SCALAR
 
 
 def shape(raw: bytes) -> ValueShape:
-    """Return the shape of a value's text; no text is absence. `{` and `[` alone are full."""
+    """Return the shape of a value's text; an empty text is an absent value. `{` and `[` alone are full."""
     if not raw:
         return _ABSENT_VALUE
     first, second = _first_two(raw) if len(raw) > 1 else (bytes(raw), b"")
     if first not in _OPENS:
-        return _NULL_VALUE if first == b"n" else _SCALAR_VALUE  # only null begins so
+        return _NULL_VALUE if first == b"n" else _SCALAR_VALUE  # only null begins like this
     is_empty = second in _MAY_BE_EMPTY and _EMPTY.fullmatch(raw)
     return _EMPTY_VALUE if is_empty else _FULL_VALUE
 
 
 def is_string(raw: bytes) -> bool:
-    """Return whether a value's text, which is not empty, is that of a string."""
+    """Return whether a value's text, which must not be empty, is a string."""
     return _first(raw) == _QUOTE
 
 
@@ -114,8 +114,8 @@ def is_string(raw: bytes) -> bool:
 class Skipper:
     """An incremental search for the end of one array or object.
 
-    Strings and the number of open brackets are all it looks at: `[}` passes, and what stands
-    between brackets is not checked. Memory is bounded, the time linear.
+    Only strings and the number of open brackets are read: `[}` passes, and text between brackets is
+    not checked. Memory is bounded, the time linear.
     """
 
     __slots__ = ("_depth", "_escaped", "_quoted", "_window")
@@ -127,7 +127,7 @@ class Skipper:
         self._escaped = False
 
     def feed(self, data: bytes, start: int) -> int:
-        """Read on from `start`; return where the container has ended, or -1 for not in this piece."""
+        """Continue at `start`; return the end of the container, or -1 if it is not in this piece."""
         size = len(data)
         bound = 0
         quote = -1
@@ -135,14 +135,14 @@ class Skipper:
             if self._quoted and quote < start:
                 found = data.find(b'"', start)
                 quote = size if found < 0 else found
-            # Most of a long string is passed over at the speed of memory.
+            # Most of a long string is skipped at the speed of memory.
             if self._quoted and quote > start + _FIRST_WINDOW and data[quote - 1] != _BACKSLASH:
                 start, self._escaped = quote, False
                 continue
             stop = min(start + self._window, size)
             if self._pass(data[start:stop]):
                 start = stop
-                # Grow, so that the work is as much as the container is long; not past its end.
+                # Windows grow, so that the work is linear in the length of the container.
                 self._window = min(2 * self._window, max(bound - start, 1) if bound else _WINDOW)
             elif stop - start == 1:
                 return stop
@@ -152,18 +152,18 @@ class Skipper:
         return -1
 
     def _pass(self, window: bytes) -> bool:
-        """Move over a window unless the container ends in it."""
+        """Skip a window unless the container ends in it."""
         text = window[1:] if self._escaped and window[0] in b'"\\' else window
         escaped = False
         if b"\\" in text:
-            # Pairs first: what is left of a run of backslashes is one that escapes, or none.
+            # Pairs first: what remains of a run of backslashes is one that escapes, or none.
             text = text.replace(b"\\\\", b"")
             escaped = text.endswith(b"\\")
             text = text.replace(b'\\"', b"")
         parts = text.split(b'"')
         brackets = b"".join(parts[self._quoted :: 2]).translate(_AS_PARENTHESES, _NO_BRACKETS)
-        # A pair that opens and closes at once changes neither the depth nor its minimum: most
-        # brackets go so, far faster than they are counted.
+        # A pair that opens and closes at once changes neither the depth nor its minimum: removing
+        # such pairs first is far faster than counting them.
         brackets = brackets.replace(b"()", b"").replace(b"()", b"").replace(b"()", b"")
         if brackets:
             steps = memoryview(brackets.translate(_AS_STEPS)).cast("b")
@@ -177,10 +177,10 @@ class Skipper:
 
 
 def string_end(data: bytes, start: int, *, escaped: bool = False) -> tuple[int, bool]:
-    """Return where a string ends whose opening quote stands before `start`.
+    """Return the end of a string whose opening quote is before `start`.
 
-    Returns the position behind the closing quote, or -1, and then whether the text ends between a
-    backslash and what it escapes. `escaped` is what an earlier piece of the string ended with.
+    That is the position after the closing quote, or -1; and whether the text ends between a backslash
+    and the character that it escapes. `escaped` is that result for the earlier piece of the string.
     """
     place = start + 1 if escaped else start
     window = _FIRST_WINDOW
@@ -192,7 +192,7 @@ def string_end(data: bytes, start: int, *, escaped: bool = False) -> tuple[int, 
             return -1, odd
         if not odd:
             return quote + 1, False
-        # Where one quote is escaped there are many: JSON inside a string.
+        # If one quote is escaped, many are: JSON inside a string.
         place = _past_escapes(data, quote + 1, window)
         window = min(2 * window, _WINDOW) if place > quote + 1 else _FIRST_WINDOW
 
@@ -207,12 +207,12 @@ def _past_escapes(data: bytes, start: int, size: int) -> int:
 
 
 def value_end(data: bytes, start: int) -> int:
-    """Return where the value that begins at `start` ends, or -1. Containers are not checked."""
+    """Return the end of the value that begins at `start`, or -1. Containers are not checked."""
     first = data[start : start + 1]
     if first == b'"':
         return string_end(data, start + 1)[0]
     if first in (b"{", b"["):
-        # Small containers without others in them are most of what there is.
+        # Most containers are small and contain no others.
         if small := _SMALL.match(data, start, start + _FIRST_WINDOW):
             return small.end()
         return Skipper().feed(data, start + 1)
@@ -221,7 +221,7 @@ def value_end(data: bytes, start: int) -> int:
 
 
 def past_space(data: bytes, start: int) -> int:
-    """Return the place of the first byte from `start` on that is no white space."""
+    """Return the position of the first byte from `start` on that is not white space."""
     found = _SPACE.match(data, start)
     return found.end() if found else start
 
@@ -244,7 +244,7 @@ def items(raw: bytes) -> list[Raw]:
 
 
 def decode_items(raw: bytes) -> list[Raw] | None:
-    """Return an array's items as text; `None` for what is no array, or no strict JSON."""
+    """Return an array's items as text; `None` if it is not an array or not strict JSON."""
     try:
         return _decode_items(raw)
     except (ValueError, RecursionError):
@@ -254,7 +254,7 @@ def decode_items(raw: bytes) -> list[Raw] | None:
 def load(kind: type[_T], raw: bytes) -> _T:
     """Read an object into a Struct whose fields are all `Raw`, empty where absent.
 
-    Another value than an object gives nothing but empty fields.
+    All fields are empty for any other value.
     """
     if not raw:
         return kind()
@@ -287,9 +287,9 @@ def scan_members(raw: bytes) -> list[tuple[str, Raw]]:
 
 
 def named_spans(raw: bytes, name: str, start: int = 0) -> list[tuple[int, int]]:
-    """Return where the values of an object's members with this name begin and end.
+    """Return start and end of the values of an object's members with this name.
 
-    As `member_spans`, but others are passed over in runs where they are simple.
+    Like `member_spans`, but runs of other simple members are skipped at once.
     """
     found = member_spans(raw, start, skipped=simple_members((name,)))
     return [(begin, end) for key, begin, end in found if key == name]
@@ -302,10 +302,10 @@ def member_spans(
     known: Mapping[str, Raw] = NO_MEMBERS,
     skipped: re.Pattern[bytes] | None = None,
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield an object's members, equal keys too: name, and where the value begins and ends.
+    """Yield an object's members, also with equal keys: name, start and end of the value.
 
-    The object begins at `start`; white space may stand before it, and a byte order mark before the
-    whole text. Ends where the text is no object. `known` is what the values may be, by name.
+    The object begins at `start`, after optional white space; a byte order mark may precede the text.
+    Stops where the text is not an object. `known` holds likely values by name.
     """
     place = _after(raw, start or _past_mark(raw), b"{")
     while place >= 0:
@@ -329,8 +329,8 @@ def member_spans(
 def simple_members(names: tuple[str, ...], *, objects: bool = False) -> re.Pattern[bytes]:
     """Return a pattern of a run of simple members with other names than these.
 
-    With `objects` it is one of items of an array: objects of such members alone. So a million
-    members take a tenth of a second instead of two and more.
+    With `objects` it is a run of array items that are objects of such members. A million members then
+    take a tenth of a second instead of more than two.
     """
     wanted = b"|".join(re.escape(name.encode()) for name in names)
     value = rb"(?:%b|%b|%b)" % (_STRING, LITERAL.pattern, _FLAT)
@@ -346,9 +346,9 @@ def simple_members(names: tuple[str, ...], *, objects: bool = False) -> re.Patte
 
 
 def _known_end(raw: bytes, start: int, known: Raw) -> int:
-    """Return where a value ends, by comparing it with what it may be: far faster than a scan."""
+    """Return the end of a value by comparing it with likely ones, which is far faster than a scan."""
     value = bytes(known)
-    # A number that begins so may go on.
+    # A number that begins like this may continue.
     is_same = value[:1] in _ENDS_ITSELF and raw.startswith(value, start)
     return start + len(value) if is_same else value_end(raw, start)
 
@@ -359,7 +359,7 @@ def scan_items(raw: bytes) -> list[Raw]:
 
 
 def item_spans(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each item of an array begins and ends, as far as the text goes."""
+    """Yield start and end of each item of an array, as far as the text goes."""
     place = _after(raw, _past_mark(raw), b"[")
     while place >= 0:
         start = past_space(raw, place)
@@ -394,14 +394,14 @@ def repeats_member(raw: bytes, found: Mapping[str, Raw], limit: int) -> bool:
 
 
 def is_bare(raw: bytes, found: Mapping[str, bytes]) -> bool:
-    """Return whether an object's text is as long as it takes to write these members once each.
+    """Return whether an object's text has the length of these members written once each.
 
-    Blanks, escapes in keys and equal keys only make it longer.
+    Blanks, escapes in keys and equal keys would make it longer.
     """
     size = 1
     for name, value in found.items():
         if _UNREADABLE in name:
-            return False  # it may stand for fewer bytes than it has
+            return False  # it may encode fewer bytes than it has
         size += len(name.encode()) + len(value) + 4  # two quotes, a colon, and a comma or bracket
     return size == len(raw)
 
@@ -410,7 +410,7 @@ def is_bare(raw: bytes, found: Mapping[str, bytes]) -> bool:
 
 
 def value_of(raw: bytes) -> object:
-    """Return what a text says, as plain values; `None` where it is no JSON."""
+    """Return the plain values of a JSON text; `None` if it is not JSON."""
     try:
         return _decode_value(raw)
     except (ValueError, RecursionError):
@@ -418,10 +418,10 @@ def value_of(raw: bytes) -> object:
 
 
 def read_value(raw: bytes, otherwise: object = None) -> object:
-    """Return what a text says, read as tolerantly as can be.
+    """Return the plain values of a text, read as tolerantly as possible.
 
-    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers too large infinite.
-    `otherwise` is for what is no JSON all the same, and for what nests deeper than `MAX_DEPTH`.
+    Lone surrogates and bytes that are not UTF-8 become U+FFFD, and numbers that are too large become
+    infinite. `otherwise` is returned for anything else, and for nesting deeper than `MAX_DEPTH`.
     """
     if is_deep(bytes(raw)):
         return otherwise
@@ -438,12 +438,12 @@ def read_value(raw: bytes, otherwise: object = None) -> object:
 
 
 def _whole_escape(found: re.Match[bytes]) -> bytes:
-    """Return an escape, or that of U+FFFD in place of half a pair."""
+    """Return an escape; that of U+FFFD for a lone surrogate."""
     return _REPLACEMENT if len(found[0]) == len(_REPLACEMENT) else found[0]
 
 
 def decode_string(token: bytes) -> str:
-    """Return the text of a JSON string with its quotes; what UTF-8 cannot carry is U+FFFD."""
+    """Return the text of a JSON string with its quotes; lone surrogates become U+FFFD."""
     if b"\\" not in token:
         return token[1:-1].decode("utf-8", "replace")
     try:
@@ -458,12 +458,12 @@ def decode_string(token: bytes) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Return `text` with every half of a pair that stands alone replaced by U+FFFD."""
+    """Return `text` with every lone surrogate replaced by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def has_lone_surrogate(data: bytes) -> bool:
-    """Return whether a JSON text escapes half of a surrogate pair without the other half."""
+    """Return whether a JSON text escapes a lone surrogate."""
     if b"\\u" not in data:
         return False
     text = data.replace(b"\\\\", b"..")
@@ -485,7 +485,7 @@ def text_of(raw: bytes, limit: int = 4096) -> str:
 
 
 def _tolerant_text(raw: bytes, limit: int) -> str:
-    """Return what can be read of a string that no decoder takes."""
+    """Return the readable part of a string that the decoder refuses."""
     if b"\\" not in raw and raw.endswith(b'"') and len(raw) > 1:
         return raw[1:-1].decode("utf-8", "replace")[:limit]
     whole = _STRING_START.match(raw[: 12 * limit + 12])

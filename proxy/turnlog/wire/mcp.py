@@ -28,12 +28,12 @@ URL_ELICITATION_REQUIRED: Final = -32042
 _REVISION_WORD: Final = b"protocolVersion"
 _REVISION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 START: Final = 64 << 10
-"""Bytes that are looked at of a message that is too large to hold."""
+"""Bytes that are read of a message that is too large to hold."""
 SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 _NAME_LIMIT: Final = 4096
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NO_ARGUMENTS: Final = Raw(b"{}")
-# What a lookup asks for; the rest of its params is the protocol's.
+# The members that identify what is looked up; the others belong to the protocol.
 _ASKED_FOR: Final = {"resources/read": ("uri",), "prompts/get": ("name", "arguments")}
 
 
@@ -42,12 +42,12 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     arguments: Raw
-    """As they came; `{}` where absent."""
+    """As they were sent; `{}` if absent."""
     meta: dict[str, Raw]
     """The members of `_meta`."""
     has_input_responses: bool
     request_state: bytes
-    """sha256 of the `requestState`, which is no one's to keep; empty for none."""
+    """sha256 of the `requestState`, which must not be stored; empty for none."""
 
 
 class _Params(Struct, rename="camel"):
@@ -60,7 +60,7 @@ class _Params(Struct, rename="camel"):
 
 
 class _Usual(Struct, rename="camel", gc=False):
-    """The params of a call of which all is of the right type."""
+    """The params of a call in which every member has the right type."""
 
     name: str = ""
     arguments: Raw = _NO_ARGUMENTS
@@ -84,17 +84,17 @@ def is_stateless(revision: str) -> bool:
 
 @lru_cache(maxsize=64)
 def dated(revision: str) -> str:
-    """Return a revision as it is recorded: a date, as all are; empty for any other text."""
+    """Return a revision as it is recorded; empty for a text that is not a date."""
     return revision if _DATE.fullmatch(revision) else ""
 
 
 def requested_revision(message: Message, header: str = "") -> str:
-    """Return the revision that a request speaks; empty where it does not say.
+    """Return the revision that a request names; empty for none.
 
-    The body is the truth (`_meta`, or the params of `initialize`), `header` its mirror: the value
-    of `MCP-Protocol-Version`, which is all that the handshake revisions send.
+    The body counts first (`_meta`, or the params of `initialize`), then `header`: the value of
+    `MCP-Protocol-Version`, which is all that the handshake revisions send.
     """
-    # Most requests of the handshake revisions do not say; a look for the word costs next to nothing.
+    # Most requests of the handshake revisions have none, and searching for the word costs very little.
     if _REVISION_WORD in bytes(message.params):
         params = load(_Params, message.params)
         named = members(params.meta).get(_REVISION_KEY, Raw()) if params.meta else Raw()
@@ -110,7 +110,7 @@ def agreed_revision(result: Raw) -> str:
 
 
 def is_request(message: object) -> bool:
-    """Return whether a message asks for an answer: from a server, sampling, elicitation, roots."""
+    """Return whether a message is a request; from a server: sampling, elicitation, roots."""
     if isinstance(message, Outline):
         return outline_kind(message) is Kind.REQUEST
     return isinstance(message, Message) and message.kind is Kind.REQUEST
@@ -128,15 +128,15 @@ def cancelled_id(message: Message | Outline) -> str | None:
 
 
 def cancellation(raw_id: bytes, reason: str = "a time limit was reached") -> bytes:
-    """Return the notification that takes a request back (handshake revisions)."""
+    """Return the notification that cancels a request (handshake revisions)."""
     params = b'{"requestId":%b,"reason":"%b"}' % (raw_id, reason.encode())
     return b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params
 
 
 def start_of(body: bytes) -> Message | None:
-    """Return what the start of a large message says, if that is JSON-RPC.
+    """Return the message that the start of a large text shows, if that is JSON-RPC.
 
-    Its version and its id may come last: then they are not known.
+    Version and id may come last; then they are not known.
     """
     reader = OutlineReader()
     reader.feed(body[:START])
@@ -197,7 +197,7 @@ def read_call(params: Raw) -> ToolCall:
 def read_lookup(method: str, params: Raw) -> ToolCall:
     """Read the params of a `resources/read` or `prompts/get`: its name is the method.
 
-    A URI may hold secrets, and names stand in the log for good: it is part of the arguments.
+    A URI may hold secrets, and names are never deleted from the log: so it is part of the arguments.
     """
     asked = members(params)
     arguments = {name: asked[name] for name in _ASKED_FOR[method] if name in asked}
@@ -207,7 +207,7 @@ def read_lookup(method: str, params: Raw) -> ToolCall:
 
 
 def _tolerantly(params: Raw) -> ToolCall:
-    """Read the same where something is of another type, or no strict JSON."""
+    """Read params with members of another type, or that are not strict JSON."""
     found = load(_Params, params)
     return ToolCall(
         name=text_of(bytes(found.name), _NAME_LIMIT),

@@ -1,8 +1,8 @@
-"""Definitions of tools: as they are kept, without secrets and of bounded size, and what differs.
+"""Definitions of tools: their stored form, without secrets and of bounded size, and differences.
 
-In a schema the names of secrets are names of parameters: `{"password": {"type": "string"}}` says
-nothing secret. So what vanishes under such a name is what stands for its value there (`default`,
-`const`, `enum`, `examples`), while its schema stays.
+In a schema the names of secrets are names of parameters: `{"password": {"type": "string"}}` is not a
+secret. So only values in the schema of such a parameter (`default`, `const`, `enum`, `examples`) are
+removed.
 """
 
 import json
@@ -19,25 +19,25 @@ from turnlog.redaction.redact import Redactor
 from turnlog.redaction.values import PLACEHOLDER
 
 Json = Any
-"""A tool's own JSON, as plain values."""
+"""A tool definition as plain JSON values."""
 
 LARGEST: Final = 64 * 1024
-"""Bytes of a definition that are kept; of a larger one the largest parts are left out."""
+"""Bytes of the largest stored definition; the largest parts of a larger one are left out."""
 _VALUES: Final = frozenset({"default", "const", "enum", "example", "examples"})
 _NAMES: Final = frozenset({"required", "dependentRequired"})
-"""Where a schema lists names of parameters."""
+"""Members of a schema whose keys are names of parameters."""
 _DEEPEST: Final = 64
 _NOTE: Final = 40
-"""Bytes of a note that something is left out, at most."""
+"""Most bytes of the note in place of a part that is left out."""
 
 
 _DIFFED: Final = 4_000_000
-"""Lines of one side times lines of the other that are compared line by line."""
+"""Largest product of the numbers of lines of two sides that are compared line by line."""
 _CONTEXT: Final = 3
 
 
 class KeptDefinition(Struct, frozen=True, gc=False):
-    """A definition as it is kept: canonical JSON, or a JSON string where it is no proper JSON."""
+    """A stored definition: canonical JSON, or a JSON string if it is not strict JSON."""
 
     text: bytes
     partial: bool
@@ -50,7 +50,7 @@ class KeptDefinition(Struct, frozen=True, gc=False):
 
 
 def kept(raw: bytes, redactor: Redactor) -> KeptDefinition:
-    """Return what is kept of a definition as its server sent it."""
+    """Return the stored form of a definition as its server sent it."""
     scheme, form = canonical(raw)
     if scheme != SHA256:
         return _kept_text(raw, redactor)
@@ -68,7 +68,7 @@ def _kept_text(raw: bytes, redactor: Redactor) -> KeptDefinition:
 
 
 def _cut(value: Json, redactor: Redactor, *, hidden: bool, depth: int) -> Json:
-    """Cut secrets out of a schema; `hidden` where it is that of a secret parameter."""
+    """Return a schema without secrets; `hidden` is whether it is that of a secret parameter."""
     if depth > _DEEPEST:
         return _redacted(value, redactor)
     if is_object(value):
@@ -81,7 +81,7 @@ def _cut(value: Json, redactor: Redactor, *, hidden: bool, depth: int) -> Json:
 def _cut_members(
     members: dict[str, Json], redactor: Redactor, *, hidden: bool, depth: int
 ) -> dict[str, Json]:
-    # Together, because one may say what another is: {"name": "PASSWORD", "value": ...}.
+    # Together, because one member may name the other: {"name": "PASSWORD", "value": ...}.
     flat = {name: value for name, value in members.items() if not _is_nested(value)}
     left = _redacted(flat, redactor)
     made: dict[str, Json] = left if is_object(left) else {}
@@ -155,11 +155,11 @@ def encoded(value: Json) -> bytes:
     return canonical(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))[1]
 
 
-# -- what differs between two -------------------------------------------------------------------
+# -- differences ---------------------------------------------------------------------------------
 
 
 class Part(StrEnum):
-    """The parts of a definition that may change."""
+    """The parts of a definition that are compared."""
 
     NAME = "name"
     TITLE = "title"
@@ -168,7 +168,7 @@ class Part(StrEnum):
     OUTPUT_SCHEMA = "outputSchema"
     ANNOTATIONS = "annotations"
     OTHER = "other"
-    """Members of other names, or all of it where one is no proper JSON."""
+    """Members of other names, or the whole definition if one is not strict JSON."""
     HIDDEN = "hidden"
     """Something that is not kept: a secret, or a part that is too large."""
 
@@ -177,7 +177,7 @@ _PARTS: Final = tuple(part for part in Part if part not in (Part.OTHER, Part.HID
 
 
 def parts_changed(old: Json, new: Json) -> list[Part]:
-    """Return which parts of two different definitions differ, as far as they are kept."""
+    """Return the parts in which two definitions differ, as far as they are stored."""
     if not (is_object(old) and is_object(new)):
         return [Part.OTHER if encoded(old) != encoded(new) else Part.HIDDEN]
     names = {name for name in {*old, *new} if _member(old, name) != _member(new, name)}
@@ -191,11 +191,11 @@ def _member(value: dict[str, Json], name: str) -> bytes | None:
 
 
 def diff(old: Json | None, new: Json | None) -> list[str]:
-    """Return a unified diff of two definitions, without heads; `None` for no definition."""
+    """Return a unified diff of two definitions, without its header; `None` is no definition."""
     before = [] if old is None else list(_lines(old))
     after = [] if new is None else list(_lines(new))
     if len(before) * len(after) > _DIFFED:
-        # Line by line would take minutes, and a stranger chooses the lines.
+        # Comparing by line would take minutes, and the server chooses the number of lines.
         return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
     return list(unified_diff(before, after, n=_CONTEXT, lineterm=""))[2:]
 
@@ -217,7 +217,7 @@ def _lines(value: Json) -> Iterator[str]:
 
 
 def _text_lines(text: str) -> list[str]:
-    # Not `splitlines`: only what a terminal shows as a line may end one.
+    # Not `splitlines`, which splits at characters that a terminal does not treat as line ends.
     return text.split("\n")
 
 

@@ -1,4 +1,4 @@
-"""Read what a server says of its tools: one page of a `tools/list` answer."""
+"""Reads one page of a `tools/list` answer."""
 
 from hashlib import sha256
 
@@ -10,7 +10,7 @@ from .json_text import items, load, text_of
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """One tool as its server defines it. The hints are claims; `None` where not made."""
+    """One tool as its server defines it. The hints are claims; `None` for one that is missing."""
 
     digest: bytes
     """sha256 of the whole definition in canonical form."""
@@ -25,7 +25,7 @@ class ToolPage(Struct, frozen=True):
     next_cursor: str = ""
     """Empty on the last page."""
     texts: dict[str, Raw] = {}
-    """Each definition as it came."""
+    """The definitions as they were sent."""
 
 
 class _List(Struct, rename="camel"):
@@ -44,7 +44,7 @@ class _Hints(Struct, rename="camel"):
 
 
 def read_tools_list(result: Raw) -> ToolPage:
-    """Read a `tools/list` result; what cannot be read is left out. Of equal names the last counts."""
+    """Read a `tools/list` result without unreadable tools. Of equal names the last counts."""
     page = load(_List, result)
     definitions: dict[str, Definition] = {}
     texts: dict[str, Raw] = {}

@@ -1,7 +1,7 @@
-"""Decide whose requests turnlog takes: a defence against DNS rebinding (Host and Origin).
+"""Checks of Host, Origin and Sec-Fetch-Site against pages in a browser, also against DNS rebinding.
 
-A page of the web can make a browser send requests to 127.0.0.1 under a name of its own; its Host
-and Origin then carry that name. The name decides; a port counts only where one was configured.
+A web page can make a browser send requests to 127.0.0.1 under the page's own domain name; Host and
+Origin then have that name. The name decides; a port counts only if one is configured.
 """
 
 import re
@@ -15,10 +15,10 @@ _WEB = (b"http", b"https")
 
 @lru_cache(maxsize=256)
 def allowed_host(host: bytes, allowed: frozenset[str]) -> bool:
-    """Return whether the value of the one Host field names this proxy.
+    """Return whether the value of the only Host field names this proxy.
 
-    Loopback names and addresses always do, on any port. `allowed` holds lower-case names or
-    addresses, for any port, or with the one they go with (`proxy.internal:7411`).
+    Loopback names and addresses always do, on any port. `allowed` holds names and addresses in
+    lower case; one with a port (`proxy.internal:7411`) is allowed on that port only.
     """
     found = _AUTHORITY.fullmatch(host)
     if found is None or int(found[2] or 0) > 65_535:
@@ -41,10 +41,10 @@ def allowed_origin(
 ) -> bool:
     """Return whether a page of this origin may call; empty means the field is absent.
 
-    Clients that are no browsers send none. `null` (a sandbox, a file) is refused: it is anybody.
-    `origins` are configured ones, as `normal_origin` returns them. Of other schemes than http and
-    https, such as those of browser extensions, only configured names count: no page of this
-    machine is served under them.
+    Clients other than browsers send none. `null` (a sandbox, a file) is refused, as any page can
+    have it. `origins` are configured ones, as returned by `normal_origin`. With other schemes than
+    http and https, such as those of browser extensions, only configured names are allowed: a
+    loopback name means nothing there.
     """
     if not origin:
         return True
@@ -60,9 +60,9 @@ def allowed_origin(
 
 
 def normal_origin(text: str) -> str:
-    """Return a configured origin in one spelling; `SCHEME://*` is any of a scheme that is not the web's.
+    """Return a configured origin in normal form; `SCHEME://*` is any origin of a scheme but http(s).
 
-    Raises `ValueError` for what no browser sends as an origin, or what would be anybody.
+    Raises `ValueError` for a text that no browser sends as an origin, or that would allow any page.
     """
     advice = "write SCHEME://HOST or SCHEME://HOST:PORT, like chrome-extension://ID"
     if text == "null":
@@ -81,11 +81,10 @@ def normal_origin(text: str) -> str:
 
 
 def is_of_another_site(fetch_site: bytes) -> bool:
-    """Return whether Sec-Fetch-Site says that a page of another origin makes this request.
+    """Return whether Sec-Fetch-Site marks a request as made by a page of another origin.
 
-    Browsers send it (Fetch Metadata, W3C) also where they send no Origin: with GET requests for
-    images, scripts, frames and links. `none` is what a user typed in; clients that are no browsers
-    send nothing.
+    Browsers send it (Fetch Metadata, W3C) also without an Origin: with GET requests for images,
+    scripts, frames and links. `none` is a URL that the user typed in; other clients send nothing.
     """
     return fetch_site.strip(b" \t").lower() in (b"cross-site", b"same-site")
 
@@ -99,14 +98,14 @@ def _spelled(scheme: bytes, host: bytes) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host of a URL is this machine by its very name or address."""
+    """Return whether the host of a URL is a loopback name or address."""
     name = host.lower().removesuffix(".")
     address = _address(name)
     return _is_loopback(name) or (address is not None and address.is_unspecified)
 
 
 def _name(host: str) -> str | None:
-    """Return a host in one spelling: lower case, no final dot, addresses as `ipaddress` does."""
+    """Return a host in normal form: lower case, no final dot, addresses as `ipaddress` writes them."""
     if host.startswith("["):
         address = _address(host[1:-1])
         return str(address) if isinstance(address, IPv6Address) else None
@@ -129,7 +128,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _normal(entry: str) -> str:
-    """Return a configured name as `_name` spells it, `:PORT` behind it where one is given."""
+    """Return a configured name in the form of `_name`, with `:PORT` if it has one."""
     if _address(entry) is not None:
         return str(_address(entry))
     found = _AUTHORITY.fullmatch(entry.encode("utf-8", "replace"))

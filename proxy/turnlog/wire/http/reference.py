@@ -1,7 +1,7 @@
-"""References in an answer's fields: which lead to the server's own origin, and where there (RFC 3986).
+"""References (RFC 3986) in an answer's fields to the server's own origin, and their paths.
 
-A reference of the server's own origin names the server, or a path as the server knows it. Behind a
-proxy it leads past the proxy, or to another of its paths.
+Such a reference names the server, or a path as the server knows it. Behind a proxy it would lead past
+the proxy, or to another of its paths.
 """
 
 import re
@@ -25,7 +25,7 @@ _PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def origin_of(scheme: str, authority: str) -> str:
-    """Return an origin in one spelling: in lower case, without the scheme's own port."""
+    """Return an origin in normal form: in lower case, without the default port of its scheme."""
     scheme, authority = scheme.lower(), authority.lower()
     port = _PORTS.get(scheme, ":")
     return f"{scheme}://{authority.removesuffix(port).removesuffix(':')}"
@@ -34,8 +34,8 @@ def origin_of(scheme: str, authority: str) -> str:
 def resolved(reference: str, resource: str, origins: frozenset[str]) -> str | None:
     """Return path, query and fragment of a reference in an answer to a request for `resource`.
 
-    `None` where it leads to none of `origins`, which `origin_of` has spelled, or may: browsers take
-    a backslash for a slash, others do not.
+    `None` if it leads to none of `origins` (in the form of `origin_of`), or if clients may disagree
+    about it: browsers treat a backslash as a slash, others do not.
     """
     reference = reference.strip(" \t")
     found = _PARTS.fullmatch(reference)
@@ -54,7 +54,7 @@ def resolved(reference: str, resource: str, origins: frozenset[str]) -> str | No
 
 
 def _merged(resource: str, rest: str) -> str:
-    """Return a reference that begins with no slash as one that does (RFC 3986 section 5.2.3)."""
+    """Return a relative reference as one that begins with a slash (RFC 3986 section 5.2.3)."""
     path = resource.partition("?")[0]
     match rest[:1]:
         case "" | "#":
@@ -66,9 +66,9 @@ def _merged(resource: str, rest: str) -> str:
 
 
 def _without_dots(text: str) -> str:
-    """Return a path, with what is behind it, without `.` and `..` (RFC 3986 section 5.2.4).
+    """Return a path, with query and fragment, without `.` and `..` (RFC 3986 section 5.2.4).
 
-    Clients take them away as well: behind a prefix they would lead out of it.
+    Clients remove them as well; after a prefix they would lead out of it.
     """
     end = found.start() if (found := _TAIL.search(text)) else len(text)
     path, tail = text[:end], text[end:]
@@ -88,9 +88,9 @@ def _without_dots(text: str) -> str:
 
 
 def led_back(raw: Headers, back: Callable[[str], str | None]) -> list[tuple[bytes, bytes]]:
-    """Return an answer's fields with each reference replaced by what `back` makes of it.
+    """Return an answer's fields with each reference replaced by the result of `back`.
 
-    `None` leaves it as it is. The references of Location, Content-Location (RFC 9110 sections 10.2.2
+    `None` leaves it unchanged. The references of Location, Content-Location (RFC 9110 sections 10.2.2
     and 8.7), Link (RFC 8288) and Refresh (HTML standard, section 4.6.8) count.
     """
 
