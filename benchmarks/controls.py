@@ -13,7 +13,7 @@ from statistics import median
 from turnlog.core.commit import Commit, Facts, Link
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.store.base import Draft
-from turnlog.store.write.pending_append import prepare
+from turnlog.store.write.drafts import prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 _ANYWHERE = Commit(

@@ -35,8 +35,8 @@ from turnlog.store.log.tables import (
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
+from turnlog.store.write.drafts import Admission, prepare
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
-from turnlog.store.write.pending_append import Admission, prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions

@@ -13,7 +13,7 @@ from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.translate_errors import explained
 from turnlog.store.write.batch_writer import OverflowBuffer
-from turnlog.store.write.pending_append import prepare
+from turnlog.store.write.drafts import prepare
 from turnlog.store.write.submit_queue import SubmitQueue
 
 FULL = StoreFull("the disk is full")

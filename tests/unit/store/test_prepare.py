@@ -1,4 +1,4 @@
-"""`store.write.pending_append`: what a draft must be, and what too long a queue costs it."""
+"""`store.write.drafts`: what a draft must be, and what too long a queue costs it."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +10,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.quota import Quota
-from turnlog.store.write.pending_append import (
+from turnlog.store.write.drafts import (
     COMMIT_LIMIT,
     Admission,
     drop_content,

@@ -13,8 +13,8 @@ from turnlog.store.log.environment import Txn, open_environment
 from turnlog.store.log.index import Segment
 from turnlog.store.log.tables import NAMES, Tables
 from turnlog.store.read.snapshot import Snapshot, TailCache
+from turnlog.store.write.drafts import prepare
 from turnlog.store.write.ledger import Ledger
-from turnlog.store.write.pending_append import prepare
 
 
 def append(ledger: Ledger, txn: Txn, link: bytes) -> None:

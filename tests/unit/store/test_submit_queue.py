@@ -12,7 +12,7 @@ from kit.proxy import until
 from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob, Draft, StoreClosed, StoreError
 from turnlog.store.write.batch_writer import MOST, first_batch
-from turnlog.store.write.pending_append import prepare
+from turnlog.store.write.drafts import prepare
 from turnlog.store.write.submit_queue import Stall, SubmitQueue
 
 

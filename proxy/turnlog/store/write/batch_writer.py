@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.store.base import Draft, StoreError, StoreFull, StoreGone
 
-from .pending_append import fail, land
+from .drafts import fail, land
 
 MOST = 1024
 """Drafts in one transaction, which takes some 1.5 KB more for each: memory that is hardly given back."""

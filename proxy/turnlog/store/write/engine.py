@@ -22,8 +22,8 @@ from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
+from .drafts import SALT, complete, forget, land, prepare
 from .ledger import Ledger
-from .pending_append import SALT, complete, forget, land, prepare
 
 FLUSH_EVERY = 2000
 """Commits behind the watermark after which the derived tables are written."""

@@ -57,7 +57,7 @@ from turnlog.store.log.tables import (
     read_segment,
 )
 
-from .pending_append import SALT, complete, forget, prepare
+from .drafts import SALT, complete, forget, prepare
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME

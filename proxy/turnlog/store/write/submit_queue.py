@@ -16,7 +16,7 @@ from weakref import WeakSet
 from turnlog.store.base import Draft, StoreClosed, StoreError
 
 from .batch_writer import AGAIN, BatchWriter, Engine, first_batch
-from .pending_append import fail
+from .drafts import fail
 
 LAZY = 0.05
 """Seconds after which a draft submitted without `wait` is written."""
