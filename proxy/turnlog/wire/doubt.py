@@ -1,8 +1,8 @@
-"""Texts in which a server may read a call of a tool, while turnlog reads something else.
+"""Texts that a server may read as a tool call although turnlog reads something else.
 
-Servers differ in what they take for JSON-RPC: many do not ask for `jsonrpc`, Go's encoding/json takes
+Servers differ in what they accept as JSON-RPC: many do not need `jsonrpc`, Go's encoding/json accepts
 keys in any case, Python's json reads UTF-16 and UTF-32, and its text files end lines at CR as well.
-Only what denies calls has to know (semantics, section 11). Nothing here raises.
+Only rules that deny calls need this (semantics, section 11). Nothing here raises.
 """
 
 import json
@@ -22,7 +22,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 _OPENS: Final = (b"{", b"[")
 _LEVELS: Final = 4
-"""How deep arrays within arrays are looked into."""
+"""Depth to which nested arrays are searched."""
 _decode_raw: Final = msgspec.json.Decoder(Raw).decode
 _BROKEN: Final = frozenset({Defect.NOT_JSON, Defect.CUT})
 _ENVELOPE: Final = frozenset({"method", "params"})
@@ -32,23 +32,23 @@ _PARAMS: Final = frozenset({"name", "arguments"})
 def may_hold_call(text: bytes) -> bool:
     """Return whether some server may read a `tools/call` in the body of a request, or in its start.
 
-    True of each object or array that is not JSON as the RFC has it: how a lax reader takes it is open.
+    True for any object or array that is not JSON by the RFC: a lax reader may accept it in any way.
     """
     text = _as_utf8(text)
     return _begins_json(text) and (_is_broken(text) or _holds_call(text))
 
 
 def hides_call(line: bytes) -> bool:
-    """Return whether a reader whose lines also end at CR finds a call in a part of a line.
+    """Return whether a reader whose lines also end at CR may find a call in a part of a line.
 
-    Python's text files are such readers. Within JSON a CR may stand where a blank may.
+    Python's text files are such readers. In JSON a CR is allowed wherever a blank is.
     """
     parts = line.rstrip(b"\r\n").split(b"\r")
     return len(parts) > 1 and any(not _is_broken(part) and _holds_call(part) for part in parts)
 
 
 def has_twins(text: bytes) -> bool:
-    """Return whether a message has a key that only readers which look at case take for another one."""
+    """Return whether a message has a key that a case-insensitive reader takes for one of JSON-RPC's."""
     return any(
         _has_twin(each, _ENVELOPE) or _has_twin(each.get("params", b""), _PARAMS)
         for each in _envelopes(text)
@@ -56,9 +56,9 @@ def has_twins(text: bytes) -> bool:
 
 
 def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
-    """Return whether a server may find a call in a text that is not among what was read of it."""
+    """Return whether a server may find a call in a text that turnlog has not read in it."""
     if isinstance(content, Malformed) and content.reason in _BROKEN and _as_utf8(text) is text:
-        return _begins_json(text)  # it need not be parsed again to see that
+        return _begins_json(text)  # no need to parse it again
     if not may_hold_call(text):
         return False
     if isinstance(content, Message):
@@ -70,7 +70,7 @@ def is_doubtful(content: Message | Batch | Malformed, text: bytes) -> bool:
 
 
 def as_call(content: Message | Batch | Malformed, *, kind: Kind = Kind.REQUEST) -> Message:
-    """Return what stands in the record for a text that may hold a call and that nobody can read."""
+    """Return the recorded stand-in for an unreadable text that may hold a call."""
     no_json = isinstance(content, Malformed) and content.reason is Defect.NOT_JSON
     return Message(
         kind=kind,
@@ -111,7 +111,7 @@ def _holds_call(text: bytes) -> bool:
 
 
 def _envelopes(text: bytes, levels: int = _LEVELS) -> Iterator[dict[str, Raw]]:
-    """Yield the objects that a text holds as messages, also in arrays within arrays."""
+    """Yield the objects in a text that may be messages, also in nested arrays."""
     if not text.removeprefix(_BOM).lstrip(_BLANKS).startswith(b"["):
         yield members(text)
     elif levels:
@@ -125,7 +125,7 @@ def _has_twin(found: "dict[str, Raw] | bytes", names: frozenset[str]) -> bool:
 
 
 def _as_utf8(text: bytes) -> bytes:
-    """Return a text in UTF-8 that is in UTF-16 or UTF-32, as Python's json tells them."""
+    """Return a text of UTF-16 or UTF-32 in UTF-8, recognised as Python's json does."""
     encoding = json.detect_encoding(text)
     if encoding.startswith("utf-8"):
         return text

@@ -1,7 +1,7 @@
 """Checks and statuses of an HTTP endpoint of MCP 2026-07-28.
 
-Headers mirror the body, which is the truth (MCP, transports, "Standard request headers"); errors
-come with statuses. The handshake revisions ask for none of this.
+Headers repeat parts of the body, which counts (MCP, transports, "Standard request headers"); errors
+have HTTP statuses. The handshake revisions need none of this.
 """
 
 import base64
@@ -49,7 +49,7 @@ TOO_MANY: Final = RpcRefusal(
 
 
 def status_of(code: int | None) -> int:
-    """Return the HTTP status under which a JSON-RPC error goes out."""
+    """Return the HTTP status of a JSON-RPC error."""
     return _STATUSES.get(code, 200) if code is not None else 200
 
 
@@ -67,7 +67,7 @@ def _meta(message: Message) -> dict[str, Raw]:
 def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> RpcRefusal | None:
     """Return the error of a request that is not valid in MCP 2026-07-28; header names in lower case.
 
-    `headers` are `None` where there are none to mirror anything: on a pipe.
+    `headers` are `None` on a pipe.
     """
     if message.method == "initialize":
         return RpcRefusal(METHOD_NOT_FOUND, "there is no initialize since 2026-07-28")
@@ -89,7 +89,7 @@ def refusal(message: Message, headers: Mapping[bytes, bytes] | None) -> RpcRefus
 
 
 def _mismatch(message: Message, version: str, headers: Mapping[bytes, bytes]) -> str:
-    """Return the name of a header that is not as the body says; empty where all are."""
+    """Return the name of a header that differs from the body; empty for none."""
     mirrors = {b"mcp-protocol-version": version, b"mcp-method": message.method}
     if named_by := _NAMED_BY.get(message.method):
         mirrors[b"mcp-name"] = text_of(bytes(members(message.params).get(named_by, b"")))
@@ -102,7 +102,7 @@ def _mismatch(message: Message, version: str, headers: Mapping[bytes, bytes]) ->
 
 
 def _decoded(value: str) -> str:
-    """Return what a header says that may be in base64."""
+    """Return the value of a header that may be in base64."""
     start, end = _ENCODED
     if not (value.startswith(start) and value.endswith(end)):
         return value

@@ -1,7 +1,7 @@
 """Error texts: whether a text that a tool returned as a success begins like an error message.
 
-The patterns were written for texts of reference servers and public issues; how many they find, and what
-they take for a failure that is none, is measured in tests/unit/wire/test_error_text.py.
+The patterns were written for texts of reference servers and public issues. Their hits and false alarms
+are measured in tests/unit/wire/test_error_text.py.
 """
 
 import re
@@ -10,9 +10,9 @@ from typing import Final
 from turnlog.rules.pattern import any_of
 
 LOOKED_AT: Final = 200
-"""Characters of a text that are looked at, from its start."""
+"""Characters at the start of a text that are searched."""
 _SIGNS: Final = re.compile("[\u274c\u2716\u26d4\U0001f6ab]")
-"""What a line of a failure begins with: a cross, a no-entry sign."""
+"""Symbols at the start of a line that mark a failure: a cross, a no-entry sign."""
 _DECORATION: Final = " \t\r\n>*_#`\"'\ufeff"
 _NO_VALUE: Final = r'(?!null|false|0\b|""|\[\s*\]|\{\s*\})'
 _MEMBERS: Final = (
@@ -29,16 +29,16 @@ _CODE: Final = (
     r"|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|EADDRINUSE|EAI_AGAIN|ENOTFOUND)"
 )
 _NAMED: Final = re.compile(
-    # An exception by its class, an errno, a code of a database.
+    # The class of an exception, an errno, a code of a database.
     r"(?:[A-Za-z_][\w.]{0,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)\b(?: ?[\[(][^\n\])]{1,40}[\])])?:"
     rf"|{_CODE}(?:: |\b, )"
     r"|\[(?:Errno|WinError) -?\d+\]|ORA-\d{5}:|AADSTS\d+:|npm ERR!"
     r"|[Tt]hread '[^'\n]*' panicked|Traceback \(most recent call last\)"
-    # An argument by its name.
+    # The name of an argument.
     r"|[a-z_][\w.\[\]]{0,40} (?:is required|must (?:be|match) |is missing|(?:is )?not allowed)"
     r"|\[(?:\w+ )?(?:ERROR|Error|error)\]"
 )
-# Words before `error:` that make a measure of it, or a report.
+# Words before `error:` that make it a measured value, or a report.
 _MEASURES: Final = r"(?:of|standard|squared|square|absolute|mean|margin|rounding|relative|last|no|zero|any|on|an|in)"
 _WHAT: Final = (
     r"(?:file|path|directory|folder|repository|repo|branch|table|column|database|user|account|page"
@@ -71,7 +71,7 @@ _SPOKEN: Final = re.compile(
     r"|invalid (?!dates? in|: )(?:[\w-]+ ){0,3}?(?:[\w-]+)(?:: |\.$| provided| value| format)"
     # ... not found, no such file ...
     rf"|(?:[^\s:]{{1,80}}:? ){{0,4}}{_WHAT}\b[^\n:]{{0,100}}? (?:not found|does(?: not|n't) exist|could not be found)(?:$|[.:,] |\.$| on |(?<!was not found)(?<=found) in )"
-    # All that is said.
+    # The whole text.
     r"|(?!not\b)[^\n]{1,80} (?:not found|does(?: not|n't) exist)[.!]?$|invalid [\w' -]{1,40}(?:\([^\n)]{1,60}\))?[.!]?$"
     r"|(?:[\w./-]+: ){1,3}(?:\d+: )?(?:[^\n:]{1,80}: )?(?:command not found|not found$|no such file or directory|permission denied|cannot access)"
     r"|(?:\w+ )?no such (?:file|table|column|tool|command|host|directory|method|key|user)|command not found"
@@ -90,8 +90,8 @@ _SPOKEN: Final = re.compile(
 )
 
 
-# Some of this stands in all that is found. Most texts have none of it: to see that takes a tenth of
-# the time that the patterns above take.
+# Every match contains one of these. Most texts have none, and checking that takes a tenth of the time of
+# the patterns above.
 _GATE: Final = any_of(
     (
         "error|exception|failed|went wrong|[fp]a(?:tal|nic): |panicked|un(?:caught|handled) ",

@@ -1,7 +1,7 @@
 """JSON text read in pieces, cut anywhere: values at a few places, and ids replaced in messages.
 
-For text too large to hold. Nothing but the values that are asked for is kept, each cut to a length.
-Strings and brackets of all others are passed over without a look at their grammar.
+For text too large to hold. Only the wanted values are kept, each cut to a length. In all others only
+strings and brackets are read, and the grammar is not checked.
 """
 
 import re
@@ -28,7 +28,7 @@ from .json_text import (
 
 TOKEN_LIMIT: Final = 4096
 STATE_LIMIT: Final = 65536
-"""Bytes kept of `result.requestState`; a longer one is not recognised again."""
+"""Bytes kept of `result.requestState`; a longer one cannot be recognised later."""
 _KEY_LIMIT: Final = 128
 # No spelling of an attempt's id is longer.
 _ID_LIMIT: Final = 512
@@ -38,14 +38,14 @@ _Step = Callable[[bytes, int], int]
 
 
 class JsonPlace(Struct, frozen=True, eq=False, dict=True):
-    """A place in a text whose value is wanted, and those within that value."""
+    """A place in a text whose value is wanted, and the wanted places inside that value."""
 
     path: str
     members: Mapping[str, "JsonPlace"] = {}
     item: "JsonPlace | None" = None
-    """What each item of an array is, where the value is one; `None` passes over an array."""
+    """The place of each item, if the value is an array; `None` skips an array."""
     limit: int = TOKEN_LIMIT
-    """Bytes that are kept of a scalar; 0 where only what is within the value is wanted."""
+    """Bytes that are kept of a scalar; 0 if only places inside the value are wanted."""
 
     @cached_property
     def skippable(self) -> re.Pattern[bytes]:
@@ -54,12 +54,12 @@ class JsonPlace(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def skippable_items(self) -> re.Pattern[bytes]:
-        """Matches a run of simple items of an array in which nothing is wanted."""
+        """Matches a run of simple items of an array without wanted places."""
         return simple_members(tuple(self.item.members) if self.item else (), objects=True)
 
 
 class FoundValue(NamedTuple):
-    """A wanted value: a whole scalar or the first `limit` bytes of one, or how a container begins.
+    """A wanted value: a scalar, or its first `limit` bytes, or the brackets of a container.
 
     Its token is `{}` or `[]` for an empty container, `{` or `[` for any other.
     """
@@ -67,14 +67,14 @@ class FoundValue(NamedTuple):
     place: JsonPlace
     token: bytes
     begin: int
-    """Where it begins, in bytes from the start of the text."""
+    """Its offset from the start of the text, in bytes."""
     end: int
 
 
 class JsonStream:
     """An incremental reader of one JSON text that reports the values at the wanted places.
 
-    Raises nothing. Text that is no JSON is passed over from where that shows.
+    Never raises. Text is skipped from the position on where it turns out not to be JSON.
     """
 
     __slots__ = (
@@ -93,16 +93,16 @@ class JsonStream:
 
     def __init__(self, root: JsonPlace) -> None:
         self.size = 0
-        """Bytes fed before the present piece."""
+        """Bytes fed before the current piece."""
         self._step: _Step = self._start
         self._place: JsonPlace | None = root
-        """The place of the value to come or under way; `None` for one that is not wanted."""
+        """The place of the next or current value; `None` for one that is not wanted."""
         self._levels: list[tuple[JsonPlace, int]] = []
-        """The open containers that are looked into, each with the bracket that closes it."""
+        """The open containers that are read, each with its closing bracket."""
         self._found: list[FoundValue] = []
         self._token = bytearray()
         self._begin = 0
-        """Where the scalar or key under way began."""
+        """Start of the current scalar or key."""
         self._in_key = False
         self._escaped = False
         self._mark = 0
@@ -118,7 +118,7 @@ class JsonStream:
         return self._found
 
     def finish(self) -> list[FoundValue]:
-        """End the text; return its value where that is a bare number or literal."""
+        """End the text; return its value if that is a bare number or literal."""
         self._found = []
         if self._step == self._scalar and not self._levels:
             self._end_scalar(0)
@@ -131,17 +131,17 @@ class JsonStream:
 
     @property
     def failed(self) -> bool:
-        """Whether the text was seen not to be JSON."""
+        """Whether the text is known not to be JSON."""
         return self._step == self._fail
 
     @property
     def open_string(self) -> int:
-        """Where the wanted string under way began, in bytes from the start; -1 for none."""
+        """Offset of the current wanted string, in bytes from the start; -1 for none."""
         is_open = self._step == self._string and not self._in_key
         return self._begin if is_open and self._place is not None and self._place.limit else -1
 
     def passes(self, data: bytes) -> bool:
-        """Read a piece and return true, if all of it lies within one value that is not wanted."""
+        """Return true after reading a piece if all of it is inside one unwanted value; else read nothing."""
         if self._step != self._skip:
             return False
         skipper = copy(self._skipper)
@@ -151,7 +151,7 @@ class JsonStream:
         self.size += len(data)
         return True
 
-    # -- steps: each takes some of a piece, and returns the place where the next one goes on ----
+    # -- steps: each reads a part of a piece, and returns the position where the next one begins --
 
     def _start(self, data: bytes, place: int) -> int:
         if data[place] == BOM[self._mark]:
@@ -240,7 +240,7 @@ class JsonStream:
         return place
 
     def _end_scalar(self, place: int) -> None:
-        # A longer one is cut, and not judged.
+        # A longer one is cut and not checked.
         if len(self._token) < TOKEN_LIMIT and not LITERAL.fullmatch(self._token):
             self._step = self._fail
             return
@@ -252,7 +252,7 @@ class JsonStream:
             self._found.append(FoundValue(self._place, token, self._begin, self.size + end))
 
     def _peek(self, data: bytes, place: int) -> int:
-        """See whether the container that was just opened is empty."""
+        """Check whether the container that was just opened is empty."""
         place = past_space(data, place)
         if place == len(data):
             return place
@@ -333,7 +333,7 @@ class JsonStream:
         return place + 1
 
 
-# -- what a message says in outline ------------------------------------------------------------
+# -- the outline of a message ------------------------------------------------------------------
 
 
 _Tree = Mapping[str, "_Tree"]
@@ -363,7 +363,7 @@ def _place(path: str, tree: _Tree) -> JsonPlace:
 
 
 def _type_of(place: JsonPlace) -> Any:
-    """Return the type of an object at a place with others in it: their values are `Raw`."""
+    """Return the type of an object whose members at wanted places are `Raw`."""
     fields: list[tuple[str, Any, Any]] = [
         (name, _type_of(inner) | None | UnsetType, UNSET) if inner.members else (name, Raw, Raw())
         for name, inner in place.members.items()
@@ -392,22 +392,22 @@ class Outline(Struct, frozen=True):
 
     tokens: dict[str, bytes]
     complete: bool
-    """Whether the text was one whole JSON value, with nothing behind it."""
+    """Whether the text was one whole JSON value, with nothing after it."""
     failed: bool = False
-    """Whether it was seen not to be JSON; else one that is not complete is only cut."""
+    """Whether it is not JSON; otherwise an incomplete text is only cut."""
 
     @property
     def id(self) -> bytes:
-        """The message's id as text; empty where it has none."""
+        """The message's id as text; empty for none."""
         return self.tokens.get("id", b"")
 
     def raw(self, path: str) -> bytes:
-        """Return the token at a path; empty where there is none."""
+        """Return the token at a path; empty for none."""
         return self.tokens.get(path, b"")
 
 
 class OutlineReader:
-    """An incremental reader of one message; `finish` returns its outline. Raises nothing."""
+    """An incremental reader of one message; `finish` returns its outline. Never raises."""
 
     __slots__ = ("_stream", "_tokens")
 
@@ -428,13 +428,13 @@ class OutlineReader:
 
     @property
     def outline(self) -> Outline | None:
-        """The outline, if the text may end here: `None` amid a value, and for a bare number."""
+        """The outline, if the text may end here; `None` inside a value, and for a bare number."""
         return Outline(self._tokens, True) if self._stream.is_whole else None
 
     def _put(self, found: FoundValue) -> None:
         path = found.place.path
         if path in self._tokens and path:
-            # An earlier member of the same name goes, with all that was in it.
+            # An earlier member of the same name is dropped, with its content.
             self._tokens = {
                 other: token
                 for other, token in self._tokens.items()
@@ -449,7 +449,7 @@ def outline_of(text: bytes) -> Outline:
     try:
         _put_members(MESSAGE, _decode(text), tokens)
     except (ValueError, RecursionError):
-        # No strict JSON, or another kind of value than usual in some place.
+        # Not strict JSON, or an unusual type of value at some place.
         reader = OutlineReader()
         reader.feed(text)
         return reader.finish()
@@ -486,8 +486,8 @@ _ID: Final = JsonPlace("", _ID_OF_ONE, item=JsonPlace("", _ID_OF_ONE, limit=0), 
 class IdReplacer:
     """Replaces ids in one JSON-RPC message, or in an array of them: those that `replacements` names.
 
-    Its keys are ids as they read, its values JSON. Only a message's own `id` counts: what stands
-    deeper, or under another name, is the tool's. Raises nothing; what is no JSON passes.
+    Its keys are decoded ids, its values JSON. Only a message's own `id` is replaced: deeper ones, and
+    other members, belong to the tool. Never raises; text that is not JSON passes unchanged.
     """
 
     __slots__ = ("_held", "_replacements", "_stream")
@@ -496,10 +496,10 @@ class IdReplacer:
         self._replacements = replacements
         self._stream = JsonStream(_ID)
         self._held = b""
-        """The start of an id whose end has not come."""
+        """The start of an id whose end has not arrived."""
 
     def feed(self, data: bytes) -> bytes:
-        """Read a piece; return what can go on: nothing is held back but the start of an id."""
+        """Read a piece; return what can be sent: only the start of an id is held back."""
         stream = self._stream
         start = done = stream.size - len(self._held)
         found = stream.feed(data)
@@ -509,7 +509,7 @@ class IdReplacer:
         text = self._held + data
         out: list[bytes] = []
         for each in found:
-            # What began before `done` has left: it was too long for an id.
+            # The part before `done` was sent: it was too long for an id.
             if each.begin >= done and (new := self._new(each)) is not None:
                 out += text[done - start : each.begin - start], new
                 done = each.end
@@ -520,7 +520,7 @@ class IdReplacer:
         return b"".join(out)
 
     def passes(self, data: bytes) -> bool:
-        """Read a piece and return true, if all of it lies within one value and goes on as it is."""
+        """Return true after reading a piece if all of it is inside one value and can be sent unchanged."""
         return self._stream.passes(data)
 
     def finish(self) -> bytes:
@@ -535,5 +535,5 @@ class IdReplacer:
         return self._replacements.get(decode_string(found.token))
 
     def _may_be_id(self, start: bytes) -> bool:
-        # No string has a line feed within, but the data of an event may be cut by one.
+        # No string contains a line feed, but one may split the data of an event.
         return len(start) <= _ID_LIMIT and b"\n" not in start

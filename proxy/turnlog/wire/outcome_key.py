@@ -1,8 +1,8 @@
-"""Members named `turnlog/outcome` are taken out of what an upstream sends.
+"""Removes members named `turnlog/outcome` from what an upstream sends.
 
-Under that name turnlog says how a call ended, so nobody else may use it. Of a text that is whole the
-member is removed. In a text that passes in pieces the name is overwritten instead, with as many bytes:
-what is in front of it may have left already, and a length that was announced must stay true.
+turnlog reports the outcome of a call under that name, so no server may use it. From a whole text the
+member is removed. In a text that passes in pieces the name is overwritten by as many bytes instead: the
+bytes before it may have been sent already, and an announced length must stay true.
 """
 
 import codecs
@@ -16,26 +16,26 @@ from .json_text import past_space, value_end
 
 NAME: Final = "turnlog/outcome"
 MASK: Final = b'"turnlog/forged"'
-"""What stands in a text where the name was overwritten."""
+"""The bytes that overwrite the name."""
 _WORD: Final = "turnlog"
 _WORD_BYTES: Final = _WORD.encode()
 _WORD_SEARCH: Final = compile_pattern(_WORD)
 _BACKSLASH: Final = b"\\"
 _ESCAPE: Final = rb"\u00"
-"""Every spelling of the name has the word in it, or escapes some letter so."""
+"""Every spelling of the name has this word, or escapes some letter."""
 _LARGE: Final = 8192
-"""Bytes from which RE2 finds a word before `in` does: 1 MiB in 10 to 250 us instead of 490 to 560."""
+"""Bytes from which RE2 is faster than `in`: 1 MiB takes 10 to 250 us instead of 490 to 560."""
 _WIDE: Final = (b"\0", b"\xff\xfe", b"\xfe\xff")
-"""What the first four bytes of a text hold or begin with that is UTF-16 or UTF-32."""
+"""Bytes among the first four of a text by which UTF-16 and UTF-32 are recognised."""
 _ORDERS: Final = {"utf-16": ("utf-16-le", "utf-16-be"), "utf-32": ("utf-32-le", "utf-32-be")}
-"""Codecs whose order of bytes a mark tells, or else nothing does."""
+"""Codecs whose byte order is known only from a byte order mark."""
 _QUOTE: Final = b'"'
 _ESCAPED_QUOTE: Final = b'\\"'
 _NAME_BYTES: Final = NAME.encode()
 _FIRST: Final = (b"t", b"\\")
-"""What the name may begin with, written out or escaped."""
+"""Possible first bytes of the name, plain or escaped."""
 _CLOSED: Final = (b"\n", b"}")
-"""What stands in no part of the name."""
+"""A character that no spelling of the name has."""
 _BLANK: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _JSON_STARTS: Final = (b"{", b"[")
@@ -46,11 +46,11 @@ _LIKE_ASCII: Final = frozenset(
 )
 """Python's codecs for charsets in which the name has the same bytes as in ASCII."""
 _LONGEST: Final = 2 + 6 * len(NAME)
-"""bytes: no spelling of the name is longer."""
+"""Bytes of the longest spelling of the name."""
 _BEFORE: Final = 2
-"""Bytes that passed already and are looked at with the next piece: a quote, and what may escape it."""
+"""Bytes already sent that are read again with the next piece: a quote, and what may escape it."""
 _MOST_HELD: Final = 4096
-"""bytes held back while it is open whether a string is a name; a longer gap is taken to end in a colon."""
+"""Most bytes held back until it is known whether a string is a name; a longer gap counts as one with a colon."""
 
 
 def _spelling(letter: str) -> bytes:
@@ -59,14 +59,14 @@ def _spelling(letter: str) -> bytes:
     return rf"(?:{plain}|\\u00(?i:{ord(letter):02x}))".encode()
 
 
-# A quote within a string is escaped, and one that ends a string has no letter behind it: what
-# matches can only be a whole string of its own.
+# A quote within a string is escaped, and no letter follows one that ends a string: so a match is
+# always a whole string.
 _STRING: Final = rb'(?<!\\)"' + b"".join(map(_spelling, NAME)) + b'"'
 _MEMBER: Final = re.compile(_STRING + rb"[ \t\r\n]*:")
 _MASKED: Final = re.compile(rb'(?<!\\)"turnlog/forged" *[ \t\r\n]*:')
 _OPEN: Final = rb"(%b)([ \t\r\n]*)(?::|(\Z))" % _STRING
-# Between tokens of an event's data its lines may end, and other fields stand (WHATWG HTML, 9.2.6).
-# A field may have any name: what a client does not know it skips.
+# Between tokens of an event's data there may be line ends and other fields (WHATWG HTML, 9.2.6).
+# A field may have any name: clients skip unknown ones.
 _OTHER: Final = rb"(?<=[\r\n])(?!data:)[^\r\n]++(?=[\r\n])"
 _OPEN_IN_EVENTS: Final = (
     rb"(%b)((?:[\r\n]|(?<![\r\n])[ \t]|(?<=[\r\n])data:|%b)*)(?:(?<![\r\n]):|((?:(?<=[\r\n])(?!data:)[^\r\n]*)?\Z))"
@@ -78,9 +78,9 @@ _CUT_ESCAPE: Final = re.compile(rb"\\(?:u0?0?[0-9A-Fa-f]?)?\Z")
 
 
 def has_hint(text: bytes) -> bool:
-    """Return whether the name may stand in a text; false for almost every text, and cheap."""
+    """Return whether a text may have the name; false for almost every text, and cheap."""
     is_written = _WORD_SEARCH.is_in_bytes(text) if len(text) > _LARGE else _WORD_BYTES in text
-    # Most large texts without one backslash are passed over at the speed of memory.
+    # Most large texts have no backslash and are searched at the speed of memory.
     return is_written or (_BACKSLASH in text and _ESCAPE in text)
 
 
@@ -90,16 +90,16 @@ def is_wide(text: bytes) -> bool:
 
 
 def holds_json(start: bytes) -> bool | None:
-    """Return whether a text begins as JSON does; `None` where only blanks have come.
+    """Return whether a text begins like JSON; `None` while it has only blanks.
 
-    A byte order mark counts as a blank: some clients read past it.
+    A byte order mark counts as a blank, because some clients skip it.
     """
     begun = start.removeprefix(_BOM).lstrip()[:1]
     return begun in _JSON_STARTS if begun else None
 
 
 def without_outcome(text: bytes) -> bytes | None:
-    """Return a whole JSON text without members of that name; `None` where it has none."""
+    """Return a whole JSON text without members of that name; `None` if it has none."""
     return _without(text, _MEMBER) if has_hint(text) else None
 
 
@@ -115,7 +115,7 @@ def _without(text: bytes, member: re.Pattern[bytes]) -> bytes | None:
         before = text[done : found.start()].rstrip(_BLANK)
         end = value_end(text, past_space(text, found.end()))
         if end < 0:
-            end = len(text)  # the text is cut, and no JSON in any case
+            end = len(text)  # the text is cut, and so not JSON
         if before.endswith(b","):
             before = before[:-1]
         else:
@@ -128,10 +128,10 @@ def _without(text: bytes, member: re.Pattern[bytes]) -> bytes | None:
 
 
 class OtherReadings:
-    """Searches a body for the name as some clients may read it, whatever its sender meant.
+    """Searches a body for the name in every way in which a client may read the body.
 
-    A client that does not know a content coding takes the body as it came, and some clients (httpx
-    for events, requests for JSON) decode a text by the charset that its media type names.
+    A client that does not know a content coding reads the encoded body, and some clients (httpx for
+    events, requests for JSON) decode a text by the charset of its media type.
     """
 
     __slots__ = ("_coded", "_texts")
@@ -141,7 +141,7 @@ class OtherReadings:
     ) -> None:
         """`in_events` and `looks` are those of `mask_for`."""
         self._coded = mask_for(in_events=in_events, looks=looks) if is_coded else None
-        """Of the body as it came."""
+        """Searches the body as it was sent."""
         self._texts = [
             (decoder, mask_for(in_events=in_events, looks=looks))
             for charset in charsets
@@ -155,14 +155,14 @@ class OtherReadings:
         return in_coded or any(mask.found for _, mask in self._texts)
 
     def feed(self, raw: bytes, text: bytes) -> None:
-        """Search a piece as it came, and as it reads without its content coding."""
+        """Search a piece as it was sent, and decoded."""
         if self._coded is not None:
             self._coded.feed(raw)
         for each in tuple(self._texts):
             decoder, mask = each
             try:
                 decoded = decoder.decode(text)
-            except ValueError:  # "replace" is not for all that a codec may find wrong
+            except ValueError:  # "replace" does not cover every error of a codec
                 self._texts.remove(each)
             else:
                 mask.feed(decoded.encode("utf-8", "replace"))
@@ -176,17 +176,17 @@ def _decoders_of(charset: str) -> list[codecs.IncrementalDecoder]:
             return []
         names = _ORDERS.get(known.name, (known.name,))
         decoders = [codecs.getincrementaldecoder(name)("replace") for name in names]
-        # What is no charset but another coding of Python's, as `zip` is, gives bytes or fails.
+        # A codec of Python that is no charset, such as `zip`, returns bytes or fails.
         return [each for each in decoders if isinstance(cast("object", each.decode(b"")), str)]
-    except Exception:  # noqa: BLE001 - a codec may raise anything at what is no charset
+    except Exception:  # noqa: BLE001 - a codec that is no charset may raise anything
         return []
 
 
 class OutcomeMask:
-    """Overwrites the name where it is a member's, in text that passes in pieces.
+    """Overwrites the name where it is that of a member, in text that passes in pieces.
 
-    The text is JSON, or with `in_events` a stream of events that hold some. With `looks` it is JSON
-    only if it begins so. What comes out has the same length.
+    The text is JSON, or with `in_events` a stream of events with JSON. With `looks` it is JSON only if
+    it begins like JSON. The result has the same length.
     """
 
     __slots__ = ("_held", "_looks", "_open", "_passed", "_pattern", "found", "passes")
@@ -194,15 +194,15 @@ class OutcomeMask:
     def __init__(self, *, in_events: bool = False, looks: bool = False) -> None:
         self._pattern = _PASSING[in_events]
         self._looks = looks
-        """Whether it is open if the text is JSON."""
+        """Whether it is not known yet if the text is JSON."""
         self.passes = False
-        """Whether it is none, and passes unsearched."""
+        """Whether the text is not JSON, and passes unsearched."""
         self._held = b""
-        """What may yet turn out to be the name."""
+        """Bytes held back that may become the name."""
         self._passed = b""
         """The end of what came before that."""
         self._open = -1
-        """Where the name stands at the end of a text, so that it is open whether a colon follows."""
+        """Matches the name at the end of a text, where a colon may still follow."""
         self.found = False
         """Whether the name was found, so far."""
 
@@ -214,7 +214,7 @@ class OutcomeMask:
             return piece
         may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
         if not may_go_on and not has_hint(piece):
-            # Most pieces end where nothing begins that may go on as the name.
+            # Most pieces do not end with a possible beginning of the name.
             text, start = piece, 0
             stop = len(piece) if piece.endswith(_CLOSED) else _sure(piece)
         else:
@@ -250,7 +250,7 @@ class EitherMask:
     __slots__ = ("_events", "_json")
 
     passes = False
-    """Whether it passes unsearched: never, it is looked for both ways."""
+    """Whether it passes unsearched: never, both readings are searched."""
 
     def __init__(self) -> None:
         self._json = OutcomeMask()
@@ -271,12 +271,12 @@ class EitherMask:
 
 
 def mask_for(*, in_events: bool, looks: bool) -> OutcomeMask | EitherMask:
-    """Return what overwrites the name in a body of which its media type alone is known."""
+    """Return the mask for a body of which only the media type is known."""
     return EitherMask() if in_events else OutcomeMask(looks=looks)
 
 
 def _sure(text: bytes) -> int:
-    """Return where the start of the name stands at the end of a text, behind its quote, or the text's end."""
+    """Return the position, after its quote, of a beginning of the name at the end of a text; else the text's end."""
     size = len(text)
     begin = text.rfind(_QUOTE, max(size - _LONGEST, 0)) + 1
     if (

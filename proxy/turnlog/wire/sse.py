@@ -1,8 +1,8 @@
 """Event streams (WHATWG HTML, section 9.2), cut into events without changing a byte.
 
-A line ends with LF, CR or CRLF; a CR at the end of a chunk ends its line at once, and an LF that
-follows belongs to it. Every block that a blank line ends is reported, also what a browser would
-not dispatch: an event with an id and no data primes a resumable stream.
+A line ends with LF, CR or CRLF; a CR at the end of a chunk ends its line at once, and a following LF
+belongs to it. Every block that ends with a blank line is reported, also one that a browser would not
+dispatch: an event with an id and no data makes a stream resumable.
 """
 
 import re
@@ -13,7 +13,7 @@ from msgspec import Struct
 from .message import LIMIT, MessageReader
 
 FIELD_LIMIT = 65536
-"""Bytes of a line other than data that are looked at; a longer one is ignored."""
+"""Bytes of the longest line other than data that is read; a longer one is ignored."""
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data:"
 _LARGE: Final = 4096
@@ -21,9 +21,9 @@ _SHORT: Final = 512
 """In a chunk of at least so many bytes, in lines of no more on average, runs are looked for."""
 _LINE: Final = re.compile(rb"[^\r\n]*+(?:\r\n|[\r\n])?+")
 _PARTS: Final = re.compile(rb"(?:data:[^\r\n]*+\r?\n){8,}+|[^\r\n]*+(?:\r\n|[\r\n])|[^\r\n]++")
-"""A run of data lines, or a line, or what has come of one."""
+"""A run of data lines, or a line, or the part of one that has arrived."""
 _JOINT: Final = re.compile(rb"\ndata: ?")
-# What most events are: at most a type, at most an id, one short line of data.
+# A usual event: at most a type, at most an id, one short line of data.
 _USUAL: Final = re.compile(
     rb"(?:event: ?([^\r\n]*+)\r?\n)?+(?:id: ?([^\r\n\0]*+)\r?\n)?+data: ?([^\r\n]{0,4096}+)\r?\n\r?\n"
 )
@@ -39,19 +39,19 @@ class Event(Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> bytes:
-        """The data, as far as it is kept."""
+        """The kept part of the data."""
         return self.body.finish() if self.body is not None else b""
 
 
 class EventPiece(Struct, frozen=True):
-    """Bytes as they came; with `event`, they end with the blank line that completes it."""
+    """Bytes as they were sent; with `event` they end with the blank line that completes it."""
 
     raw: bytes
     event: Event | None
 
 
 class EventReader:
-    """Cuts chunks where events end. The pieces of a chunk, joined, are the chunk."""
+    """Splits chunks where events end. The pieces of a chunk add up to the chunk."""
 
     __slots__ = (
         "_after_cr",
@@ -70,9 +70,9 @@ class EventReader:
         self._first = True
         self._after_cr = False
         self._line = bytearray()
-        """The start of a line whose end has not come."""
+        """The start of a line whose end has not arrived."""
         self._streaming = False
-        """Whether the line under way is data whose start was already passed on."""
+        """Whether the current line is data whose start was already reported."""
         self._reset()
 
     def _reset(self) -> None:
@@ -83,16 +83,16 @@ class EventReader:
 
     @property
     def in_data(self) -> bool:
-        """Whether some of an event's data has come and not all of it, be it a letter of `data:`."""
+        """Whether an event's data has begun to arrive, even with a letter of `data:`, and is not complete."""
         begins = len(self._line) > 0 and _DATA.startswith(bytes(self._line))
         return begins or self._body is not None
 
     def feed(self, chunk: bytes) -> list[EventPiece]:
-        """Read a chunk; return it in pieces."""
+        """Read a chunk; return its pieces."""
         pieces: list[EventPiece] = []
         done = 0
         if not (self._line or self._fields or self._streaming or self._after_cr):
-            # Nothing has come of the next event.
+            # Nothing of the next event has arrived.
             done = self._usual(chunk, pieces)
             if done == len(chunk):
                 return pieces
@@ -108,7 +108,7 @@ class EventReader:
         return pieces
 
     def _usual(self, chunk: bytes, pieces: list[EventPiece]) -> int:
-        """Add the events at the start of a chunk that are as most are; return where they end."""
+        """Add the usual events at the start of a chunk; return the position after them."""
         place = 0
         while (found := _USUAL.match(chunk, place)) is not None:
             kind, id_, data = found.groups()
@@ -137,7 +137,7 @@ class EventReader:
         return None
 
     def _hold(self, part: bytes) -> None:
-        """Keep a line's beginning, or pass it on where it is known to be data."""
+        """Keep the beginning of a line, or report it if it is known to be data."""
         if self._streaming:
             self._data(part)
             return
@@ -145,7 +145,7 @@ class EventReader:
         head = bytes(self._line[: len(_BOM) + len(_DATA) + 1])
         if self._first:
             head = head.removeprefix(_BOM)
-        # One byte more than the name, to see whether a space is to be dropped.
+        # One byte more than the name, to know whether a space must be dropped.
         if head.startswith(_DATA) and len(head) > len(_DATA):
             line = self._whole(b"")
             self._begin_data(line)
@@ -162,14 +162,14 @@ class EventReader:
         if not line:
             return self._dispatch()
         if line.startswith(_DATA):
-            # Of a run the lines between are joined; a line has no line feed within.
+            # The lines of a run are joined; a line contains no line feed.
             self._begin_data(_joined(line) if b"\n" in line else line)
         elif len(line) <= FIELD_LIMIT:
             self._field(line)
         return None
 
     def _whole(self, rest: bytes) -> bytes:
-        """Return the line under way with its rest."""
+        """Return the current line with its rest."""
         line = rest
         if self._line:
             line = bytes(self._line) + rest
@@ -227,9 +227,9 @@ def _joined(run: bytes) -> bytes:
 
 
 def parts_of(chunk: bytes) -> list[bytes]:
-    """Return the lines of a chunk, but runs of many data lines as one: they are read at once.
+    """Return the lines of a chunk, with runs of many data lines as one, to read them at once.
 
-    The first line stands alone, as it may go on with one that began earlier.
+    The first line is separate, as it may continue one that began earlier.
     """
     size = len(chunk)
     if size < _LARGE or chunk.count(b"\n") * _SHORT < size:
