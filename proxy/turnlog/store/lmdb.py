@@ -368,7 +368,7 @@ def _notice_key(env: Environment, tables: Tables, key: bytes, now: int) -> bool:
 def _take_epoch(
     data: Path, env: Environment, tables: Tables, limit: int, undo: ExitStack
 ) -> epochs.EpochLock:
-    """Take the next epoch and lock it, before another process can read its number."""
+    """Return the lock on a new epoch, which no other process has read the number of yet."""
     with env.write() as txn:
         epoch = read_number(txn, tables, EPOCH) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
