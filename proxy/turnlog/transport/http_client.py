@@ -23,6 +23,7 @@ from turnlog.record.errors import Failure
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
 from turnlog.wire.http.response_head import ResponseHead
+from turnlog.wire.jsonrpc import Message
 
 from .http1 import (
     HEAD_LIMIT,
@@ -445,6 +446,8 @@ class Answer(Protocol):
     head: ResponseHead
     length: int | None
     """Length of the body in bytes; `None` where only its end tells."""
+    content: Message | None
+    """What the body says that was read, if it was parsed already."""
 
     def take_whole(self) -> bytes | None:
         """Read the body at once if it is here from its start to its end, and nothing of it was read."""
@@ -485,6 +488,7 @@ class HttpAnswer(Struct, eq=False):
     length: int | None
     take_whole: Callable[[], bytes | None]
     read: Callable[[], Coroutine[None, None, bytes]]
+    content: Message | None = None
 
     @property
     def has_piece(self) -> bool:
@@ -547,7 +551,6 @@ class Upstreams:
         head: OutgoingHead,
         body: Content,
         progress: Progress,
-        *,
         length: int | None = None,
         interim: Interim | None = None,
     ) -> Answer:
@@ -561,12 +564,13 @@ class Upstreams:
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin.connect(), progress.patience, now)
-        start = head.text + _framing(head.method, body, length)
         upload: asyncio.Task[None] | None = None
         try:
             if isinstance(body, bytes) and len(body) <= _PIECE:
-                connection.begin(head.method, progress, start + body, interim)
+                request = head.text + _framing(head.method, body) + body
+                connection.begin(head.method, progress, request, interim)
             else:
+                start = head.text + _framing(head.method, body, length)
                 connection.begin(head.method, progress, start, interim, is_whole=False)
                 upload = self._group.create_task(_upload(connection, body, length))
             answer = await connection.head()
@@ -625,12 +629,12 @@ _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE
 """Methods without a body unless one was sent: they need no `Content-Length: 0`."""
 
 
-def _framing(method: str, body: Content, length: int | None) -> bytes:
+def _framing(method: str, body: Content, length: int | None = None) -> bytes:
     """Return the field that frames a body, and the end of the head."""
     if isinstance(body, bytes):
-        if not body and method in _BODILESS_METHODS:
-            return b"\r\n\r\n"
-        length = len(body)
+        if body or method not in _BODILESS_METHODS:
+            return b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+        return b"\r\n\r\n"
     if length is None:
         return b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     return b"\r\nContent-Length: %d\r\n\r\n" % length

@@ -27,7 +27,7 @@ from .http1 import (
     begins_like_request,
     joined,
 )
-from .message_heads import RequestHeads, RequestStart
+from .message_heads import RequestStart, read_request_head
 from .wakeup import Wakeup
 
 _LOG: Final = logging.getLogger("turnlog.http_server")
@@ -232,7 +232,7 @@ class AgentConnection(asyncio.Protocol):
             return begins_like_request(came)
         self._searched = 0
         self._came = came[end:]
-        head = self._server.heads.read(bytes(came[:end]), self._known)
+        head = read_request_head(bytes(came[:end]), self._known)
         return head if isinstance(head, Unreadable) else self._request(*head)
 
     def _request(self, start: RequestStart, length: int) -> "Downstream | Unreadable | None":
@@ -448,7 +448,6 @@ class AgentServer:
     def __init__(self, answer: Answer, refuse: Refuse) -> None:
         self.answer = answer
         self.refuse = refuse
-        self.heads = RequestHeads()
         self.connections: set[AgentConnection] = set()
         self.now = 0.0
         """The loop's time at the latest sweep; exact enough for idle connections."""
@@ -577,9 +576,9 @@ class Downstream(Struct, eq=False):
 
         Here and below `lines` are fields, each with CRLF before it, without any of framing.
         """
-        said = (status, reason, lines, len(body), self._keeps())
-        head = b"HTTP/1.1 %d %b%b\r\nContent-Length: %d%b\r\n\r\n" % said
-        self._write(head if self.asked.method == _HEAD else head + body, is_start=True)
+        sent = b"" if self.asked.method == _HEAD else body
+        said = (status, reason, lines, len(body), self._keeps(), sent)
+        self._write(b"HTTP/1.1 %d %b%b\r\nContent-Length: %d%b\r\n\r\n%b" % said, is_start=True)
         self.begun = self.finished = True
         if self.agent.writing_paused:
             await self.agent.drained()

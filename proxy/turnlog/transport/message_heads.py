@@ -4,14 +4,13 @@ Agents send the same fields again and again, so what those say is remembered (de
 Content-Length, which the connections write anew.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 
-from turnlog.wire.http.head import Headers, fields, lines, request_headers, response_headers
+from turnlog.wire.http.head import fields, lines, request_headers, response_headers
 from turnlog.wire.http.reference import led_back
-from turnlog.wire.http.response_head import ResponseHead
 
 from .http1 import (
     HEADS,
@@ -25,8 +24,6 @@ from .http1 import (
 )
 from .routes import Route, Target
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 _FIELDS: Final = 64
 """A head with more fields is not remembered."""
 
@@ -75,24 +72,6 @@ class RequestStart(Struct, frozen=True):
     def is_ordinary(self) -> bool:
         """Whether it is small enough to be remembered."""
         return self.head.is_moderate and len(self.target) <= KNOWN_BYTES
-
-
-class Memo(dict[_K, _V]):
-    """A cache of a function's results by key; keys above a moderate size are not kept."""
-
-    def __init__(self, make: Callable[[_K], _V], is_small: Callable[[_K], bool]) -> None:
-        super().__init__()
-        self._make = make
-        self._is_small = is_small
-
-    def __missing__(self, key: _K) -> _V:
-        """Make the value of a key that is not known."""
-        value = self._make(key)
-        if self._is_small(key):
-            if len(self) >= HEADS:
-                self.clear()
-            self[key] = value
-        return value
 
 
 def is_moderate(raw: Raw) -> bool:
@@ -166,44 +145,37 @@ def host_of(raw: Raw) -> bytes:
     return next((value for name, value in raw if name.lower() == b"host"), b"")
 
 
-class RequestHeads:
-    """Reads the heads of requests."""
+def read_request_head(
+    head: bytes, before: RequestStart | None = None
+) -> tuple[RequestStart, int] | Unreadable:
+    """Return how a request begins, and the length of its body: negative where it comes in chunks.
 
-    def __init__(self) -> None:
-        self._known = Memo(_read_fields, _is_short)
-        """What fields say, by their lines as they came, but for Content-Length."""
-
-    def read(
-        self, head: bytes, before: RequestStart | None = None
-    ) -> tuple[RequestStart, int] | Unreadable:
-        """Return how a request begins, and the length of its body: negative where it comes in chunks.
-
-        `before` is the start of another request, perhaps the same.
-        """
-        text, length = head, 0
-        if said := LENGTH.search(head):
-            text, length = head[: said.start()] + head[said.end() :], int(said[1])
-        if before is not None and text == before.text:
-            return before, length
-        end = text.find(b"\r\n")
-        line = read_request_line(text[:end])
-        if isinstance(line, Unreadable):
-            return line
-        found = self._known[text[end:]]
-        if isinstance(found, Unreadable):
-            return found
-        method, target, version = line
-        if version >= (1, 1):
-            is_sound, keeps = b"host" in found.fields, not found.closes
-        else:
-            # RFC 9112, 6.1: the framing of HTTP/1.0 with Transfer-Encoding is faulty.
-            is_sound, keeps = not found.is_chunked, found.stays and not found.closes
-        if found.is_chunked:
-            # One beside chunks may end where another reader sees no end (RFC 9112, 6.3).
-            is_sound, length, text = is_sound and said is None, -1, b""
-        if not is_sound:
-            return UNSOUND
-        return RequestStart(method, target, version, keeps, found, text), length
+    `before` is the start of another request, perhaps the same.
+    """
+    text, length = head, 0
+    if said := LENGTH.search(head):
+        text, length = head[: said.start()] + head[said.end() :], int(said[1])
+    if before is not None and text == before.text:
+        return before, length
+    end = text.find(b"\r\n")
+    line, fields_of = read_request_line(text[:end]), text[end:]
+    if isinstance(line, Unreadable):
+        return line
+    found = _known_fields(fields_of) if _is_short(fields_of) else _read_fields(fields_of)
+    if isinstance(found, Unreadable):
+        return found
+    method, target, version = line
+    if version >= (1, 1):
+        is_sound, keeps = b"host" in found.fields, not found.closes
+    else:
+        # RFC 9112, 6.1: the framing of HTTP/1.0 with Transfer-Encoding is faulty.
+        is_sound, keeps = not found.is_chunked, found.stays and not found.closes
+    if found.is_chunked:
+        # One beside chunks may end where another reader sees no end (RFC 9112, 6.3).
+        is_sound, length, text = is_sound and said is None, -1, b""
+    return (
+        (RequestStart(method, target, version, keeps, found, text), length) if is_sound else UNSOUND
+    )
 
 
 def _is_short(lines: bytes) -> bool:
@@ -211,7 +183,7 @@ def _is_short(lines: bytes) -> bool:
 
 
 def _read_fields(lines: bytes) -> RequestHead | Unreadable:
-    """Return what the lines of a request's fields say."""
+    """Return what the lines of a request's fields say, of which none is a sound Content-Length."""
     given = read_request_fields(lines)
     if isinstance(given, Unreadable):
         return given
@@ -219,19 +191,15 @@ def _read_fields(lines: bytes) -> RequestHead | Unreadable:
     return found if found.is_sound else UNSOUND
 
 
-def answer_lines(head: ResponseHead, route: Route, asked: Raw) -> bytes:
+_known_fields = lru_cache(HEADS)(_read_fields)
+
+
+def answer_lines(raw: Raw, route: Route, asked: Raw) -> bytes:
     """Return the lines of an answer's fields for the agent, to a request with the fields `asked`.
 
     References of the server's own origin lead back here (semantics, section 13). Cookies are
     confined to the agent's path to that server where other servers stand behind the same origin.
     """
-    if head.leads or (head.sets_cookies and route.prefix):
-        return led_back_lines(head.raw, route, asked)
-    return head.lines
-
-
-def led_back_lines(raw: Headers, route: Route, asked: Raw) -> bytes:
-    """Return the same lines of fields that may need a change for that."""
     host = host_of(asked).decode("latin-1")
     confined = response_headers(
         led_back(raw, lambda reference: route.led_back(reference, host)),

@@ -16,7 +16,7 @@ from turnlog.transport.http1 import (
     read_request_line,
     read_response,
 )
-from turnlog.transport.message_heads import RequestHeads, RequestStart
+from turnlog.transport.message_heads import RequestStart, read_request_head
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.response_head import ResponseHead
 
@@ -25,7 +25,7 @@ HOST = b"Host: h\r\n"
 
 
 def read(head: bytes) -> tuple[RequestStart, int]:
-    found = RequestHeads().read(head)
+    found = read_request_head(head)
     assert not isinstance(found, Unreadable)
     return found
 
@@ -169,16 +169,15 @@ def test_the_length_of_a_body_is_what_the_fields_say(lines: bytes, length: int) 
     ],
 )
 def test_a_request_that_two_readers_could_read_differently_is_refused(lines: bytes) -> None:
-    heads = RequestHeads()
     for _ in range(2):  # a head that was refused is refused again
-        assert heads.read(LINE + lines + b"\r\n") == UNSOUND
+        assert read_request_head(LINE + lines + b"\r\n") == UNSOUND
 
 
 def test_http_1_0_needs_no_host_and_has_no_chunks() -> None:
     old = b"POST / HTTP/1.0\r\n"
     assert read(old + b"\r\n")[1] == 0
     for lines in (HOST + HOST, b"Transfer-Encoding: chunked\r\n"):
-        assert RequestHeads().read(old + lines + b"\r\n") == UNSOUND
+        assert read_request_head(old + lines + b"\r\n") == UNSOUND
 
 
 @pytest.mark.parametrize(
@@ -199,8 +198,9 @@ def test_a_connection_stays_as_its_fields_say(version: bytes, lines: bytes, keep
 
 
 def test_the_same_line_and_fields_are_equal_whatever_the_length() -> None:
-    heads = RequestHeads()
-    found = [heads.read(LINE + HOST + b"Content-Length: %d\r\n\r\n" % size) for size in (1, 20)]
+    found = [
+        read_request_head(LINE + HOST + b"Content-Length: %d\r\n\r\n" % size) for size in (1, 20)
+    ]
     (first, one), (second, twenty) = (each for each in found if not isinstance(each, Unreadable))
     assert (one, twenty) == (1, 20)
     assert first == second
@@ -208,41 +208,39 @@ def test_the_same_line_and_fields_are_equal_whatever_the_length() -> None:
 
 
 def test_the_same_fields_behind_another_line_are_the_same_object() -> None:
-    heads = RequestHeads()
-    found = [heads.read(b"GET /%d HTTP/1.1\r\n" % number + HOST + b"\r\n") for number in (1, 2)]
+    found = [
+        read_request_head(b"GET /%d HTTP/1.1\r\n" % number + HOST + b"\r\n") for number in (1, 2)
+    ]
     (first, _), (second, _) = (each for each in found if not isinstance(each, Unreadable))
     assert first != second
     assert first.head is second.head
 
 
 def test_the_head_of_the_request_before_is_not_read_again() -> None:
-    heads = RequestHeads()
     before, _ = read(LINE + HOST + b"Content-Length: 1\r\n\r\n")
-    found = heads.read(LINE + HOST + b"Content-Length: 20\r\n\r\n", before)
+    found = read_request_head(LINE + HOST + b"Content-Length: 20\r\n\r\n", before)
     assert isinstance(found, tuple)
     assert found[0] is before
     assert found[1] == 20
     for other in (LINE + HOST + b"X: 1\r\n\r\n", b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"):
-        found = heads.read(other, before)
+        found = read_request_head(other, before)
         assert isinstance(found, tuple)
         assert found[0] != before
 
 
 def test_a_length_beside_chunks_is_refused_behind_a_request_with_the_same_fields() -> None:
     chunked = LINE + HOST + b"Transfer-Encoding: chunked\r\n"
-    heads = RequestHeads()
-    before = heads.read(chunked + b"\r\n")
+    before = read_request_head(chunked + b"\r\n")
     assert isinstance(before, tuple)
     assert before[1] < 0
-    assert heads.read(chunked + b"Content-Length: 1\r\n\r\n", before[0]) == UNSOUND
-    assert heads.read(chunked + b"\r\n", before[0]) == before
+    assert read_request_head(chunked + b"Content-Length: 1\r\n\r\n", before[0]) == UNSOUND
+    assert read_request_head(chunked + b"\r\n", before[0]) == before
 
 
 def test_only_so_many_heads_are_remembered_and_none_that_is_large() -> None:
-    heads = RequestHeads()
 
     def head_of(fields: bytes) -> object:
-        found = heads.read(LINE + HOST + fields + b"\r\n")
+        found = read_request_head(LINE + HOST + fields + b"\r\n")
         assert not isinstance(found, Unreadable)
         return found[0].head
 

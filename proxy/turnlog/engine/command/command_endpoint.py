@@ -366,7 +366,6 @@ class Commands:
         head: OutgoingHead,
         body: Content,
         progress: Progress,
-        *,
         length: int | None = None,
         interim: Interim | None = None,
     ) -> CommandReply:

@@ -1,13 +1,15 @@
 """Whether a request may be forwarded: it may come from a page that rebound DNS, or ask for a tunnel."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
 
 from turnlog.observe.events import RefusalReason
 from turnlog.record.own_answers import OwnAnswer, problem
-from turnlog.transport.message_heads import Memo, RequestHead, RequestStart
+from turnlog.transport.http1 import HEADS
+from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.routes import authority_of, is_page, is_probe, origin_form
 from turnlog.wire.http.head import (
     allowed_host,
@@ -44,15 +46,14 @@ class Admission:
         self._hosts = hosts
         self._origins = origins
         self._clean = clean
-        self._is_welcome: Memo[RequestHead, bool] = Memo(
-            lambda head: not self._fields_refused(head), lambda head: head.is_moderate
-        )
+        self._is_refused = lru_cache(HEADS)(self._refuses)
 
     def admits(self, start: RequestStart) -> bool:
         """Return whether a request may be forwarded."""
         # Of what goes to a path, as nearly all does, the fields alone decide.
         if start.target.startswith("/") and start.method != "CONNECT":
-            return self._is_welcome[start.head]
+            is_known = start.head.is_moderate
+            return not (self._is_refused if is_known else self._refuses)(start.head)
         return self.refusal(start) is None
 
     def refusal(self, start: RequestStart) -> Refused | None:
@@ -74,7 +75,7 @@ class Admission:
         """Return a value of a request as it may be shown: without secrets, and not long."""
         return self._clean(value[:_SHOWN])
 
-    def _fields_refused(self, head: RequestHead) -> bool:
+    def _refuses(self, head: RequestHead) -> bool:
         """Return whether a request to a path that is not turnlog's own is refused for its fields."""
         return (
             not allowed_host(head.fields.get(b"host", b""), self._hosts)

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from time import monotonic
 from typing import Final
 
 from turnlog.core.kinds import ErrorKind
@@ -321,9 +322,9 @@ class Handler:
             driver.close()
 
     def _carrier(self, down: AgentSide, request: Request, exchange: Exchange) -> HttpCarrier:
-        way, began, attempt = self._ways[request.server], self._loop.time(), exchange.attempt
+        way, attempt = self._ways[request.server], exchange.attempt
         policy = attempt.ask.policy if attempt is not None else NO_RULES
-        return HttpCarrier(self._context, way, down, request, exchange, began, policy)
+        return HttpCarrier(self._context, way, down, request, exchange, monotonic(), policy)
 
     async def _repeat(self, down: Downstream, exchange: Exchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one."""

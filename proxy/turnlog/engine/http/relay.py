@@ -83,13 +83,15 @@ class Relay(Struct, eq=False):
         if head.body is _NONE:
             await self._head_alone()
         elif head.is_json and self._length is not None and self._length <= HOLD:
-            await self._in_one_piece()
+            # Most come whole with their heads.
+            raw = self._answer.take_whole() if self._first is None else None
+            await (self._gather() if raw is None else self._whole(raw, goes_on=False))
         elif self._length is None and isinstance(self._answer, CommandReply):
             await self._messages(self._answer)
         elif head.media == _EVENTS and not (head.codings and not self._body.is_known):
             await self._stream()
         elif (self._length is None or self._length <= HOLD) and self._is_awaited_whole:
-            await self._in_one_piece()
+            await self._gather()
         else:
             await self._flow()
 
@@ -173,16 +175,6 @@ class Relay(Struct, eq=False):
         head = self._head
         await self._out.bodiless(head.status, head.reason, self._lines + given + said)
 
-    async def _in_one_piece(self) -> None:
-        # Most come whole with their heads.
-        raw = self._answer.take_whole() if self._first is None else None
-        if raw is None:
-            await self._gather()
-        elif len(raw) <= HOLD:
-            await self._whole(raw, goes_on=False)
-        else:
-            await self._flow(raw)
-
     async def _gather(self) -> None:
         """Relay a body of moderate size once all of it has come."""
         size, goes_on = 0, False
@@ -218,8 +210,7 @@ class Relay(Struct, eq=False):
         if read.is_forged:
             await self._forged()
             return
-        known = self._answer.content if isinstance(self._answer, CommandReply) else None
-        content = None if clean.is_changed else known
+        content = None if clean.is_changed else self._answer.content
         body = MessageReader.of(clean.text, self._keep, clean.notes, content)
         if head.codings:
             body.unread = read.gave_up

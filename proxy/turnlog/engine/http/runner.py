@@ -38,7 +38,6 @@ from turnlog.transport.message_heads import (
     Raw,
     answer_lines,
     forwarded,
-    led_back_lines,
 )
 from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
@@ -342,8 +341,8 @@ class HttpCarrier(Struct, eq=False):
             head,
             content,
             progress,
-            length=length if length >= 0 else None,
-            interim=self._interim,
+            length if length >= 0 else None,
+            self._interim,
         )
 
     async def _answered(self, answer: Answer, attempt: Attempt | None, *, hold: bool) -> None:
@@ -412,10 +411,9 @@ class HttpCarrier(Struct, eq=False):
     def _relay(
         self, answer: Answer, attempt: Attempt | None, *, hold: bool
     ) -> Coroutine[None, None, None]:
-        spellings: dict[bytes, bytes] = {}
-        if attempt is None or attempt.wire_id:
-            spellings = self._exchange.respelling()
-        respelling = Respelling(spellings) if spellings else None
+        respelling = None
+        if (attempt is None or attempt.wire_id) and (spellings := self._exchange.respelling()):
+            respelling = Respelling(spellings)
         out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
         context, head = self._context, answer.head
         trusted = self._request.server in context.trusted
@@ -429,7 +427,7 @@ class HttpCarrier(Struct, eq=False):
             self._exchange,
             context.recorder,
             max(context.keep, self._exchange.reads),
-            answer_lines(head, self._request.route, self._down.asked.head.raw),
+            self._lines_of(head.raw) if head.leads or head.sets_cookies else head.lines,
             self._lines_of,
             answer.length,
         ).run()
@@ -453,7 +451,7 @@ class HttpCarrier(Struct, eq=False):
 
     def _lines_of(self, raw: Raw) -> bytes:
         """Return the lines for the agent of an answer's fields that are not those of its head."""
-        return led_back_lines(raw, self._request.route, self._down.asked.head.raw)
+        return answer_lines(raw, self._request.route, self._down.asked.head.raw)
 
     def _is_last(self) -> bool:
         """Return whether no retry follows the attempt; log the retry if one does."""
