@@ -1,8 +1,8 @@
-"""JSON-RPC messages, read from whatever bytes came.
+"""JSON-RPC messages, read from any bytes.
 
-The fast path is msgspec over the envelope; params and results stay text (`Raw`), so that nothing
-is rounded, reordered or lost. Bytes that msgspec refuses get a second, tolerant reading: byte
-order mark, invalid UTF-8, halves of surrogate pairs, NaN, nesting deeper than any decoder goes.
+On the fast path msgspec decodes the envelope; params and results stay text (`Raw`), so that nothing is
+rounded, reordered or lost. Bytes that msgspec refuses are read again tolerantly: byte order mark,
+invalid UTF-8, lone surrogates, NaN, nesting deeper than any decoder reads.
 Of equal keys the last one counts, and the message is flagged. Nothing here raises.
 """
 
@@ -41,19 +41,19 @@ from .json_text import (
 )
 
 DUPLICATES_LIMIT: Final = 262_144
-"""Bytes up to which equal keys are looked for at every level. In a larger text, up to `SCAN_LIMIT`,
-only among the first `MEMBERS_LIMIT` members of the message, its params, result and error; in one
-larger than that nowhere: then the flag is left out."""
+"""Bytes up to which equal keys are searched at every level. In a larger text, up to `SCAN_LIMIT`, they
+are searched only among the first `MEMBERS_LIMIT` members of the message, its params, result and error;
+in an even larger one not at all, and the flag is left out."""
 SCAN_LIMIT: Final = 4 << 20
 MEMBERS_LIMIT: Final = 512
 _HELD: Final = 8 << 10
-"""Bytes of a text whose values go along with it: they take up to twenty times as much."""
+"""Bytes of the largest text whose decoded values are kept with it: they take up to twenty times as much."""
 BATCH_LIMIT: Final = 256
 """Messages of one batch that are read and recorded one by one: 180,000 calls took 17 s and 1.6 GB."""
 _LEVELS: Final = ("params", "result", "error")
 _VERSION: Final = Raw(b'"2.0"')
 _WHOLE_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
-# What most methods are: to compare is cheaper than to read.
+# The usual methods: comparing is cheaper than decoding.
 _CALL: Final = Raw(b'"tools/call"')
 
 
@@ -73,12 +73,12 @@ _ERROR: Final = Kind.ERROR
 
 
 class Defect(StrEnum):
-    """Why bytes are no JSON-RPC message."""
+    """Why bytes are not a JSON-RPC message."""
 
     EMPTY = "empty"
-    """Nothing, or white space."""
+    """Empty, or only white space."""
     CUT = "cut"
-    """JSON up to where it ends."""
+    """JSON that was cut."""
     NOT_JSON = "not_json"
     NOT_JSONRPC = "not_jsonrpc"
     """JSON, but neither method, result nor error."""
@@ -100,10 +100,10 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     jsonrpc: bool = False
     """Whether the member `jsonrpc` says "2.0"."""
     plain: dict[str, Any] | None = None
-    """All of a request or notification as `decode_plain` reads it, where it is short and repeats no
+    """The decoded values (`decode_plain`) of a request or notification that is short and repeats no
     key."""
     unchecked: bytes = b""
-    """The whole text of one that was not searched for equal keys: see `read_whole`."""
+    """The whole text of a message that was not searched for equal keys: see `read_whole`."""
 
 
 class Batch(Struct, frozen=True, dict=True):
@@ -112,12 +112,12 @@ class Batch(Struct, frozen=True, dict=True):
     texts: tuple[Raw, ...]
     flags: tuple[Flag, ...] = ()
     is_partial: bool = False
-    """Whether more follow that were not read."""
+    """Whether there are more messages, which were not read."""
 
     @property
     def items(self) -> "Iterable[Message | Malformed]":
         """The messages; those of a large batch are parsed anew each time."""
-        # 300,000 answers take 20 MiB as texts, and ten times that once they are read.
+        # 300,000 answers take 20 MiB as texts, and ten times that when decoded.
         return self._few if len(self.texts) <= BATCH_LIMIT else map(_item, self.texts)
 
     @cached_property
@@ -126,7 +126,7 @@ class Batch(Struct, frozen=True, dict=True):
 
 
 class Malformed(Struct, frozen=True):
-    """Bytes that are no JSON-RPC message."""
+    """Bytes that are not a JSON-RPC message."""
 
     reason: Defect
     flags: tuple[Flag, ...] = ()
@@ -139,7 +139,7 @@ _UNREAD: Final = Message(
     flags=(Flag.TRUNCATED_RECORD,),
     jsonrpc=True,
 )
-"""The one row that stands for all messages of a batch that were not read."""
+"""The row for all messages of a batch that were not read."""
 
 
 class _Envelope(Struct, gc=False):
@@ -163,7 +163,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malformed:
-    """Read one whole text; of an array no more than its first `most` messages."""
+    """Read one whole text; of an array at most the first `most` messages."""
     try:
         envelope = _decode(data)
     except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
     if not envelope.method:
         return _message(envelope, (), unchecked=data)
     try:
-        # What is asked is written in canonical form, as far as it is plain.
+        # Requests are recorded in canonical form, if they are plain.
         value = decode_plain(data) if len(data) <= DUPLICATES_LIMIT else None
     except (ValueError, RecursionError):
         value = None
@@ -181,7 +181,7 @@ def parse(data: bytes, *, most: int | None = None) -> Message | Batch | Malforme
 
 
 def parse_answer(data: bytes) -> Message | Batch | Malformed:
-    """Read one whole text that a server sent. What is odd about it is left to `read_whole`."""
+    """Read one whole text of a server. `read_whole` finds its flags later."""
     try:
         envelope = _decode(data)
     except (ValueError, RecursionError):
@@ -199,9 +199,9 @@ def parse_answer(data: bytes) -> Message | Batch | Malformed:
 
 
 def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...]]:
-    """Return an answer as plain values, if it is short and repeats no key, and what is odd about it.
+    """Return the plain values of an answer, if it is short and repeats no key, and its flags.
 
-    Both take one decoding, so they are not found before somebody records the answer.
+    Both need the text decoded, so this is called only when the answer is recorded.
     """
     text = message.unchecked
     if not text:
@@ -218,9 +218,9 @@ def read_whole(message: Message) -> tuple[dict[str, Any] | None, tuple[Flag, ...
 
 
 def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:
-    """Return the members of a large answer's result, and what is odd about the answer.
+    """Return the members of a large answer's result, and the flags of the answer.
 
-    Both take one decoding of the result: the message around it is mostly nothing else.
+    Both need the result decoded, which is nearly all of the message.
     """
     text = message.unchecked
     found = members(message.result) if message.result else NO_MEMBERS
@@ -235,9 +235,9 @@ def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:
 
 
 def id_key(raw: bytes) -> str:
-    """Return what two texts of the same id have in common, whoever wrote them.
+    """Return a key that all spellings of the same id share.
 
-    `1` and `1.0` are the same number, for that is what JavaScript sends back; `"1"` is a string.
+    `1` and `1.0` are the same number, because JavaScript sends one for the other; `"1"` is a string.
     """
     if raw.isdigit():
         return raw.decode()
@@ -248,16 +248,16 @@ def id_key(raw: bytes) -> str:
 
 
 def other_type(key: str) -> str:
-    """Return the key of an id that differs in type only: `"7"` and `7`. Empty for none."""
+    """Return the key of the same id with the other type: `"7"` for `7`. Empty for none."""
     if not key.startswith('"'):
         return f'"{key}' if _WHOLE_NUMBER.fullmatch(key) else ""
     return key[1:] if _WHOLE_NUMBER.fullmatch(key, 1) else ""
 
 
 def meant_key(key: str, is_open: Callable[[str], bool]) -> str:
-    """Return the key of the request that an answer belongs to; the same where there is none.
+    """Return the key of the request that an answer belongs to; unchanged if there is none.
 
-    SDKs take an answer whose id has another type than the request's, where that one is open.
+    SDKs accept an answer whose id has another type than that of the open request.
     """
     if is_open(key):
         return key
@@ -266,9 +266,9 @@ def meant_key(key: str, is_open: Callable[[str], bool]) -> str:
 
 
 def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
-    """Return the messages of a text; nothing where not all of it is JSON-RPC 2.0.
+    """Return the messages of a text; nothing unless all of it is JSON-RPC 2.0.
 
-    One more message, a `tools/call` without id, stands for what was not read of a batch.
+    The unread rest of a batch is one more message, a `tools/call` without id.
     """
     if isinstance(content, Message):
         return (content,) if content.jsonrpc else ()
@@ -281,7 +281,7 @@ def messages_of(content: Message | Batch | Malformed) -> Sequence[Message]:
 
 
 def texts_of(content: Message | Batch | Malformed, text: bytes) -> Iterator[tuple[Message, bytes]]:
-    """Yield the messages that were read of a text, each with its own text."""
+    """Yield the messages read from a text, each with its own text."""
     if isinstance(content, Message):
         yield content, text
     elif isinstance(content, Batch):
@@ -291,7 +291,7 @@ def texts_of(content: Message | Batch | Malformed, text: bytes) -> Iterator[tupl
 
 
 def outline_kind(outline: Outline) -> Kind | None:
-    """Return the kind of a message of which only the outline is known."""
+    """Return the kind of a message by its outline."""
     return _kind(
         outline.raw("method"),
         outline.raw("id"),
@@ -308,7 +308,7 @@ def _message(
     unchecked: bytes = b"",
 ) -> Message | Malformed:
     method, error = envelope.method, envelope.error
-    # The same as `bytes`, at half the price.
+    # The same as `bytes`, in half the time.
     identifier = b"" + envelope.id
     named = "tools/call" if method == _CALL else text_of(method) if method else ""
     if named:
@@ -355,17 +355,17 @@ def _kind(method: bytes, identified: bytes, answered: bytes, error: bytes) -> Ki
 
 
 def _repeats_key(raw: bytes, value: object) -> bool:
-    """Return whether a text repeats a key at some level; `value` is what a decoder reads there."""
+    """Return whether a text repeats a key at some level; `value` is the decoded text."""
     written = _encode(value)
     if written == raw or written == msgspec.json.format(raw, indent=-1):
         return False
-    # It is spaced or escaped in another way. A decoder drops all but the last of equal keys, and
+    # The text has other blanks or escapes. A decoder drops all but the last of equal keys, and
     # with each at least one string; nothing else changes the number of strings.
     return _quotes(written) != _quotes(raw)
 
 
 def _quotes(text: bytes) -> int:
-    """Return how many quotes of a text are not escaped."""
+    """Return the number of quotes in a text that are not escaped."""
     if b"\\" not in text:
         return text.count(b'"')
     text = text.replace(b"\\\\", b"")
@@ -373,7 +373,7 @@ def _quotes(text: bytes) -> int:
 
 
 def _flags(data: bytes) -> tuple[Flag, ...]:
-    """Return the flags of a text that msgspec has read: it checks all but UTF-8 and equal keys."""
+    """Return the flags of a text that msgspec has read; it does not check UTF-8 and equal keys."""
     if len(data) <= DUPLICATES_LIMIT:
         with suppress(ValueError, RecursionError):
             return (Flag.DUPLICATE_KEYS,) if _repeats_key(data, _decode_any(data)) else ()
@@ -392,7 +392,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _repeats(data: bytes) -> bool:
-    """Return whether a text repeats a key that no decoder takes, or that is large."""
+    """Return whether a text repeats a key, if no decoder accepts the text or it is large."""
     if len(data) <= DUPLICATES_LIMIT:
         return _check(data).duplicates
     if len(data) > SCAN_LIMIT:
@@ -405,7 +405,7 @@ def _repeats(data: bytes) -> bool:
 
 
 def _parse_other(data: bytes, most: int | None) -> Message | Batch | Malformed:
-    """Read what is no object, or no strict JSON."""
+    """Read a text that is not an object, or not strict JSON."""
     text = data.removeprefix(BOM)
     first = text.lstrip(b" \t\r\n")[:1]
     flags: tuple[Flag, ...] = () if text is data else (Flag.BOM,)
@@ -448,7 +448,7 @@ def _item(raw: Raw) -> Message | Malformed:
 
 def _defect(text: bytes) -> Defect:
     outline = outline_of(text)
-    # An outline is the laxer reading: what it read to the end was wrong somewhere inside.
+    # The outline is read less strictly: a text that it read to the end is wrong somewhere inside.
     return Defect.NOT_JSON if outline.failed or outline.complete else Defect.CUT
 
 
@@ -459,7 +459,7 @@ class _Checked(Struct, frozen=True):
 
 
 def _check(data: bytes) -> _Checked:
-    """Check a text against the grammar of JSON as Python's reader takes it."""
+    """Check a text by the JSON grammar of Python's parser."""
     seen: set[Flag] = set()
 
     def close(pairs: list[tuple[str, object]]) -> None:
@@ -470,7 +470,7 @@ def _check(data: bytes) -> _Checked:
         seen.add(Flag.INVALID_UTF8)
     if has_lone_surrogate(data):
         seen.add(Flag.LONE_SURROGATE)
-    # No number is converted (`len` stands in): digits without end would cost time without end.
+    # Numbers are not converted (`len` instead), because very long ones would take very long.
     decoder = json.JSONDecoder(
         object_pairs_hook=close if len(data) <= DUPLICATES_LIMIT else None,
         parse_int=len,
@@ -481,7 +481,7 @@ def _check(data: bytes) -> _Checked:
         decoder.decode(data.decode("utf-8", "surrogateescape"))
         valid = True
     except RecursionError:
-        # Deeper than any decoder goes: its brackets have to do.
+        # Deeper than any decoder reads: only its brackets are checked.
         valid = outline_of(data).complete
     except ValueError:
         valid = False

@@ -1,4 +1,4 @@
-"""Messages that come in pieces: one JSON text, or the lines of a pipe with one each (MCP, stdio)."""
+"""Messages in pieces: one JSON text, or the lines of a pipe with one text each (MCP, stdio)."""
 
 import re
 from hashlib import sha256
@@ -13,13 +13,13 @@ from .jsonrpc import Batch, Defect, Malformed, Message, outline_kind, parse_answ
 
 JSON: Final = "application/json"
 LIMIT: Final = 1 << 20
-"""Bytes kept unless told otherwise."""
-# Up to so many bytes of a longer text wait for its end, to be read at once: that is up to ten
-# times faster than to read it in pieces.
+"""Bytes kept by default."""
+# Up to so many bytes of a longer text are kept until its end, to be read at once: that is up to ten
+# times faster than reading it in pieces.
 _READ_AT_ONCE: Final = 3 << 19
 _ENDS: Final = (b"}", b"]")
 _LOOKS: Final = 32
-# Pieces that are looked at for the end of a text: blanks may come alone.
+# Pieces in which the end of a text is searched: blanks may arrive separately.
 _LAST: Final = 3
 _LENGTH_LINE: Final = re.compile(rb"content-length: *[0-9]+\s*", re.IGNORECASE)
 
@@ -32,41 +32,41 @@ class _Hash(Protocol):
 class MessageReader(Struct, eq=False):
     """One JSON text of an answer: a body, the data of an event, or a line.
 
-    It keeps the first `limit` bytes; what lies beyond is read, hashed and dropped.
+    It keeps the first `limit` bytes; further ones are read, hashed and dropped.
 
-    Use: `feed` each piece, then `finish`, then ask for `content`. Raises nothing.
+    Use: `feed` each piece, then `finish`, then read `content`. Never raises.
     """
 
     limit: int = LIMIT
     size: int = 0
     """Bytes fed so far."""
     truncated: bool = False
-    """Whether the text is longer than what is kept."""
+    """Whether the text is longer than the kept part."""
     unread: bool = False
-    """Whether there was more that could not be fed: then the text is not to blame for its end."""
+    """Whether further bytes could not be fed, so that a cut is not the text's own fault."""
     notes: tuple[Flag, ...] = ()
-    """What happened to the text on its way here, or may have."""
+    """What happened, or may have happened, to the text on its way here."""
     media: str = JSON
-    """Media type that it came under."""
+    """Media type of the text."""
     event: str = "message"
-    """Type of the event that it came in, if any."""
+    """Type of the event that holds it, if any."""
     coded_size: int | None = None
-    """Bytes on the wire, if these are not those that were fed."""
+    """Bytes on the wire, if they differ from those that were fed."""
     _pieces: list[bytes] = []
     _whole: bytes = b""
-    """All of a text that is read at once; set by `finish`."""
+    """The whole text, if it is read at once; set by `finish`."""
     _kept: bytes | None = None
     _hash: _Hash | None = None
-    """Of what came, once that is too much to be read at once."""
+    """Hash of the text, once it is too long to be read at once."""
     _outline: OutlineReader | None = None
     """Reads that in pieces."""
     _content: Message | Batch | Malformed | Outline | None = None
     _looks: int = 0
-    """How often `so_far` has read a text that goes on."""
+    """Number of times that `so_far` has read an unfinished text."""
     _looked: int = -1
-    """How long it was the last time."""
+    """Its length at the last time."""
     _seen: Message | Batch | Malformed | Outline | None = None
-    """What it said then."""
+    """Its content then."""
 
     @classmethod
     def of(
@@ -76,9 +76,9 @@ class MessageReader(Struct, eq=False):
         notes: tuple[Flag, ...] = (),
         content: Message | None = None,
     ) -> "MessageReader":
-        """Return a reader that has read a whole text, up to `limit` as fast as can be.
+        """Return a reader that has read a whole text; up to `limit` bytes on the fastest path.
 
-        `content` is what the text says, where it was parsed already.
+        `content` is the parsed text, if it was parsed already.
         """
         if len(text) <= limit:
             return cls(limit, len(text), notes=notes, _whole=text, _kept=text, _content=content)
@@ -111,7 +111,7 @@ class MessageReader(Struct, eq=False):
 
     @property
     def so_far(self) -> Message | Batch | Malformed | Outline | None:
-        """The content if the text ends here; `None` where that is not known, or it cannot.
+        """The content if the text ends here; `None` if it cannot end here, or that is not known.
 
         More may be fed after this.
         """
@@ -124,7 +124,7 @@ class MessageReader(Struct, eq=False):
             return None
         if not piece.rstrip().endswith(_ENDS):
             return None
-        # So that a text in many pieces is not read anew for each.
+        # So that a text in many pieces is not read again for each.
         if self._looks >= _LOOKS and self.size < self._looked + self._looked // 8:
             return None
         self._looks, self._looked = self._looks + 1, self.size
@@ -133,7 +133,7 @@ class MessageReader(Struct, eq=False):
         return self._seen
 
     def finish(self) -> bytes:
-        """Return what was kept of the text. May be called again."""
+        """Return the kept part of the text. May be called again."""
         if self._kept is None:
             pieces = self._pieces
             self._whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -184,18 +184,18 @@ class MessageReader(Struct, eq=False):
 
 
 class LinePiece(Struct, frozen=True):
-    """Bytes of one line, the newline included where it `ends` with them."""
+    """Bytes of one line, with the newline if the line `ends` with them."""
 
     raw: bytes
     starts: bool
     ends: bool
-    """Whether the line is over; true as well of the last one, which may have no newline."""
+    """Whether the line is complete; true also for the last one, which may have no newline."""
 
 
 class LineReader:
-    """Cuts a byte stream where its lines end: the pieces of all chunks, joined, are the stream.
+    """Splits a byte stream where its lines end. The pieces of all chunks add up to the stream.
 
-    A line of up to `most` bytes comes whole; a longer one in pieces, as they come in.
+    A line of up to `most` bytes is one piece; a longer one is several, as they arrive.
     """
 
     def __init__(self, most: int) -> None:
@@ -203,10 +203,10 @@ class LineReader:
         self._waiting: list[bytes] = []
         self._size = 0
         self._inside = False
-        """Whether a line has begun to come in pieces."""
+        """Whether a part of a longer line was returned already."""
 
     def feed(self, chunk: bytes) -> list[LinePiece]:
-        """Read the next chunk; return what can go on."""
+        """Read the next chunk; return the pieces that are ready."""
         pieces: list[LinePiece] = []
         start = 0
         while end := chunk.find(b"\n", start) + 1:
@@ -220,7 +220,7 @@ class LineReader:
         return pieces
 
     def finish(self) -> list[LinePiece]:
-        """Return what is left when the stream has ended."""
+        """Return the rest at the end of the stream."""
         if not self._waiting and not self._inside:
             return []
         return [self._ended(b"")]
@@ -247,6 +247,6 @@ class LineReader:
 def is_length_header(line: bytes) -> bool:
     """Return whether a line begins a message of the Language Server Protocol, which has no lines.
 
-    Nothing ends such a message as a line, so a reader of lines waits for it for ever.
+    Such a message does not end with a newline, so a reader of lines would wait for ever.
     """
     return _LENGTH_LINE.fullmatch(line) is not None

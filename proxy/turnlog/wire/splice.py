@@ -1,6 +1,6 @@
-"""The few places where a message is changed: an id for another attempt, a word in a result.
+"""The few changes of messages: an id for another attempt, an outcome in a result.
 
-All else stays byte for byte. What cannot be changed safely is left alone.
+All other bytes stay the same. A message that cannot be changed safely is not changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +19,17 @@ _MESSAGES: Final = (b"{", b"[")
 
 
 def with_id(message: bytes, raw_id: bytes) -> bytes | None:
-    """Return a JSON-RPC message with another `id`; `None` where it does not have exactly one."""
+    """Return a JSON-RPC message with another `id`; `None` unless it has exactly one."""
     return _replaced(message, 0, "id", raw_id)
 
 
 def with_cancelled_ids(text: bytes, ids: Mapping[str, bytes]) -> bytes | None:
-    """Return a message, or a batch, whose cancels name other requests; `None` where none does so.
+    """Return a message or batch with other request ids in its cancels; `None` if nothing changes.
 
-    `ids` is what to name instead, by the `id_key` of what is named.
+    `ids` holds the new ids, by the `id_key` of the old ones.
     """
     if b"cancelled" not in text and b"\\u" not in text:
-        return None  # almost always, and far cheaper to see than by reading
+        return None  # almost always so, and far cheaper to find out than by parsing
     pieces: list[bytes] = []
     done = 0
     for begin, end in item_spans(text):
@@ -57,9 +57,9 @@ def _with_cancelled_id(message: bytes, ids: Mapping[str, bytes]) -> bytes | None
 
 
 def with_member(message: bytes, path: Sequence[str], value: bytes) -> bytes | None:
-    """Return a message with another value, as JSON, at the end of a way down into its objects.
+    """Return a message with another value, as JSON, at a path into its objects.
 
-    `None` where there is no such member, or several.
+    `None` if there is no such member, or several.
     """
     start = 0
     for name in path[:-1]:
@@ -81,8 +81,8 @@ def _replaced(text: bytes, start: int, name: str, value: bytes) -> bytes | None:
 def with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
     """Return a JSON-RPC response whose `result._meta` has one more member, `value` as JSON.
 
-    In an array the response changes whose result is the only one. `None` where the result is no
-    object, its `_meta` is neither that nor `null`, or a key that matters stands twice.
+    In an array, the only response with a result changes. `None` if the result is not an object, its
+    `_meta` is neither an object nor `null`, or a relevant key is repeated.
     """
     found = [
         (begin, end)
@@ -118,15 +118,15 @@ def _with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
 
 
 def _inserted(text: bytes, start: int, member: bytes) -> bytes:
-    """Return a text with one more member, as the first of the object that begins at `start`."""
+    """Return a text with one more member at the beginning of the object at `start`."""
     empty = text.startswith(b"}", past_space(text, start + 1))
     return text[: start + 1] + member + (b"" if empty else b",") + text[start + 1 :]
 
 
 def with_messages(text: bytes, change: Callable[[Message, bytes], bytes | None]) -> bytes:
-    """Return a message or batch with each message as `change` returns it, without those it drops.
+    """Return a message or batch with each message replaced, or dropped, by `change`.
 
-    A text in which no message changes stays as it is.
+    A text in which no message changes is returned unchanged.
     """
     content = parse(text)
     found = list(texts_of(content, text))
@@ -137,9 +137,9 @@ def with_messages(text: bytes, change: Callable[[Message, bytes], bytes | None])
 
 
 def with_data(event: bytes, data: bytes, *, first: bool = False) -> bytes:
-    """Return the text of a whole event with other data, all its other lines as they were.
+    """Return the text of a whole event with other data and unchanged other lines.
 
-    Before the `first` one of a stream a byte order mark may stand.
+    The `first` one of a stream may begin with a byte order mark.
     """
     if first and event.startswith(_BOM):
         return _BOM + with_data(event.removeprefix(_BOM), data)
@@ -161,8 +161,8 @@ def as_event(data: bytes) -> bytes:
 class Respelling:
     """Replaces the ids of later attempts by those of the callers, in text of any size.
 
-    The text is a JSON-RPC message, or a stream of events with one each, as it turns out. A message's
-    own `id` is all that changes, and no more than its start is held back between two pieces.
+    The text is a JSON-RPC message, or a stream of events with one each; which is found out by reading.
+    Only a message's own `id` changes, and only its start is held back between two pieces.
     """
 
     __slots__ = ("_after_cr", "_first", "_is_data", "_line", "_message", "_plain", "_spellings")
@@ -171,16 +171,16 @@ class Respelling:
         self._spellings = {decode_string(old): new for old, new in spellings.items()}
         self._message = IdReplacer(self._spellings)
         self._plain: bool | None = None
-        """Whether the text is a message and no stream; `None` while only blanks have come."""
+        """Whether the text is a message, not a stream; `None` while only blanks have arrived."""
         self._first = True
         self._line = b""
-        """The start of a stream's line under way."""
+        """The start of the current line of a stream."""
         self._is_data = False
         """Whether that line is known to be data."""
         self._after_cr = False
 
     def feed(self, piece: bytes) -> bytes:
-        """Read a piece; return what can go on of it and of what was held back."""
+        """Read a piece; return the bytes that can be sent, with those held back before."""
         if self._plain is None and (text := piece.lstrip(_BLANK)):
             self._plain = text[:1] in _MESSAGES
             if self._plain:
@@ -208,14 +208,14 @@ class Respelling:
         return text[:start] + rest + self._line_ended() + part[len(text) :]
 
     def _run(self, lines: bytes) -> bytes:
-        """Read whole lines of data: most often all of them lie deep within a result."""
+        """Read whole lines of data, most of which are deep inside a result."""
         self._after_cr = False
         if self._message.passes(lines[len(_DATA) :].replace(b"\n" + _DATA, b"\n")):
             return lines
         return b"".join(map(self._part, lines.splitlines(keepends=True)))
 
     def _opened(self, text: bytes) -> int:
-        """Return where the data of a line begins in this part of it: at its end for none."""
+        """Return the start of a line's data in this part of the line; its end for none."""
         known = len(self._line)
         self._line += text[: _NAME_BYTES - known]
         name = _BOM + _DATA if self._first and self._line.startswith(_BOM) else _DATA
@@ -223,7 +223,7 @@ class Respelling:
         return len(name) - known if self._is_data else len(text)
 
     def _line_ended(self) -> bytes:
-        """End a line, and with a blank one the event; return what need not be held back now."""
+        """End a line, and with a blank one the event; return the bytes that can be sent now."""
         held = self._message.feed(b"\n")[:-1] if self._is_data else b""
         if not self._line:
             self._message = IdReplacer(self._spellings)

@@ -1,7 +1,7 @@
-"""Answers to `tools/call`: how the call ended or what it waits for, and what its result says.
+"""Answers to `tools/call`: how the call ended or what it waits for, and the content of its result.
 
-Every reader is tolerant, as those in `mcp`. Answers too large to hold come as an `Outline` and give
-the same, but for blank texts (`null_shape`).
+Every reader is tolerant, like those in `mcp`. Answers too large to hold are an `Outline` and give the
+same results, except for blank texts (`null_shape`).
 """
 
 import re
@@ -31,8 +31,8 @@ from .mcp import INVALID_PARAMS, URL_ELICITATION_REQUIRED, is_stateless, state_d
 MESSAGE_LIMIT: Final = 200
 """Characters of an error message that are kept."""
 TEXT_LIMIT: Final = 64 * 1024
-"""Characters of an answer's text that rules look at."""
-# What lenient clients take for true.
+"""Characters of an answer's text that rules search."""
+# Values that lenient clients accept as true.
 _TRUE: Final = (Raw(b"true"), Raw(b'"true"'), Raw(b"1"))
 _OBJECT_OR_NULL: Final = (b"{", b"n")
 _OK: Final = Status.OK
@@ -44,11 +44,11 @@ _TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 _NO_VALUES: Final = frozenset({b"0", b"false", b'""'})
 _NULL_TEXTS: Final = frozenset({"null", "None", "undefined", "NaN", "[object Object]"})
 _LONGEST_NULL_TEXT: Final = 15
-# Members of a result that is nothing but texts.
+# Members of a result that consists of texts.
 _OF_TEXTS: Final = frozenset({"content", "isError", "_meta"})
-# What the block of a text has at least: type and text.
+# The least members of a text block: type and text.
 _MEMBERS_OF_TEXT: Final = 2
-# Bytes of `content`, and of structured content, up to which they are read.
+# Bytes of the largest `content`, and structured content, that is read.
 _NULL_LIMIT: Final = 4096
 _EMPTY: Final = ValueShape.EMPTY
 _FULL: Final = ValueShape.FULL
@@ -56,7 +56,7 @@ _SCALAR: Final = ValueShape.SCALAR
 _ABSENT: Final = ValueShape.ABSENT
 _UNSAID: Final = frozenset({ValueShape.ABSENT, ValueShape.NULL})
 _TEXT: Final = Raw(b'"text"')
-# Bytes at the start of a result in which its first text has to begin.
+# Bytes at the start of a result in which its first text must begin.
 _HEAD: Final = 2048
 _FIRST_TEXT: Final = re.compile(
     rb'"content"\s*:\s*\[\s*\{[^{}\[\]]*?"text"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL
@@ -68,7 +68,7 @@ _T = TypeVar("_T", bound=Struct)
 
 
 class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """How a request ended, as its answer says."""
+    """How a request ended, according to its answer."""
 
     status: Status
     code: int | None = None
@@ -78,32 +78,32 @@ class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
     is_error: bool = False
     task_id: str = ""
     task_ttl_ms: int | UnsetType | None = UNSET
-    """How long the server keeps the task; `None` is for ever, `UNSET` not said."""
+    """How long the server keeps the task; `None` for ever, `UNSET` if it does not say."""
     request_state: bytes = b""
-    """sha256 of the `requestState` to bring back; empty for none."""
+    """sha256 of the `requestState` that the next leg must carry; empty for none."""
     null_shape: bool = False
-    """Whether the result has a shape that says nothing (semantics, section 3)."""
+    """Whether the result has an empty shape (semantics, section 3)."""
     void: bool = False
-    """Whether it has one that the protocol forbids: `null`, `{}`, no content of any kind."""
+    """Whether it has a shape that the protocol forbids: `null`, `{}`, no content of any kind."""
     foreign: bool = False
-    """Whether it is a value that no result may be: a number, a string, an array."""
+    """Whether the result has a type that no result may have: number, string, array."""
     empty: bool = False
-    """Whether its structured content is a value that holds nothing, such as `[]`."""
+    """Whether its structured content is an empty value such as `[]`."""
     harmless: bool = False
     """Whether the text of its result is known not to begin like an error."""
     text: str = ""
-    """All that its result holds, if that is one harmless text in one block."""
+    """The only text of its result, if that is one harmless text in one block."""
     flags: tuple[Flag, ...] = ()
-    """What is odd about the text of the answer."""
+    """Peculiarities of the answer's text."""
 
 
 class TaskPoll(Struct, frozen=True, kw_only=True):
-    """The state of a call that became a task, as an answer about the task gives it."""
+    """The state of a call that became a task, according to an answer about the task."""
 
     task_id: str
     terminal: bool
     answer: CallAnswer
-    """How the call ended, or stands."""
+    """How the call ended, or its state."""
 
 
 class _TaskParams(Struct, rename="camel", gc=False):
@@ -158,7 +158,7 @@ _TEXTS: Final = CallAnswer(status=_OK, harmless=True)
 def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
     """Read the answer to a `tools/call`, a response or an error.
 
-    `resultType` counts from 2026-07-28 on, and where the revision is not known (empty).
+    `resultType` counts from 2026-07-28 on, and if the revision is unknown (empty).
     """
     if isinstance(message, Message):
         if message.result and len(message.unchecked) > DUPLICATES_LIMIT:
@@ -183,7 +183,7 @@ def read_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
 def read_lookup_answer(message: Message | Outline, *, revision: str) -> CallAnswer:
     """Read the answer to a `resources/read` or `prompts/get`, a response or an error.
 
-    Only the results of tools have content that can be empty, errors of their own and tasks.
+    Only results of tools can have empty content, `isError` and tasks.
     """
     said = read_answer(message, revision=revision)
     failed = said.status is _ERROR and not said.is_error
@@ -197,9 +197,9 @@ def read_task_poll(
 ) -> TaskPoll | None:
     """Read the answer to a request about a task; `None` for other methods.
 
-    `tasks/result` (2025-11-25) answers what the call itself would have. `tasks/get` and
-    `tasks/cancel` answer the task: 2026-07-28 with the result or error inside, 2025-11-25 without.
-    An error to these two, or -32602 or -32042 to any, is about the question, not about the call.
+    `tasks/result` (2025-11-25) returns the answer of the call itself. `tasks/get` and `tasks/cancel`
+    return the task: in 2026-07-28 with the result or error inside, in 2025-11-25 without. An error to
+    these two, or -32602 or -32042 to any, is about the request itself, not about the call.
     """
     if method not in ("tasks/get", "tasks/result", "tasks/cancel"):
         return None
@@ -217,7 +217,7 @@ def read_task_poll(
 def _standing(
     message: Message | Outline, revision: str, task_id: str, flags: tuple[Flag, ...]
 ) -> TaskPoll:
-    """Return how the call of a task stands, from the task."""
+    """Return the state of a call by its task."""
     if isinstance(message, Outline):
         task = _outlined(message, "result", _ResultMembers)
         inner = _outlined(message, "result.result", _ResultMembers)
@@ -257,7 +257,7 @@ def _outlined(outline: Outline, path: str, kind: type[_T]) -> _T:
 
 
 def _failed(whole: bytes, error: _ErrorMembers) -> CallAnswer:
-    # An error that is a mere string is its own message.
+    # An error that is only a string is its own message.
     message = text_of(error.message, MESSAGE_LIMIT) or text_of(whole, MESSAGE_LIMIT)
     return _error(integer_of(bytes(error.code)), message)
 
@@ -273,8 +273,8 @@ def _ended(
     revision: str,
     flags: tuple[Flag, ...] = (),
 ) -> CallAnswer:
-    """Return what a result says: `whole` as text, and what was read out of it."""
-    # What has content is an object.
+    """Return the ending by a result: `whole` is its text."""
+    # A result with content is an object.
     if not result.content and not bytes(whole).startswith(_OBJECT_OR_NULL):
         return CallAnswer(status=_OK, foreign=True, flags=flags)
     counts = result.result_type and (not revision or is_stateless(revision))
@@ -303,7 +303,7 @@ def _ended(
 
 
 def _accepted(result: _ResultMembers, task: _Task, flags: tuple[Flag, ...]) -> CallAnswer:
-    """Return what a task handle says: flat since 2026-07-28, under `task` before."""
+    """Return the fields of a task handle: flat since 2026-07-28, under `task` before."""
     flat = not task.task_id
     return CallAnswer(
         status=Status.ACCEPTED,
@@ -321,14 +321,14 @@ def _ttl(raw: Raw) -> int | UnsetType | None:
     return UNSET if number is None else number
 
 
-# -- whether a result says something -----------------------------------------------------------
+# -- whether a result is empty -----------------------------------------------------------------
 
 
 _VOID: Final = CallAnswer(status=_OK, null_shape=True, void=True)
 
 
 def _look_at(whole: bytes, content: Raw, structured: Raw) -> CallAnswer:
-    """Return how a call ended by the content of its result, which is an object or null."""
+    """Return how a call ended, by the content of its result, which is an object or null."""
     if not content and not structured and shape(whole) is not _FULL:
         return _VOID
     texts = _only_texts(content) if content and len(content) <= _NULL_LIMIT else None
@@ -355,7 +355,7 @@ def _look_at(whole: bytes, content: Raw, structured: Raw) -> CallAnswer:
 def read_texts(result: Any) -> CallAnswer | None:
     """Return how a call ended whose result, as plain values, is nothing but texts that say something and do
     not begin like an error; `None` for any other."""
-    # So are most results, and there is nothing more to find in them.
+    # Most results are like this, and there is nothing more to find in them.
     texts: list[str] = []
     try:
         if not result.keys() <= _OF_TEXTS or result.get("isError", False) is not False:
@@ -378,13 +378,13 @@ def read_texts(result: Any) -> CallAnswer | None:
 
 
 def is_structured(result: bytes) -> bool:
-    """Return whether a `tools/call` result has structured content that says something."""
+    """Return whether a `tools/call` result has structured content that is not empty."""
     found = load(_ResultMembers, result).structured_content
     return bool(found) and shape(_unwrapped(found)) is not ValueShape.NULL
 
 
 def _unwrapped(structured: Raw) -> Raw:
-    """Return the value of structured content: servers wrap what is no object as `{"result": value}`."""
+    """Return the value of structured content: servers wrap other values than objects as `{"result": value}`."""
     if len(structured) > _NULL_LIMIT or shape(structured) is not _FULL:
         return structured
     inner = members(structured)
@@ -392,7 +392,7 @@ def _unwrapped(structured: Raw) -> Raw:
 
 
 def _is_blank(word: str, *, alone: bool) -> bool:
-    """Return whether all there is to read, without the white space around it, is a word for nothing."""
+    """Return whether the whole text, without blanks around it, is a word for nothing."""
     return not word or (alone and len(word) <= _LONGEST_NULL_TEXT and word in _NULL_TEXTS)
 
 
@@ -400,7 +400,7 @@ def _is_blank(word: str, *, alone: bool) -> bool:
 
 
 def text_of_result(result: bytes, limit: int = TEXT_LIMIT) -> str:
-    """Return the texts of a `tools/call` result, one below the other, cut to `limit` characters."""
+    """Return the texts of a `tools/call` result, joined by line feeds, cut to `limit` characters."""
     found: list[str] = []
     room = limit
     for raw in blocks_of_result(result):
@@ -424,7 +424,7 @@ def only_text(result: bytes) -> str | None:
 
 
 def _only_texts(content: Raw) -> list[str] | None:
-    """Return the texts of a result's content; `None` where it has other blocks, or none."""
+    """Return the texts of a result's content; `None` if it has other blocks, or none."""
     try:
         blocks = _decode_texts(content)
     except (ValueError, RecursionError):
@@ -442,7 +442,7 @@ def _text_block(block: _ContentBlock) -> _TextBlock:
 
 
 def text_of_error(error: bytes) -> str:
-    """Return the message of a JSON-RPC error, and its data where that is a text."""
+    """Return the message of a JSON-RPC error, with its data if that is a text."""
     found = load(_ErrorMembers, error)
     texts = (text_of(raw, TEXT_LIMIT) for raw in (found.message, found.data))
     return "\n".join(text for text in texts if text)
@@ -454,13 +454,13 @@ def text_of_body(body: bytes) -> str:
 
 
 def start_of_result(result: bytes, limit: int) -> str:
-    """Return how the first text of a `tools/call` result begins, read from its first bytes alone."""
+    """Return the beginning of the first text of a `tools/call` result, by its first bytes."""
     found = _FIRST_TEXT.search(result[:_HEAD])
     return text_of(Raw(found[1]), limit) if found is not None else ""
 
 
 def has_error_member(body: bytes) -> bool:
-    """Return whether a JSON object has a top-level member `error` that says something."""
+    """Return whether a JSON object has a top-level member `error` that is not empty."""
     # `in` costs five times as much.
     if len(body) > TEXT_LIMIT or body.find(_ERROR_MEMBER) < 0:
         return False

@@ -1,4 +1,4 @@
-"""Undo Content-Encoding for the observer, piece by piece, with an upper bound on what comes out."""
+"""Decodes Content-Encoding for the observer, piece by piece, with a limit on the result."""
 
 import sys
 import zlib
@@ -12,10 +12,10 @@ else:  # pragma: no cover - one version runs one branch
     from backports import zstd
 
 _brotli: Any = import_module("brotli")
-"""Through `Any`, for the package brings no types."""
+"""As `Any`, because the package has no types."""
 _MAX_CODINGS = 4
 _WINDOW_LOG = 23
-"""8 MiB: what RFC 9659 lets a sender of `zstd` ask of a receiver."""
+"""8 MiB: the largest window that RFC 9659 allows for `zstd`."""
 _ERRORS: tuple[type[Exception], ...] = (
     zlib.error,
     zstd.ZstdError,
@@ -25,18 +25,18 @@ _ERRORS: tuple[type[Exception], ...] = (
 
 
 class _Stage(Protocol):
-    """Undoes one coding."""
+    """Decodes one coding."""
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """Decode all of `data`, or as much as gives `room` bytes. Raises one of `_ERRORS`."""
+        """Decode `data`, up to `room` bytes of the result. Raises one of `_ERRORS`."""
         ...
 
 
 class ContentDecoder:
-    """Decodes a body that comes in pieces. Never raises.
+    """Decodes a body in pieces. Never raises.
 
-    Wrong data sets `failed`; more than `limit` bytes set `overflow`: both end the decoding, what
-    came out before stands. Without any coding the data passes through, without limit.
+    Wrong data sets `failed`, more than `limit` bytes set `overflow`. Both end the decoding; earlier
+    results remain. Without any coding the data is returned unchanged, without a limit.
     """
 
     __slots__ = ("_limit", "_produced", "_stages", "failed", "overflow")
@@ -49,12 +49,12 @@ class ContentDecoder:
         self.overflow = False
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the next piece decodes to."""
+        """Return the next piece decoded."""
         if not self._stages:
             return data
         if self.failed or self.overflow or not data:
             return b""
-        # One byte too many tells that there is more; a stage in between gets no more room either.
+        # One byte too many shows that there is more; stages in between get no more room either.
         room = self._limit - self._produced + 1
         try:
             for stage in self._stages:
@@ -69,7 +69,7 @@ class ContentDecoder:
 
 
 def decoder_for(content_encoding: str, limit: int) -> ContentDecoder | None:
-    """Return a decoder for a Content-Encoding; `None` where one of its codings is unknown.
+    """Return a decoder for a Content-Encoding; `None` if one of its codings is unknown.
 
     `limit` bounds the decoded bytes.
     """
@@ -81,12 +81,12 @@ def decoder_for(content_encoding: str, limit: int) -> ContentDecoder | None:
 
 
 class _Gzip:
-    """RFC 1952: one or more members; what follows the last one and is no member is ignored."""
+    """RFC 1952: one or more members; other bytes after the last one are ignored."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(31)
         self._is_sure = True
-        """Whether what is read must be a member: it is the first, or something came out."""
+        """Whether the next bytes must be a member: it is the first, or it has given output."""
 
     def feed(self, data: bytes, room: int) -> bytes:
         pieces: list[bytes] = []
@@ -110,7 +110,7 @@ class _Gzip:
 
 
 class _Deflate:
-    """RFC 1950 as the RFC has it, or the bare RFC 1951 that some servers send."""
+    """RFC 1950, or the bare RFC 1951 that some servers send."""
 
     def __init__(self) -> None:
         self._start = b""

@@ -1,7 +1,7 @@
-"""Mend the head of an answer that a strict parser refuses and usual clients accept.
+"""Corrects the head of an answer that a strict parser refuses and usual clients accept.
 
-What other HTTP libraries read of a server has to arrive through a proxy as well (decision 20). Only
-the head is changed, and it goes on in a valid form. Whatever else is wrong is refused again.
+An answer that other HTTP libraries can read must also arrive through a proxy (decision 20). Only the
+head is changed, into a valid one. Other errors are refused by the parser again.
 """
 
 import re
@@ -10,9 +10,9 @@ from typing import Final
 __all__ = ["HEAD_END", "LINE_ENDS", "mended"]
 
 HEAD_END: Final = re.compile(rb"\n\r{0,2}\n")
-"""Behind its first match a head ends."""
+"""A head ends with its first match."""
 LINE_ENDS: Final = re.compile(rb"[\r\n]*")
-"""What may stand before a head."""
+"""Bytes that are allowed before a head."""
 _FOLD: Final = re.compile(rb"\r{0,2}\n[ \t]+")
 _SKIPPED: Final = re.compile(rb"\A(?:[ \t][^\n]*\n)+")
 _LINE: Final = re.compile(rb"\r{0,2}\n")
@@ -24,7 +24,7 @@ _BLANKS: Final = bytes.maketrans(b"\0\r", b"  ")
 
 
 def mended(head: bytes) -> bytes:
-    """Return a head, or the start of one, with nothing left of what can be mended."""
+    """Return a head, or the start of one, with everything corrected that can be."""
     first, *rest = _LINE.split(head, maxsplit=1)
     # RFC 9112, 2.2: lines that begin with a blank before the first field are skipped; 5.2: folds are
     # blanks.
@@ -45,7 +45,7 @@ def _status_line(line: bytes) -> bytes:
 
 
 def _sound_fields(lines: list[bytes]) -> list[bytes]:
-    """Return the lines that are fields, without what makes a parser refuse them."""
+    """Return the lines that are fields, without the errors for which a parser refuses them."""
     kept: list[bytes] = []
     for line in lines:
         found = _FIELD.match(line)
@@ -58,16 +58,16 @@ def _sound_fields(lines: list[bytes]) -> list[bytes]:
 
 
 def _with_one_length(lines: list[bytes]) -> list[bytes]:
-    """Return the lines with one Content-Length, where all that there are say the same.
+    """Return the lines with one Content-Length, if all that there are have the same value.
 
-    RFC 9110, 8.6; a sign or an empty item of the list counts for nothing.
+    RFC 9110 section 8.6; a sign and empty items of the list are ignored.
     """
     said = {each.removeprefix(b"+") for each in _values(lines, _LENGTH)}
     return _with_one(lines, _LENGTH, b"Content-Length: " + said.pop()) if len(said) == 1 else lines
 
 
 def _with_one_coding(lines: list[bytes]) -> list[bytes]:
-    """Return the lines without codings that change nothing, and with `chunked` once."""
+    """Return the lines without codings that have no effect, and with `chunked` once."""
     if not _has(lines, _CODING):
         return lines
     codings = {each.lower() for each in _values(lines, _CODING)} - {b"identity"}
@@ -77,7 +77,7 @@ def _with_one_coding(lines: list[bytes]) -> list[bytes]:
 
 
 def _with_one(lines: list[bytes], name: bytes, line: bytes | None) -> list[bytes]:
-    """Return the lines with `line` for the first one of a field, and without the others."""
+    """Return the lines with `line` in place of the first one of a field, and without its others."""
     at = next(n for n, each in enumerate(lines) if _is(each, name))
     others = [each for each in lines[at:] if not _is(each, name)]
     return [*lines[:at], *([] if line is None else [line]), *others]

@@ -7,34 +7,34 @@ from .reference import LEADING
 
 
 class ResponseHead(Struct, frozen=True, kw_only=True, eq=False):
-    """The head of an answer. One object may stand for many that differ only in Content-Length."""
+    """The head of an answer. Answers that differ only in Content-Length may share one object."""
 
     status: int
     reason: bytes
     raw: tuple[tuple[bytes, bytes], ...]
     """The fields without Content-Length."""
     lengths: tuple[bytes, ...] = ()
-    """The values of Content-Length, of an answer without a body: they tell of one that is not sent."""
+    """The values of Content-Length of an answer without a body: the length of the body that is not sent."""
     body: Body
-    """What tells where the body ends."""
+    """How the end of the body is found."""
     length: int = 0
-    """Length of the body in bytes where `body` is `LENGTH`, in the head that was read first."""
+    """Length of the body in bytes if `body` is `LENGTH`; that of the first head read."""
     persists: bool = False
     """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
     media: str
     charsets: tuple[str, ...]
-    """Those that its media type names."""
+    """Charsets that its media type names."""
     is_json: bool
     codings: str
     sets_cookies: bool
     leads: bool
-    """Whether the fields hold references, to where else to go."""
+    """Whether the fields hold references such as Location."""
     is_sealed: bool
     """Whether the fields hold a digest or signature of the body, which a change would break."""
     lines: bytes
     """The lines of the fields for the agent, each with CRLF before it, without Content-Length."""
     speaks_for_turnlog: bool
-    """Whether fields were left out of them because only turnlog sends them."""
+    """Whether fields were left out because only turnlog may send them."""
 
 
 def response_head(
