@@ -98,6 +98,10 @@ class SessionIdentity(Struct, frozen=True, kw_only=True):
     """The vendor's name, else the client's own."""
     implicit_key: str
     """Calls with the same key, and no long pause between them, are one implicit session."""
+    key: str = ""
+    """The key of the session: its alias, or the implicit key."""
+    kin: str = ""
+    """The same for all agents of one credential and client name; empty if there is neither."""
 
 
 class _Found(Struct, frozen=True):

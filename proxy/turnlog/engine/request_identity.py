@@ -43,6 +43,7 @@ _SESSIONS: Final = 65_536
 _CLIENTS: Final = 65_536
 _NAME_CHARS: Final = 200
 _IDENTITIES: Final = 4096
+_IMPLICIT: Final = Rung.IMPLICIT
 _NAMING: Final = frozenset({Rung.EXPLICIT, Rung.VENDOR})
 
 
@@ -60,17 +61,6 @@ UNKNOWN_CLIENT: Final = Client()
 class _Info(Struct):
     name: str = ""
     version: str = ""
-
-
-class SessionHint(Struct, frozen=True):
-    """The session that the evidence in a request points to."""
-
-    identity: SessionIdentity
-    key: str
-    """Its alias; if it is implicit, the common properties of its calls."""
-    kin: str
-    """The same for all agents of one credential and client name; empty for neither."""
-    is_implicit: bool
 
 
 _decode_info: Final = msgspec.json.Decoder(_Info).decode
@@ -95,7 +85,7 @@ class _MetSession(Struct):
     at: int
     """When it was last met: monotonic clock, ns."""
     kin: str
-    """`SessionHint.kin`."""
+    """`SessionIdentity.kin`."""
 
 
 class Sessions:
@@ -120,19 +110,21 @@ class Sessions:
         """Headers by which vendors name sessions."""
         self._telling_keys = frozenset({"turnlog/session", "turnlog/turn", *vendor_keys})
         """Keys of `_meta` that may name a session or a turn."""
-        self._hints: BoundedDict[tuple[str | int, ...], SessionHint] = BoundedDict(_IDENTITIES)
+        self._identities: BoundedDict[tuple[str | int, ...], SessionIdentity] = BoundedDict(
+            _IDENTITIES
+        )
         self._met: BoundedDict[str, _MetSession] = BoundedDict(_SESSIONS)
-        """By `SessionHint.key`; the one met last is at the end."""
+        """By `SessionIdentity.key`; the one met last is at the end."""
         self.replacements = Replacements()
 
-    def find(self, hint: SessionHint, client: Client) -> SessionRef:
+    def find(self, identity: SessionIdentity, client: Client) -> SessionRef:
         """Return the session of a call; a new one if it is unknown, or implicit and idle for too long."""
-        key, now = hint.key, self._clock.monotonic()
+        key, now = identity.key, self._clock.monotonic()
         met = self._met.get(key)
-        if met is None or (hint.is_implicit and now - met.at > IDLE_GAP):
-            ref = self._open(hint.identity, client, () if hint.is_implicit else (key,))
+        if met is None or (identity.rung is _IMPLICIT and now - met.at > IDLE_GAP):
+            ref = self._open(identity, client)
             self._note_replaced(ref, key)
-            self._met[key] = _MetSession(ref, now, hint.kin)
+            self._met[key] = _MetSession(ref, now, identity.kin)
             return ref
         if self.replacements.lost:
             self.replacements.on_used(key)
@@ -157,10 +149,10 @@ class Sessions:
         That is the one it names, as in a call; else the recently active ones of its credential and
         client name, as far as they are on disk.
         """
-        hint = self.hint(evidence)
-        if hint.identity.rung in _NAMING:
-            return [self.find(hint, client)]
-        kin, now = hint.kin, self._clock.monotonic()
+        identity = self.identify(evidence)
+        if identity.rung in _NAMING:
+            return [self.find(identity, client)]
+        kin, now = identity.kin, self._clock.monotonic()
         found: list[SessionRef] = []
         for met in reversed(self._met.values()):
             if now - met.at > IDLE_GAP:
@@ -173,7 +165,7 @@ class Sessions:
         """Return whether `_meta` may name a session or a turn."""
         return not self._telling_keys.isdisjoint(meta)
 
-    def hint(self, evidence: CallerEvidence) -> SessionHint:
+    def identify(self, evidence: CallerEvidence) -> SessionIdentity:
         """Return the session that evidence points to; remembered unless `_meta` counts."""
         if evidence.headers or evidence.environment or self.tells(evidence.meta):
             return self._climb(evidence, self._table)
@@ -188,17 +180,17 @@ class Sessions:
             evidence.client_name,
             evidence.connection,
         )
-        hint = self._hints.get(key)
-        if hint is None:
-            hint = self._hints[key] = self._climb(evidence, ())
-        return hint
+        known = self._identities.get(key)
+        if known is None:
+            known = self._identities[key] = self._climb(evidence, ())
+        return known
 
-    def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionHint:
-        identity, kin = self._recordable(identify(evidence, table)), _kin(evidence)
-        if identity.rung is Rung.IMPLICIT:
-            return SessionHint(identity, identity.implicit_key, kin, is_implicit=True)
-        named = alias(identity.rung, identity.name, evidence.credential)
-        return SessionHint(identity, named, kin, is_implicit=False)
+    def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIdentity:
+        found = self._recordable(identify(evidence, table))
+        key = found.implicit_key
+        if found.rung is not _IMPLICIT:
+            key = alias(found.rung, found.name, evidence.credential)
+        return structs.replace(found, key=key, kin=_kin(evidence))
 
     def _recordable(self, found: SessionIdentity) -> SessionIdentity:
         """Return an identity without secrets: a session name that has one is replaced by its digest."""
@@ -210,9 +202,7 @@ class Sessions:
             return found
         return structs.replace(found, name=name, turn_label=turn, client=client)
 
-    def _open(
-        self, identity: SessionIdentity, client: Client, aliases: tuple[str, ...]
-    ) -> SessionRef:
+    def _open(self, identity: SessionIdentity, client: Client) -> SessionRef:
         metadata = {
             "why": identity.why,
             "confidence": identity.confidence,
@@ -222,7 +212,7 @@ class Sessions:
         return SessionRef(
             candidate=ids.uuid7(self._clock.wall(), self._clock.entropy(10)),
             rung=identity.rung,
-            aliases=aliases,
+            aliases=() if identity.rung is _IMPLICIT else (identity.key,),
             metadata={
                 name: self._clean(value[:_NAME_CHARS]) for name, value in metadata.items() if value
             },
@@ -309,7 +299,7 @@ class Request:
         """Whether its path is known as an MCP endpoint, because a JSON-RPC message came with it."""
         self.channel: LegacyStream | None = None
         """The stream on which it is answered (2024-11-05)."""
-        self._hint: tuple[Client, str, SessionHint] | None = None
+        self._identity: tuple[Client, str, SessionIdentity] | None = None
         """Which session the calls of a client to a target mean, if their messages do not name it."""
 
     def elsewhere(self, asked: RequestStart, route: Route) -> "Request | None":
@@ -339,7 +329,7 @@ class Request:
 
     def joins(self, channel: LegacyStream) -> None:
         """Join an HTTP+SSE stream, whose endpoint is the protocol session."""
-        self.channel, self._hint = channel, None
+        self.channel, self._identity = channel, None
         self.target = channel.target
         self.mcp_session = self.session_digest(f"{channel.endpoint} of HTTP+SSE")
         self.scope = (self.server, self.mcp_session)
@@ -468,16 +458,16 @@ class Request:
         decoder = decoder_for(self.coding, MCP_LIMIT)
         return decoder.feed(body) if decoder is not None else b""
 
-    def session_hint(
+    def session_identity(
         self,
         sessions: Sessions,
         client: Client,
         meta: Mapping[str, bytes] = _NO_META,
         *,
         target: str = "",
-    ) -> SessionHint:
+    ) -> SessionIdentity:
         """Return the session that a call points to; `target` is its target if that is not `self.target`."""
-        known, target = self._hint, target or self.target
+        known, target = self._identity, target or self.target
         tells = bool(meta) and sessions.tells(meta)
         # A client that does not name itself goes by another name, which may change meanwhile.
         if known is not None and known[1] == target and not tells:
@@ -485,10 +475,10 @@ class Request:
             if before is client or (client.name and before == client):
                 return known[2]
         name = client.name or self.client_name
-        hint = sessions.hint(self.evidence(sessions, meta, name, target))
+        identity = sessions.identify(self.evidence(sessions, meta, name, target))
         if not tells:
-            self._hint = client, target, hint
-        return hint
+            self._identity = client, target, identity
+        return identity
 
     def evidence(
         self,

@@ -5,9 +5,9 @@ import hmac
 import pytest
 from msgspec import structs
 
-from turnlog.core.identity import Vendor
+from turnlog.core.identity import SessionIdentity, Vendor
 from turnlog.core.kinds import Rung
-from turnlog.engine.request_identity import Client, Clients, Request, SessionHint, Sessions
+from turnlog.engine.request_identity import Client, Clients, Request, Sessions
 from turnlog.observe.clock import Clock
 from turnlog.transport.message_heads import RequestHead, RequestStart, read_request
 from turnlog.transport.routes import Route, Routes, target_of
@@ -33,8 +33,8 @@ class Told:
         clock = Clock(wall=lambda: 0, monotonic=lambda: 0, entropy=bytes)
         self.sessions = Sessions(clock, VENDORS, str, digest)
 
-    def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> SessionHint:
-        return self.request.session_hint(self.sessions, client, meta or {})
+    def meant(self, client: Client = ONE, meta: dict[str, bytes] | None = None) -> SessionIdentity:
+        return self.request.session_identity(self.sessions, client, meta or {})
 
 
 @pytest.fixture
@@ -50,21 +50,21 @@ def test_what_calls_mean_that_name_no_session_is_worked_out_once(told: Told) -> 
 
 def test_a_message_that_names_a_session_counts_alone(told: Told) -> None:
     first = told.meant()
-    assert told.meant(meta={"acme/chat": b'"7"'}).identity.rung is Rung.VENDOR
+    assert told.meant(meta={"acme/chat": b'"7"'}).rung is Rung.VENDOR
     assert told.meant() is first
 
 
 def test_another_client_on_the_connection_means_another_session(told: Told) -> None:
     first = told.meant()
-    assert told.meant(OTHER).identity.client == "other"
+    assert told.meant(OTHER).client == "other"
     assert told.meant() is not told.meant(OTHER)
-    assert told.meant().identity == first.identity
+    assert told.meant() == first
 
 
 def test_a_client_that_tells_its_name_late_counts_from_then_on(told: Told) -> None:
-    assert told.meant(Client()).identity.client == ""
+    assert told.meant(Client()).client == ""
     told.clients[told.request.scope] = OTHER
-    assert told.meant(Client()).identity.client == "other"
+    assert told.meant(Client()).client == "other"
 
 
 def told_by(url: str, path: str, *headers: tuple[bytes, bytes]) -> Request:
@@ -131,7 +131,7 @@ def test_an_agent_that_asks_another_target_on_its_connection_is_in_another_sessi
         assert route is not None
         asked = structs.replace(request.asked, target=path)
         other = Request(asked, route, keyed, Clients(), 7)
-        keys.append(other.session_hint(sessions, ONE).key)
+        keys.append(other.session_identity(sessions, ONE).key)
     assert len(set(keys)) == 3
 
 

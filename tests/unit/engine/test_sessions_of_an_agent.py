@@ -29,7 +29,7 @@ class Met:
         self.sessions = Sessions(clock, VENDORS, _clean, _digest)
 
     def call(self, **evidence: Any) -> SessionRef:
-        ref = self.sessions.find(self.sessions.hint(_evidence(**evidence)), Client())
+        ref = self.sessions.find(self.sessions.identify(_evidence(**evidence)), Client())
         ref.id = ref.id or ref.candidate
         return ref
 
@@ -80,7 +80,7 @@ def test_one_that_was_quiet_for_long_is_none(met: Met) -> None:
 
 
 def test_one_that_no_commit_is_of_is_none(met: Met) -> None:
-    met.sessions.find(met.sessions.hint(_evidence()), Client())
+    met.sessions.find(met.sessions.identify(_evidence()), Client())
     assert met.own() == []
 
 
@@ -133,7 +133,7 @@ def test_sessions_whose_names_hold_secrets_go_by_digests(met: Met, where: str) -
     ],
 )
 def test_turns_and_clients_are_told_without_their_secrets(met: Met, shown: dict[str, Any]) -> None:
-    meant = met.sessions.hint(_evidence(**shown))
-    ref, found = met.sessions.find(meant, Client()), meant.identity
+    meant = met.sessions.identify(_evidence(**shown))
+    ref, found = met.sessions.find(meant, Client()), meant
     assert (found.turn_label, found.client) == ("[redacted]", "agent [redacted]")
     assert ref.metadata["client"] == "agent [redacted]"

@@ -374,8 +374,7 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
 def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     path, query = request.route.text, request.route.query[1:]
     sessions, client = context.sessions, request.client
-    hint = request.session_hint(sessions, client, target=request.upstream)
-    session, identity = sessions.find(hint, client), hint.identity
+    identity = request.session_identity(sessions, client, target=request.upstream)
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     mask, shown = request.route.target.mask, b""
     if mask is not None:
@@ -387,7 +386,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
 
     ask = structs.replace(
         context.http_tools.find(request, path, read),
-        session=session,
+        session=sessions.find(identity, client),
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
         call=context.recorder.new_call(),

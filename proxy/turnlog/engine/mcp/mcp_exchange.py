@@ -252,8 +252,8 @@ class McpExchange(ResponseObserver):
             key, why = text_of(meta.get(_KEY, b"")) or key, text_of(meta.get(_WHY, b"")) or why
             trace = trace_id(text_of(meta.get(_TRACE, b""))) or trace
             client = read_client(meta[_CLIENT_INFO]) if _CLIENT_INFO in meta else client
-        hint = request.session_hint(context.sessions, client, meta)
-        identity, session, call, leg = hint.identity, context.sessions.find(hint, client), b"", 0
+        identity = request.session_identity(context.sessions, client, meta)
+        session, call, leg = context.sessions.find(identity, client), b"", 0
         if params.request_state or params.has_input_responses:
             before = Continuations(context, request.target).continued(params, session)
             if before is not None:
