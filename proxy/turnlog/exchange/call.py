@@ -16,6 +16,7 @@ from turnlog.core.classify import (
     EarlierAttempts,
     Ending,
     ending_of_call,
+    failed,
     more_executed,
     with_attempt,
 )
@@ -75,6 +76,8 @@ class Stage(StrEnum):
     OPEN = "open"
     """Has no carrier any more; its answer may still come on another stream."""
     DONE = "done"
+    BROKEN = "broken"
+    """Was ended because of a bug of its driver; an event that the table lacks is ignored."""
 
 
 class CallerState(StrEnum):
@@ -103,8 +106,10 @@ class CallerState(StrEnum):
     ENDED,
     OPEN,
     DONE,
+    BROKEN,
 ) = Stage
 HERE, CANCELLED, GONE, ANSWERED = CallerState
+_OVER: Final = frozenset({REPLAYED, OPEN, DONE, BROKEN})
 _CANCELLED: Final = ErrorKind.CANCELLED_BY_CALLER
 
 
@@ -191,12 +196,14 @@ class CallMachine(Struct, eq=False):
         """Return the commands that follow from an event. Raises `InvalidEvent`."""
         step = TRANSITIONS.get((self.stage, type(event)))
         if step is None:
+            if self.stage is BROKEN:
+                return _NOTHING
             raise InvalidEvent(f"{type(event).__name__} at stage {self.stage.value!r}")
         return step(self, event, now)
 
     def give_up(self, now: float) -> None:
         """End the call after a bug of its driver."""
-        self.stage, self.ended_at = DONE, now
+        self.stage, self.ended_at = BROKEN, now
 
     # -- state, for others ------------------------------------------------------------------
 
@@ -218,7 +225,7 @@ class CallMachine(Struct, eq=False):
     @property
     def is_over(self) -> bool:
         """Whether it has no carrier any more; an answer may still come on another stream."""
-        return self.stage is DONE or self.stage is OPEN or self.stage is REPLAYED
+        return self.stage in _OVER
 
     @property
     def is_undecided(self) -> bool:
@@ -408,7 +415,7 @@ class CallMachine(Struct, eq=False):
         return (ev.Send(self.number, hold=hold),)
 
     def on_intent_lost(self, _: ev.NotRecorded, __: float) -> Commands:
-        self.stage = ENDED
+        self._end_unsent(ErrorKind.SESSION_UNAVAILABLE)
         return (ev.Release(self.given, StopReason.UNRECORDED),)
 
     def on_left_unsent(self, _: ev.Left, now: float) -> Commands:
@@ -429,8 +436,12 @@ class CallMachine(Struct, eq=False):
             return (ev.Fail(_CANCELLED),)
         return self.on_cancelled(event, now)
 
+    def _end_unsent(self, kind: ErrorKind) -> None:
+        # It may never be judged: an attempt that could not be recorded was not made.
+        self.stage, self.last = ENDED, failed(kind, Phase.QUEUED, self.terms.effect)
+
     def on_late_start(self, event: ev.Overdue, _: float) -> Commands:
-        self.stage = ENDED
+        self._end_unsent(event.kind)
         return (ev.Fail(event.kind), ev.Release(self.given, event.reason))
 
     def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
@@ -701,6 +712,11 @@ class CallMachine(Struct, eq=False):
         silence = (ev.Note(NoteKind.UNANSWERED, on_outcome=True),) if unanswered else _NOTHING
         return (ev.Disarm(), *silence, ev.Close())
 
+    def on_over_again(self, _: ev.Over, now: float) -> Commands:
+        # The time in which a duplicate gets its answer begins once the answer has been handed over.
+        self.ended_at = now
+        return _NOTHING
+
     def ignore(self, _: ev.Event, __: float) -> Commands:
         return _NOTHING
 
@@ -710,7 +726,7 @@ Step = Callable[[CallMachine, Any, float], Commands]
 
 def _table() -> dict[tuple[Stage, type], Step]:
     """Return the step for each event at each stage; a missing pair is a bug of the driver."""
-    always: dict[type, Step] = {
+    sendable: dict[type, Step] = {
         ev.JoinerCame: CallMachine.on_joined,
         ev.JoinerLeft: CallMachine.on_joiner_left,
         ev.Cancelled: CallMachine.on_cancelled,
@@ -720,51 +736,47 @@ def _table() -> dict[tuple[Stage, type], Step]:
         ev.ServerAsked: CallMachine.on_server_asks,
         ev.Resumed: CallMachine.on_resumed,
         ev.Stopped: CallMachine.on_stopped,
-        ev.Delivered: CallMachine.ignore,
         ev.Over: CallMachine.on_over,
     }
-    unrecorded: dict[type, Step] = {
-        ev.ServerGone: CallMachine.on_server_gone,
-        ev.Left: CallMachine.on_given_up_unrecorded,
-        ev.Cancelled: CallMachine.on_given_up_unrecorded,
-        ev.Stopped: CallMachine.on_given_up_unrecorded,
-    }
     unsent: dict[type, Step] = {
-        **always,
+        **sendable,
         ev.Left: CallMachine.on_left_unsent,
         ev.Cancelled: CallMachine.on_cancelled_unsent,
         ev.Expired: CallMachine.on_expired_unsent,
         ev.Judged: CallMachine.on_unsent_judged,
     }
     ended: dict[type, Step] = {
-        **always,
+        **sendable,
         ev.Judged: CallMachine.on_judged_again,
-        ev.Recorded: CallMachine.ignore,
-        ev.NotRecorded: CallMachine.ignore,
         ev.Stopped: CallMachine.on_stopped_at_end,
-        ev.Delivered: CallMachine.on_delivered,
         ev.Expired: CallMachine.ignore,
     }
     over: dict[type, Step] = {
-        **dict.fromkeys(always, CallMachine.ignore),
         ev.JoinerLeft: CallMachine.on_joiner_left_late,
         ev.Judged: CallMachine.on_judged_again,
         ev.Left: CallMachine.on_left_late,
+        ev.Cancelled: CallMachine.ignore,
         ev.CancelledLate: CallMachine.on_cancelled_late,
         ev.Delivered: CallMachine.on_delivered,
         ev.Recorded: CallMachine.ignore,
         ev.NotRecorded: CallMachine.ignore,
+        ev.ServerAsked: CallMachine.ignore,
         ev.Expired: CallMachine.ignore,
-        ev.Over: CallMachine.on_over,
+        ev.Over: CallMachine.on_over_again,
     }
     rows: dict[Stage, dict[type, Step]] = {
         NEW: {
-            **unrecorded,
             ev.Begin: CallMachine.on_begin,
             ev.LookedUp: CallMachine.on_looked_up,
             ev.Over: CallMachine.on_over,
         },
-        DOUBTING: {**unrecorded, ev.CertaintyCame: CallMachine.on_certain},
+        DOUBTING: {
+            ev.CertaintyCame: CallMachine.on_certain,
+            ev.ServerGone: CallMachine.on_server_gone,
+            ev.Left: CallMachine.on_given_up_unrecorded,
+            ev.Cancelled: CallMachine.on_given_up_unrecorded,
+            ev.Stopped: CallMachine.on_given_up_unrecorded,
+        },
         JOINING: {
             ev.EarlierEnded: CallMachine.on_earlier_ended,
             ev.ServerGone: CallMachine.on_server_gone,
@@ -774,29 +786,35 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.Stopped: CallMachine.on_stopped_waiting,
         },
         REPLAYED: {
-            **dict.fromkeys(always, CallMachine.ignore),
+            ev.Left: CallMachine.ignore,
             ev.Delivered: CallMachine.on_replay_delivered,
             ev.CancelledLate: CallMachine.on_replay_cancelled,
+            ev.Over: CallMachine.ignore,
         },
         RECORDING: {
             **unsent,
             ev.Recorded: CallMachine.on_intent_recorded,
             ev.NotRecorded: CallMachine.on_intent_lost,
             ev.Overdue: CallMachine.on_late_start,
+            ev.Delivered: CallMachine.ignore,
         },
         QUEUED: {**unsent, ev.SlotGranted: CallMachine.on_slot},
-        CHECKING: {**unsent, ev.CallerChecked: CallMachine.on_checked},
+        CHECKING: {
+            **unsent,
+            ev.CallerChecked: CallMachine.on_checked,
+            ev.Delivered: CallMachine.ignore,
+        },
         SENT: {
-            **always,
+            **sendable,
             ev.Judged: CallMachine.on_judged,
             ev.Told: CallMachine.on_told,
             ev.Expired: CallMachine.on_expired,
+            ev.Delivered: CallMachine.ignore,
         },
         SETTLING: {
             **ended,
             ev.Recorded: CallMachine.on_outcome_recorded,
             ev.NotRecorded: CallMachine.on_outcome_recorded,
-            ev.Delivered: CallMachine.ignore,
         },
         WAITING: {
             **ended,
@@ -811,10 +829,20 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.Left: CallMachine.ignore,
             ev.Delivered: CallMachine.ignore,
             ev.JoinerCame: CallMachine.on_joined_late,
+            ev.Drained: CallMachine.ignore,
+            ev.Resumed: CallMachine.ignore,
+            ev.Stopped: CallMachine.ignore,
+            ev.Over: CallMachine.on_over,
         },
-        ENDED: ended,
+        ENDED: {
+            **ended,
+            ev.Recorded: CallMachine.ignore,
+            ev.NotRecorded: CallMachine.ignore,
+            ev.Delivered: CallMachine.on_delivered,
+        },
         OPEN: over,
         DONE: over,
+        BROKEN: over,
     }
     return {(stage, event): step for stage, row in rows.items() for event, step in row.items()}
 

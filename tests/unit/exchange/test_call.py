@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.classify import failed, refused, succeeded
-from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Executed, NoteKind, Phase
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallMachine, InvalidEvent, Stage, Terms
 from turnlog.exchange.duplicates import DuplicateAction, EarlierCall, Likeness
@@ -739,11 +739,48 @@ def test_a_guessed_caller_joins_a_call_that_was_left_a_moment_ago() -> None:
     assert [play.call.may_be_guessed(now) for now in (8.0, 8.1)] == [True, False]
 
 
-def test_a_call_that_came_to_what_cannot_happen_is_over() -> None:
+def test_a_call_is_closed_once() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
+    play.feed(ev.Told(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME)
+    unanswered = ev.Note(NoteKind.UNANSWERED, on_outcome=True)
+    play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
+    play.feed(ev.Over(), at=4.0)
+    assert play.call.seen(6.0).ended == 2.0
+
+
+def test_a_call_without_an_answer_is_closed_once() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    play.feed(ev.Over())
+    assert play.call.stage is Stage.OPEN
+
+
+@pytest.mark.parametrize(
+    "event", [ev.NotRecorded(), ev.Overdue(StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT)]
+)
+def test_a_call_whose_retry_was_not_begun_has_ended(event: ev.Event) -> None:
+    play = Play(structs.replace(NAMED, effect=Effect.IDEMPOTENT_WRITE, retry=RETRY))
+    play.sent()
+    play.call.handle(limited(), 0.0)
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.call.handle(event, 0.0)
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    ending = play.call.seen(1.0).ending
+    assert ending is not None
+    assert ending.executed is Executed.NO
+
+
+def test_after_a_bug_a_call_is_over_and_ignores_what_cannot_happen() -> None:
     play = Play(NAMED)
     play.sent()
     play.call.give_up(1.0)
     assert play.call.is_over
+    play.feed(ev.Woken())
+    play.feed(answered(), OUTCOME)
+    assert play.call.ending == succeeded()
 
 
 def test_a_late_cancel_while_the_caller_is_looked_for_keeps_a_named_call_from_being_sent() -> None:
