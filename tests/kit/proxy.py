@@ -125,7 +125,7 @@ async def running(
         if proxy.process.poll() is None:
             assert await proxy.stop() == 0
             assert proxy.stderr.read_text("utf-8", "replace") == ""
-        assert '"call.bug"' not in proxy.stdout.read_text("utf-8", "replace")
+        assert not events_in(proxy.stdout, "call.bug")
     finally:
         proxy.kill()
 
@@ -170,6 +170,7 @@ async def here(
                 await proxy.drain("the test has ended")
         finally:
             logs.close()
+    assert not events_in(stdout, "call.bug")
 
 
 def data_of(folder: Path) -> Path:

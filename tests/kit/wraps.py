@@ -350,6 +350,7 @@ def wrapped(
         if process.poll() is None:
             process.kill()
         process.wait()
+    assert not events_of(data_of(folder), "call.bug")
 
 
 def events_of(data: Path, name: str = "") -> list[dict[str, Any]]:
