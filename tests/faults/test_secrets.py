@@ -18,6 +18,7 @@ from kit.packing import PACKERS
 from kit.proxy import written
 from kit.upstreams import Peer, RawUpstream, chunked, event, ok, text_result
 from turnlog.core.commit import decode_body
+from turnlog.store.base import Blob
 from turnlog.store.lmdb import LmdbReader
 
 API_KEY = "sk-ant-api03-" + "Qm3vX9pLz7Rt2Wc8" * 5
@@ -66,7 +67,7 @@ def everything(folder: Path) -> Iterator[tuple[str, bytes]]:
                     said = decode_body(body) if body else None
                     for handle in (said.input_blob, said.output_blob) if said else ():
                         blob = view.blob(handle) if handle else None
-                        yield f"blob of {position}", blob.data if blob else b""
+                        yield f"blob of {position}", blob.data if isinstance(blob, Blob) else b""
     finally:
         reader.close()
 

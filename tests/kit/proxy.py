@@ -25,7 +25,7 @@ from turnlog.sessions.log import Query
 from turnlog.sessions.rows import Row
 from turnlog.sessions.verify import Anchor, Finding, verify
 from turnlog.settings.layers import Flags, read_settings
-from turnlog.store.base import Filter
+from turnlog.store.base import Blob, Filter
 from turnlog.store.lmdb import LmdbReader
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def payloads(data: Path) -> list[bytes]:
             handles = [
                 name for body in bodies for name in (body.input_blob, body.output_blob) if name
             ]
-            return [blob.data for blob in map(view.blob, handles) if blob is not None]
+            return [blob.data for blob in map(view.blob, handles) if isinstance(blob, Blob)]
     finally:
         reader.close()
 

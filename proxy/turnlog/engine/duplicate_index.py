@@ -42,7 +42,7 @@ from turnlog.record.attempt import (
 )
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
-from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Gone, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -382,7 +382,7 @@ class DuplicateIndex:
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return None
-        if blob is None or blob.redacted or blob.cut:
+        if isinstance(blob, Gone) or blob.redacted or blob.cut:
             return None
         return retold_answer(outcome.facts, blob.data)
 

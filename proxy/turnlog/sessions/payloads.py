@@ -48,9 +48,8 @@ def read_payload(view: View, handle: bytes) -> Payload:
     if not handle:
         return Payload(kept=PayloadState.NONE)
     blob = view.blob(handle)
-    if blob is None:
-        # `gone` finds no reason when a writer stored the blob between the two looks.
-        return Payload(kept=PayloadState(view.gone(handle) or Gone.UNSAVED))
+    if isinstance(blob, Gone):
+        return Payload(kept=PayloadState(blob))
     return Payload(
         kept=PayloadState.CUT if blob.cut else PayloadState.WHOLE,
         redacted=blob.redacted,

@@ -10,6 +10,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.state.state_at import outcomes_of_key
+from turnlog.store.base import Blob
 from turnlog.store.read.view import View
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
@@ -53,7 +54,7 @@ def recall(view: View, session: bytes, key: str) -> RecalledAnswer:
         handle = commit.body.output_blob if commit.body else b""
         found = read_payload(view, handle)
         blob = view.blob(handle) if found.is_exact else None
-        if blob is not None:
+        if isinstance(blob, Blob):
             asked = view.get(session, commit.link.ref) if commit.link.ref is not None else None
             return _answer(asked or commit, commit, key, blob.data)
         why = _why_not(key, found) if number == 0 else why

@@ -23,7 +23,7 @@ from turnlog.core.commit import (
     digest,
 )
 from turnlog.core.kinds import CommitKind
-from turnlog.store.base import Gone
+from turnlog.store.base import Blob, Gone
 
 Stored = tuple[int, bytes, bytes | None]
 """Position, header bytes, and body bytes or `None` when the body was deleted."""
@@ -78,13 +78,13 @@ def verify(
     records: Iterable[Stored],
     anchors: Iterable[Anchor] = (),
     *,
-    gone: Callable[[bytes], Gone | None] = lambda _: None,
+    read: Callable[[bytes], Blob | Gone] = lambda _: Blob(b""),
 ) -> Finding:
     """Check a session's records, given in seq order.
 
-    `gone` returns why the payload under a handle cannot be read, or `None` if it can.
+    `read` returns the payload under a handle, or why it cannot be read.
     """
-    walk = _ChainCheck(session, anchors, gone)
+    walk = _ChainCheck(session, anchors, read)
     rest = iter(records)
     for record in rest:
         problem = walk.step(record, rest)
@@ -100,10 +100,10 @@ class _ChainCheck:
         self,
         session: bytes,
         anchors: Iterable[Anchor],
-        gone: Callable[[bytes], Gone | None],
+        read: Callable[[bytes], Blob | Gone],
     ) -> None:
         self.session = session
-        self.why_gone = gone
+        self.read = read
         self.gone: Counter[Gone] = Counter()
         self.anchors = {anchor.seq: anchor.hash for anchor in anchors}
         self.count = 0
@@ -167,11 +167,11 @@ class _ChainCheck:
         if self.anchors.get(link.seq, hash_) != hash_:
             return _BadCommit(ChainVerdict.MUTATED, link.seq, "it is not what the anchor says")
         for name, stored in _payload_handles(body):
-            why = self.why_gone(stored)
-            if why is Gone.DAMAGED:
-                return _BadCommit(ChainVerdict.MUTATED, link.seq, f"its {name} is {why}")
-            if why is not None:
-                self.gone[why] += 1
+            found = self.read(stored)
+            if found is Gone.DAMAGED:
+                return _BadCommit(ChainVerdict.MUTATED, link.seq, f"its {name} is {found}")
+            if isinstance(found, Gone):
+                self.gone[found] += 1
         return None
 
     def end(self) -> _BadCommit | None:

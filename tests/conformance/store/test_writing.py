@@ -21,7 +21,7 @@ from conformance.store.kit import (
 )
 from turnlog.core.commit import GENESIS, CommitBody, Facts, body_digest, digest
 from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.store.base import Blob, Draft, Filter, SessionRef, StoreClosed, StoreError
+from turnlog.store.base import Blob, Draft, Filter, Gone, SessionRef, StoreClosed, StoreError
 from turnlog.store.lmdb import LmdbStore
 
 
@@ -330,7 +330,7 @@ async def test_blobs_come_back_as_they_were(store: LmdbStore, size: int) -> None
     with store.view() as view:
         assert view.blob(commit.body.input_blob) == Blob(data, redacted=True)
         assert view.blob(cut.body.output_blob) == Blob(data + b"!", cut=True)
-        assert view.blob(bytes(32)) is None
+        assert view.blob(bytes(32)) is Gone.UNSAVED
 
 
 async def test_a_blob_that_redaction_touched_is_marked_whatever_else_is_the_same(

@@ -33,7 +33,7 @@ from turnlog.observe.events import (
 )
 from turnlog.record.attempt import Attempt
 from turnlog.record.recorder import OFF_LOOP
-from turnlog.store.base import StoreError, StoreFull
+from turnlog.store.base import Blob, StoreError, StoreFull
 
 OK = succeeded()
 DONE = b'{"content":[{"type":"text","text":"done"}]}'
@@ -192,7 +192,7 @@ async def test_secrets_are_cut_and_hashes_of_what_held_them_are_keyed(one: Bench
     with one.store.view() as view:
         for digest in (body(intent).input_blob, body(outcome).output_blob):
             blob = view.blob(digest)
-            assert blob is not None
+            assert isinstance(blob, Blob)
             assert blob.redacted
             assert SECRET.encode() not in blob.data
 
@@ -209,7 +209,7 @@ async def test_content_over_the_cap_is_truncated_and_marked(tmp_path: Path) -> N
         assert body(outcome).output_hash == "sha256:" + hashlib.sha256(whole).hexdigest()
         with one.store.view() as view:
             blob = view.blob(body(outcome).output_blob)
-            assert blob is not None
+            assert isinstance(blob, Blob)
             assert (blob.cut, len(blob.data)) == (True, 1000)
 
 

@@ -19,7 +19,7 @@ from turnlog.core.commit import (
 )
 from turnlog.core.kinds import CommitKind, TurnSource
 from turnlog.sessions.verify import Anchor, ChainVerdict, Stored, verify
-from turnlog.store.base import Gone
+from turnlog.store.base import Blob, Gone
 
 SESSION = bytes(15) + b"\x01"
 Records = list[Stored]
@@ -247,8 +247,8 @@ def test_a_changed_payload_is_found(name: str, said: CommitBody) -> None:
     first = (0, _header(0, GENESIS, b"", CommitKind.OPEN), None)
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
 
-    untouched = verify(SESSION, [first, second], gone=lambda _: None)
-    changed = verify(SESSION, [first, second], gone=lambda _: Gone.DAMAGED)
+    untouched = verify(SESSION, [first, second], read=lambda _: Blob(b""))
+    changed = verify(SESSION, [first, second], read=lambda _: Gone.DAMAGED)
 
     assert untouched.verdict is ChainVerdict.OK
     assert (changed.verdict, changed.seq) == (ChainVerdict.MUTATED, 1)
@@ -261,7 +261,7 @@ def test_payloads_gone_for_a_reason_are_counted() -> None:
     second = (1, _header(1, digest(first[1]), body, CommitKind.INTENT), body)
     why = {b"d" * 32: Gone.TRIMMED, b"e" * 32: Gone.UNSAVED}
 
-    found = verify(SESSION, [first, second], gone=why.get)
+    found = verify(SESSION, [first, second], read=why.__getitem__)
 
     assert (found.verdict, found.detail) == (
         ChainVerdict.OK,

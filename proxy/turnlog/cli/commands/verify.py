@@ -170,7 +170,7 @@ def _check(
             found.add(row.session)
             # The index holds the newest commit's hash: an anchor beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
-            yield verify(row.session, view.headers(row.session), known, gone=view.gone)
+            yield verify(row.session, view.headers(row.session), known, read=view.blob)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
             yield verify(session, [], known)

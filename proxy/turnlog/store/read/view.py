@@ -135,10 +135,10 @@ class View:
         """Return whether the input of an intent contains a text, in any JSON spelling."""
         if body is None:
             return False
-        blob = self.blob(body.input_blob) if body.input_blob else None
-        if blob is None:
-            return text.casefold() in body.preview.casefold()
-        return contains_text(blob.data, text)
+        found = self.blob(body.input_blob) if body.input_blob else None
+        if isinstance(found, Blob):
+            return contains_text(found.data, text)
+        return text.casefold() in body.preview.casefold()
 
     @guarded_iterator
     def unsettled(self, sessions: tuple[bytes, ...] = ()) -> Iterator[list[Commit]]:
@@ -193,16 +193,9 @@ class View:
         return None if position is None else self._snapshot.commit_at(position)
 
     @guarded
-    def blob(self, handle: bytes) -> Blob | None:
-        """Return stored content by what a body holds of it, or `None` where `gone` says why not."""
-        found = self._blobs.read(handle)
-        return found if isinstance(found, Blob) else None
-
-    @guarded
-    def gone(self, handle: bytes) -> Gone | None:
-        """Return why stored content cannot be read; `None` where it can, unchanged."""
-        found = self._blobs.read(handle)
-        return None if isinstance(found, Blob) else found
+    def blob(self, handle: bytes) -> Blob | Gone:
+        """Return stored content by what a body holds of it, or why it cannot be read."""
+        return self._blobs.read(handle)
 
     @guarded
     def usage(self) -> Usage:
