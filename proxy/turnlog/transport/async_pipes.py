@@ -30,6 +30,7 @@ class ReadEnd:
     """The end that is read. Does not own its descriptor."""
 
     def __init__(self, descriptor: int) -> None:
+        self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
         self._left: int | None = None
         """Bytes that are still read, once it is abandoned."""
@@ -47,7 +48,7 @@ class ReadEnd:
         """Return what has come, nothing at the end; a connection that broke has ended."""
         if self._left is not None or not self._watch():
             return self._read()
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._waiting = self._loop.create_future()
         try:
             return await self._waiting
         finally:
@@ -58,7 +59,7 @@ class ReadEnd:
         # It goes on between two reads: to begin and end it each time takes two calls of the system.
         if not self._is_watched:
             try:
-                asyncio.get_running_loop().add_reader(self._descriptor, self._on_readable)
+                self._loop.add_reader(self._descriptor, self._on_readable)
             except OSError:
                 return False
             self._is_watched = True
@@ -68,7 +69,7 @@ class ReadEnd:
         """Stop watching; before its owner closes the descriptor."""
         if self._is_watched:
             self._is_watched = False
-            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._loop.remove_reader(self._descriptor)
 
     def _on_readable(self) -> None:
         if self._waiting is None:
@@ -97,6 +98,7 @@ class WriteEnd:
     """The end that is written. `own` says that no other process holds it, so it may be non-blocking."""
 
     def __init__(self, descriptor: int, *, own: bool) -> None:
+        self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
         self._own = own
         self._most = _OWN_SIZE if own else select.PIPE_BUF
@@ -105,29 +107,36 @@ class WriteEnd:
         """Bytes that were written."""
         self._ended = (True, 0)
         """What `is_read` and `_there` told when it was closed."""
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
         if own:
             os.set_blocking(descriptor, False)
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`. Raises `BrokenPipeError` when there is no reader."""
-        loop = asyncio.get_running_loop()
-        rest, is_full = memoryview(data), False
+        rest = self.write_now(data)
+        while rest:
+            ready = self._loop.create_future()
+            await _ready(self._descriptor, ready, self._loop.add_writer, self._loop.remove_writer)
+            rest = self.write_now(rest)
+
+    def write_now(self, data: bytes | memoryview) -> memoryview:
+        """Write what fits right now; return the rest. Raises `BrokenPipeError` when there is no reader."""
+        rest = memoryview(data)
         while rest:
             if self._closed:
                 raise BrokenPipeError
-            if is_full or not self._own:
-                await _ready(
-                    self._descriptor, loop.create_future(), loop.add_writer, loop.remove_writer
-                )
+            if not (self._own or self._poll.poll(0)):
+                break
             try:
                 written = os.write(self._descriptor, rest[: self._most])
             except BlockingIOError:
-                is_full = True
-                continue
+                break
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
             self.written += written
             rest = rest[written:]
+        return rest
 
     @property
     def is_read(self) -> bool:
@@ -144,11 +153,11 @@ class WriteEnd:
 
     async def unread(self) -> None:
         """Wait until the pipe has no reader; a file or a terminal always has one."""
-        loop = asyncio.get_running_loop()
         # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
-        await _ready(self._descriptor, loop.create_future(), loop.add_reader, loop.remove_reader)
+        ready = self._loop.create_future()
+        await _ready(self._descriptor, ready, self._loop.add_reader, self._loop.remove_reader)
         if not _is_broken(self._descriptor):
-            await loop.create_future()
+            await self._loop.create_future()
 
     def close(self) -> None:
         """Close the descriptor: its reader gets the end of the stream."""
@@ -156,7 +165,7 @@ class WriteEnd:
             if self._own:
                 self._ended = (self.is_read, _there(self._descriptor))
             self._closed = True
-            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
 
 

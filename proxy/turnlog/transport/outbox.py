@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from turnlog.record.recorder import Recorder
@@ -33,6 +34,8 @@ class Outbox:
         self._size = 0
         self._room = ROOM
         self._closing = False
+        self._is_idle = False
+        """Whether `run` waits for a line."""
         self._changed = asyncio.Event()
 
     def line(
@@ -90,7 +93,9 @@ class Outbox:
         try:
             while self._parcels or not self._closing:
                 if not self._parcels:
+                    self._is_idle = True
                     await self._changes()
+                    self._is_idle = False
                     continue
                 raw, tickets, on_written = self._parcels.popleft()
                 if tickets:
@@ -106,6 +111,12 @@ class Outbox:
             self._end.close()
 
     def _add(self, raw: bytes, tickets: Sequence[Ticket], on_written: OnWritten) -> None:
+        # Most lines wait for nothing, and leave without a turn of the loop, as in asyncio's transports.
+        if self._is_idle and not (self._parcels or tickets or on_written):
+            with suppress(BrokenPipeError):  # `run` finds that out
+                raw = bytes(self._end.write_now(raw))
+                if not raw:
+                    return
         self._parcels.append((raw, tickets, on_written))
         self._size += len(raw)
         self._changed.set()

@@ -68,6 +68,23 @@ async def test_a_line_without_its_end_gets_one_only_before_another(tmp_path: Pat
         assert await one.rest() == b"a\nb\nc\nd\ne"
 
 
+async def test_a_line_that_waits_for_nothing_leaves_at_once_and_in_order(tmp_path: Path) -> None:
+    async with way(tmp_path) as one, asyncio.TaskGroup() as tasks:
+        tasks.create_task(one.outbox.run())
+        await asyncio.sleep(0)  # it waits for lines
+        one.outbox.line(b"a\n")
+        assert os.read(one.reading, 10) == b"a\n"
+        # More than the pipe holds: what is left, and all lines behind it, wait for the reader.
+        large = b"x" * 300_000 + b"\n"
+        one.outbox.line(large)
+        one.outbox.line(b"b\n")
+        one.outbox.close()
+        found = b""
+        while piece := await one.read_end.read():
+            found += piece
+        assert found == large + b"b\n"
+
+
 async def test_a_line_leaves_once_its_outcome_is_on_disk(tmp_path: Path) -> None:
     async with way(tmp_path) as one:
         recorder = one.made.recorder

@@ -429,8 +429,8 @@ class PipeCarrier:
         attempt = self.exchange.attempt
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
-        if attempt is not None:
-            attempt.patience = Deadlines(attempt.ask.policy.timeout, self._began)
+        if attempt is not None and self.policy.timeout != _NO_RULES.timeout:
+            attempt.patience = Deadlines(self.policy.timeout, self._began)
             if attempt.patience.connected(self._expire):
                 progress.patience = attempt.patience
         begun = self.exchange.begun

@@ -47,14 +47,8 @@ class Line(Struct, frozen=True):
 
     piece: LinePiece
     content: Message | Batch | Malformed | None
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether it may hold a call, which waits for the disk."""
-        if self.content is None:
-            return True
-        methods = (message.method for message in messages_of(self.content))
-        return any(method and not method.startswith("notifications/") for method in methods)
+    may_wait: bool
+    """Whether it may hold a call, which waits for the disk."""
 
 
 class Wrapped:
@@ -142,9 +136,9 @@ class Wrapped:
                 await self._lines.join()
             if self._handler.passes_at_once(content, piece.raw):
                 return
-        line = Line(piece, content)
-        self._may_wait += line.may_wait
-        await self._lines.put(line)
+        may_wait = content is None or _may_wait(content)
+        self._may_wait += may_wait
+        await self._lines.put(Line(piece, content, may_wait))
 
     async def _forward(self, tasks: asyncio.TaskGroup) -> None:
         while line := await self._lines.get():
@@ -239,6 +233,12 @@ class Wrapped:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
                 await self._lines.join()
+
+
+def _may_wait(content: Message | Batch | Malformed) -> bool:
+    """Return whether a line holds a request."""
+    methods = (message.method for message in messages_of(content))
+    return any(method and not method.startswith("notifications/") for method in methods)
 
 
 async def done_or_stalled(
