@@ -300,8 +300,9 @@ class Chunks:
             raise BadChunksError(str(error)) from error
         self._last = (self._last + data[-3:])[-3:]
         pieces, came.pieces = came.pieces, []
-        self._lines = 0 if pieces else self._lines
-        if self._lines > HEAD_LIMIT and rest is None:
+        if pieces:
+            self._lines = 0
+        elif self._lines > HEAD_LIMIT and rest is None:
             raise BadChunksError(
                 f"a chunk's line or the trailers are longer than {HEAD_LIMIT} bytes"
             )
@@ -379,8 +380,10 @@ class BodyReader(Struct, eq=False):
         pieces, behind = chunks.feed(data)
         self.pieces += pieces
         self.size += sum(map(len, pieces))
-        self.missing = -1 if behind is None else 0
-        return behind or b""
+        if behind is None:
+            return b""
+        self.missing = 0
+        return behind
 
     def end(self) -> bool:
         """Note the end of the connection; return whether it ends the body as well."""

@@ -215,8 +215,10 @@ class OutcomeMask:
         may_go_on = self._held or (len(piece) < _LONGEST and self._passed.endswith(_QUOTE))
         if not may_go_on and not has_hint(piece):
             # Most pieces do not end with a possible beginning of the name.
-            text, start = piece, 0
-            stop = len(piece) if piece.endswith(_CLOSED) else _sure(piece)
+            if piece.endswith(_CLOSED):
+                self._passed = piece[-_BEFORE:]
+                return piece
+            text, start, stop = piece, 0, _sure(piece)
         else:
             text, start = self._passed + self._held + piece, len(self._passed)
             self._open = -1
