@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
-from turnlog.core.state.fold import ContributingCommit
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved
@@ -35,14 +34,13 @@ from turnlog.sessions.pages import (
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.rows import Row
 from turnlog.sessions.state.changes import (
-    StateChange,
+    Difference,
     changes_between,
     seq_bounds,
     session_differences,
     turn_bounds,
 )
 from turnlog.sessions.state.state_at import (
-    CommitPoint,
     SessionState,
     end_of_turn,
     head_of,
@@ -110,18 +108,6 @@ class WriteEndpoint(Struct, frozen=True):
 
 
 Endpoint = ReadEndpoint | WriteEndpoint
-
-
-class Difference(Struct, frozen=True, kw_only=True):
-    """One difference. The type of its values depends on its field."""
-
-    before_at: CommitPoint
-    after_at: CommitPoint
-    field: StateField
-    key: str
-    before: object
-    after: object
-    commits: list[ContributingCommit]
 
 
 class Differences(Struct, frozen=True, kw_only=True):
@@ -210,7 +196,7 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
     if against is not None:
         other = find_session(view, against)
         heads = head_of(view, session), head_of(view, other)
-        return _differences(session_differences(view, request.saved, session, other, heads))
+        return Differences(items=session_differences(view, request.saved, session, other, heads))
     name, found = "seq", read_text("seq", partial(seq_bounds, view, session), query.seq)
     if found is None:
         turns = read_text("turns", parse_turns, query.turns) or TurnRange()
@@ -218,11 +204,7 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
     before, after = found
     if after < before:
         raise BadParameterError(name, f"commit {after} comes before {before}, exchange them")
-    return _differences(changes_between(view, request.saved, session, before, after))
-
-
-def _differences(found: list[StateChange]) -> Differences:
-    return Differences(items=[Difference(**structs.asdict(changed)) for changed in found])
+    return Differences(items=changes_between(view, request.saved, session, before, after))
 
 
 async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNote:

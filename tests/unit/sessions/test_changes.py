@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -9,10 +10,10 @@ from e2e.stores import Call, fill, session_id
 from kit.commits import applied, changed
 from turnlog.core.note import Decision
 from turnlog.core.state.fold import ContributingCommit
-from turnlog.core.state.state_view import FieldChange, StateField, state_table
+from turnlog.core.state.state_view import FieldChange, StateField, Value, state_table
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.state.changes import (
-    StateChange,
+    Difference,
     changes_between,
     session_differences,
 )
@@ -42,7 +43,7 @@ def view(tmp_path: Path) -> Iterator[View]:
         yield view
 
 
-def named(changes: list[StateChange]) -> dict[tuple[StateField, str], StateChange]:
+def named(changes: list[Difference]) -> dict[tuple[StateField, str], Difference]:
     return {
         (change.field, change.key): change
         for change in changes
@@ -82,7 +83,12 @@ def test_applying_the_changes_to_the_first_state_gives_the_second(
     saved = saved_states(tmp_path)
     for before, after in ((0, 7), (2, 4), (3, 3)):
         told = [
-            FieldChange(field=c.field, key=c.key, before=c.before, after=c.after)
+            FieldChange(
+                field=c.field,
+                key=c.key,
+                before=cast("Value", c.before),
+                after=cast("Value", c.after),
+            )
             for c in changes_between(view, saved, WORK, before, after)
         ]
         start, end = (state_table(state_at(view, saved, WORK, at)) for at in (before, after))

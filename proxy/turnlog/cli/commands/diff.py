@@ -14,7 +14,7 @@ from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_c
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import TurnRange, find_session
 from turnlog.sessions.state.changes import (
-    StateChange,
+    Difference,
     changes_between,
     seq_bounds,
     session_differences,
@@ -81,7 +81,7 @@ def _refuse(wrong: bool, message: str) -> None:
 
 def _changes(
     view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
-) -> list[StateChange]:
+) -> list[Difference]:
     _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
     _refuse(len(what) > 2, f"{what[-1]!r} is too much, give SESSION and at most one more argument")
     _refuse(
@@ -139,7 +139,7 @@ def _attempts(found: Iterable[Compared]) -> Iterator[str]:
             yield text
 
 
-def _text(changes: list[StateChange]) -> Iterator[str]:
+def _text(changes: list[Difference]) -> Iterator[str]:
     for change in changes:
         named = f"{change.field} {change.key}"
         if not isinstance(change.before or change.after, Struct):

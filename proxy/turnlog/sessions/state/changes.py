@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from turnlog.core.state.fold import Causes, ContributingCommit, fold
 from turnlog.core.state.session_state import State
-from turnlog.core.state.state_view import StateField, Table, Value, diff, state_table
+from turnlog.core.state.state_view import StateField, Table, diff, state_table
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -23,22 +23,25 @@ from .state_at import (
 )
 
 
-class StateChange(Struct, frozen=True, kw_only=True):
-    """One line of `turnlog diff --json`: one changed entry of the state."""
+class Difference(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog diff --json`: one changed entry of the state.
+
+    The type of its values depends on its field.
+    """
 
     before_at: CommitPoint
     after_at: CommitPoint
     field: StateField
     key: str
-    before: Value
-    after: Value
+    before: object
+    after: object
     commits: list[ContributingCommit]
     """Commits of the later state's session, oldest first; empty for `usage`, which every call changes."""
 
 
 def changes_between(
     view: View, saved: SavedStates, session: bytes, before: int, after: int
-) -> list[StateChange]:
+) -> list[Difference]:
     """Return what the commits after `before`, up to `after`, changed. Raises `NotFoundError`."""
     start, end = commit_at(view, session, before), commit_at(view, session, after)
     first = state_at(view, saved, session, before)
@@ -50,7 +53,7 @@ def changes_between(
 
 def session_differences(
     view: View, saved: SavedStates, one: bytes, other: bytes, at: tuple[int, int]
-) -> list[StateChange]:
+) -> list[Difference]:
     """Return how the state of `other` differs from that of `one`. Raises `NotFoundError`."""
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
@@ -86,9 +89,9 @@ def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
 
 def _changed(
     start: CommitPoint, end: CommitPoint, before: Table, after: Table, causes: Causes
-) -> list[StateChange]:
+) -> list[Difference]:
     return [
-        StateChange(
+        Difference(
             before_at=start,
             after_at=end,
             field=change.field,
