@@ -27,6 +27,7 @@ from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.json_text import members, read_value
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
+from turnlog.wire.mcp import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from turnlog.wire.message import JSON, MessageReader
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import (
@@ -175,6 +176,10 @@ class Circumstances(Struct, frozen=True):
     """Whether the request named a protocol session (handshake revisions)."""
     elsewhere: bool = False
     """Whether the answer leads to another origin."""
+    is_unlisted: bool = False
+    """Whether the latest whole list of tools lacks the tool that is called."""
+    is_cancelled: bool = False
+    """Whether the caller has cancelled the call, which must not happen twice."""
 
 
 def answered_by_text(
@@ -220,6 +225,42 @@ def answered(
     )
     kind = _kind(said, around)
     return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
+
+
+def call_answered(
+    asked: Asked,
+    said: CallAnswer,
+    message: Message | Outline,
+    body: MessageReader,
+    around: Circumstances,
+) -> tuple[Ending, AnswerFacts]:
+    """Return how a tool call ended that got this answer, as its rules see it."""
+    ending, reply = answered(said, message, body, around)
+    # MCP uses the code of invalid parameters for an unknown tool.
+    is_wrong = said.code == INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
+    if around.is_unlisted and is_wrong:
+        ending = refused(ErrorKind.TOOL_NOT_FOUND, asked.effect)
+    ending, reply = judged(asked, ending, reply, harmless=said.harmless)
+    # Many servers answer a cancelled call with an error code of their own.
+    is_own = said.code is not None and ending.kind == ErrorKind.UPSTREAM_INTERNAL
+    if around.is_cancelled and is_own:
+        ending = refused(ErrorKind.CANCELLED_BY_CALLER, asked.effect)
+    return ending, reply
+
+
+def lookup_answered(
+    said: CallAnswer, message: Message | Outline, body: MessageReader, around: Circumstances
+) -> tuple[Ending, AnswerFacts]:
+    """Return how a lookup ended that got this answer."""
+    ending, reply = answered(said, message, body, around)
+    if said.code == RESOURCE_NOT_FOUND:
+        ending = refused(ErrorKind.NOT_FOUND, around.effect)
+    return ending, reply
+
+
+def looks_like_success(said: CallAnswer, reply: AnswerFacts) -> bool:
+    """Return whether an answer looks like success to a client, however rules judge it."""
+    return reply.is_result and reply.http_status < _REFUSALS and not said.is_error
 
 
 def answered_plainly(
@@ -302,6 +343,14 @@ def is_unfit(body: MessageReader, content: Message | Outline | Malformed) -> boo
     if isinstance(content, Outline):
         return outline_kind(content) in _ANSWERS
     return content.kind in _ANSWERS
+
+
+def notification_answered(body: MessageReader, around: Circumstances) -> tuple[Ending, AnswerFacts]:
+    """Return how a notification ended that got this answer."""
+    _, reply = unanswered(body, around)
+    # It has no id, so an id in the answer is no mismatch.
+    flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
+    return acknowledged(around), structs.replace(reply, flags=flags)
 
 
 def acknowledged(around: Circumstances) -> Ending:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.kinds import Effect, Flag, Status
@@ -14,16 +14,22 @@ from turnlog.exchange.outcome import (
     answered,
     answered_by_text,
     answered_plainly,
+    call_answered,
     instead,
     is_answer,
     is_unfit,
+    looks_like_success,
+    lookup_answered,
     mislabelled,
+    notification_answered,
     unanswered,
 )
+from turnlog.rules.model import Expects
+from turnlog.rules.policy import Policy
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Message
 from turnlog.wire.message import MessageReader
-from turnlog.wire.tool_result import read_answer
+from turnlog.wire.tool_result import read_answer, read_lookup_answer
 
 JSON = "application/json"
 DONE: dict[str, object] = {"content": [{"type": "text", "text": "done"}]}
@@ -467,3 +473,75 @@ def test_any_other_answer_is_not_recorded_by_its_text_alone() -> None:
         assert isinstance(message, Message)
         said = read_answer(message, revision="")
         assert answered_by_text(said, message, text, status) is None
+
+
+class Call(Struct, frozen=True):
+    """A call as rules look at it."""
+
+    effect: Effect = Effect.WRITE
+    policy: Policy = Policy()
+    arguments: bytes = b"{}"
+    complete: bool = True
+
+
+def call_ended(
+    said: dict[str, object], *, policy: Policy | None = None, **changes: bool
+) -> tuple[Ending, AnswerFacts]:
+    """Return what the answer to a tool call comes to."""
+    text = text_of(json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode())
+    message = text.content
+    assert isinstance(message, Message)
+    answer = read_answer(message, revision="")
+    circumstances = structs.replace(around(200), **changes)
+    return call_answered(Call(policy=policy or Policy()), answer, message, text, circumstances)
+
+
+def test_invalid_parameters_of_a_tool_that_is_not_listed_mean_that_there_is_no_such_tool() -> None:
+    wrong: dict[str, object] = {"error": {"code": -32602, "message": "no"}}
+    assert call_ended(wrong)[0].kind == "invalid_request"
+    assert call_ended(wrong, is_unlisted=True)[0].kind == "tool_not_found"
+    assert call_ended({"result": DONE}, is_unlisted=True)[0] is SUCCESS
+
+
+def test_an_error_of_the_servers_own_to_a_cancelled_call_is_its_cancellation() -> None:
+    own: dict[str, object] = {"error": {"code": -32000, "message": "cancelled"}}
+    assert call_ended(own)[0].kind == "upstream_internal"
+    assert call_ended(own, is_cancelled=True)[0].kind == "cancelled_by_caller"
+    assert call_ended({"result": FAILED}, is_cancelled=True)[0].kind == "tool_failed"
+
+
+def test_the_answer_to_a_call_is_judged_by_its_rules() -> None:
+    ending, _ = call_ended({"result": DONE}, policy=Policy(expects=Expects.STRUCTURED))
+    assert ending.kind == "null_result"
+
+
+def test_a_result_looks_like_success_whatever_rules_make_of_it() -> None:
+    for said, status, fine in (
+        ({"result": DONE}, 200, True),
+        ({"result": DONE}, 500, False),
+        ({"result": FAILED}, 200, False),
+        ({"error": ELICITS}, 200, False),
+    ):
+        data = json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode()
+        message = text_of(data).content
+        assert isinstance(message, Message)
+        _, reply = ended(status, {**said})
+        assert looks_like_success(read_answer(message, revision=""), reply) is fine
+
+
+def test_a_resource_that_is_not_there_is_not_found() -> None:
+    for code, kind in ((-32002, "not_found"), (-32603, "upstream_internal")):
+        error = {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "no"}}
+        text = text_of(json.dumps(error).encode())
+        message = text.content
+        assert isinstance(message, Message)
+        said = read_lookup_answer(message, revision="")
+        assert lookup_answered(said, message, text, around(200))[0].kind == kind
+
+
+def test_an_id_in_the_answer_to_a_notification_is_no_mismatch() -> None:
+    text = text_of(b'{"jsonrpc":"2.0","id":7,"result":{}}')
+    assert unanswered(text, around(200))[1].flags == (Flag.ID_MISMATCH,)
+    ending, reply = notification_answered(text, around(200))
+    assert (ending, reply.flags) == (SUCCESS, ())
+    assert notification_answered(text, around(400))[0].kind == "invalid_request"

@@ -14,7 +14,6 @@ from turnlog.core.classify import (
     ending_of_call,
     failed,
     is_method_preserving_redirect,
-    refused,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.call_driver import CallDriver
@@ -30,14 +29,17 @@ from turnlog.exchange.outcome import (
     AnswerFacts,
     Circumstances,
     acknowledged,
-    answered,
     answered_by_text,
+    call_answered,
     instead,
     is_answer,
     is_unfit,
     judged,
+    looks_like_success,
+    lookup_answered,
     mislabelled,
     nameless_error,
+    notification_answered,
     unanswered,
     waiting,
 )
@@ -227,14 +229,13 @@ class ResponseObserver:
         if channel is not None and 200 <= self._status < 300:
             return [*tickets, *self._accepted(channel)]
         for attempt in list(self.attempts):
-            around = self._around(attempt.ask)
-            ending, reply = unanswered(body, around)
+            ask, around = attempt.ask, self._around(attempt.ask)
             if attempt in self._notified:
-                # A notification has no id, so an id in the answer is no mismatch.
-                flags = tuple(flag for flag in reply.flags if flag is not Flag.ID_MISMATCH)
-                ending, reply = acknowledged(around), structs.replace(reply, flags=flags)
-            elif attempt.ask.is_call:
-                ending, reply = judged(attempt.ask, ending, reply)
+                ending, reply = notification_answered(body, around)
+            else:
+                ending, reply = unanswered(body, around)
+                if ask.is_call:
+                    ending, reply = judged(ask, ending, reply)
             tickets += self._end_by_answer(attempt, ending, reply)
             self._redirected(attempt)
         self._on_all_read()
@@ -448,40 +449,15 @@ class ResponseObserver:
         parsed, driver = read_answer(message, revision=self.revision), attempt.driver
         if driver is not None and driver.is_guarded and isinstance(message, Message):
             attempt.message = body.finish()
-        reply, ending = answered_by_text(parsed, message, body, self._status), SUCCESS
-        if reply is None:
-            ending, reply = self._answered(ask, parsed, message, body)
-        if ask.policy.judges_answers or not parsed.harmless:
-            ending, reply = judged(ask, ending, reply, harmless=parsed.harmless)
-        attempt.amends = False
-        if ending is SUCCESS:
-            return self.end(attempt, ending, reply)
-        return self._close_unusual(attempt, parsed, ending, reply)
-
-    def _answered(
-        self, ask: Ask, parsed: CallAnswer, message: Message | Outline, body: MessageReader
-    ) -> tuple[Ending, AnswerFacts]:
-        """Return how a call ended by its answer, before rules judge it."""
-        ending, reply = answered(parsed, message, body, self._around(ask))
-        if parsed.code is not None and self._is_unlisted(parsed, ending, ask):
-            ending = refused(ErrorKind.TOOL_NOT_FOUND, ask.effect)
-        return ending, reply
-
-    def _close_unusual(
-        self, attempt: Attempt, parsed: CallAnswer, ending: Ending, reply: AnswerFacts
-    ) -> Sequence[Ticket]:
-        """End a call that has failed, or that waits for another leg."""
-        ask, code = attempt.ask, parsed.code
-        # Many servers answer a cancelled call with an error code of their own.
-        dropped = code is not None and attempt.cancelled and attempt.is_guarded
-        if dropped and ending.kind == ErrorKind.UPSTREAM_INTERNAL:
-            ending = refused(ErrorKind.CANCELLED_BY_CALLER, ask.effect)
-        succeeds = reply.is_result and self._status < 400 and not parsed.is_error
-        attempt.amends = succeeds and bool(ending.error)
-        if ending.status.parked:
-            reply = self._parked(attempt, parsed, reply)
-        tickets = self._end_by_answer(attempt, ending, reply)
-        if code == mcp.URL_ELICITATION_REQUIRED:
+        reply = answered_by_text(parsed, message, body, self._status)
+        if reply is not None and not ask.policy.judges_answers:
+            attempt.amends = False
+            return self.end(attempt, SUCCESS, reply)
+        around = self._around_call(attempt, parsed)
+        ending, reply = call_answered(ask, parsed, message, body, around)
+        attempt.amends = bool(ending.error) and looks_like_success(parsed, reply)
+        tickets = self._end_leg(attempt, parsed, ending, reply)
+        if parsed.code == mcp.URL_ELICITATION_REQUIRED:
             until = self._context.clock.monotonic() + CONSENTED
             self._context.redirects.note(call_key(ask, ""), attempt, until)
         return tickets
@@ -490,21 +466,18 @@ class ResponseObserver:
         self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """End a lookup by its answer."""
-        parsed, ask = read_lookup_answer(message, revision=self.revision), attempt.ask
-        ending, reply = answered(parsed, message, body, self._around(ask))
-        if parsed.code == mcp.RESOURCE_NOT_FOUND:
-            ending = refused(ErrorKind.NOT_FOUND, ask.effect)
-        if ending.status.parked:
-            reply = self._parked(attempt, parsed, reply)
-        return self._end_by_answer(attempt, ending, reply)
+        parsed = read_lookup_answer(message, revision=self.revision)
+        ending, reply = lookup_answered(parsed, message, body, self._around(attempt.ask))
+        return self._end_leg(attempt, parsed, ending, reply)
 
-    def _parked(self, attempt: Attempt, parsed: CallAnswer, reply: AnswerFacts) -> AnswerFacts:
-        """Remember a call that waits for another leg, if its answer has a link for that leg."""
-        links = self._legs.links(attempt.ask, parsed)
-        if not links:
-            return reply
-        self._context.calls.park(links, attempt)
-        return structs.replace(reply, links=links)
+    def _end_leg(
+        self, attempt: Attempt, parsed: CallAnswer, ending: Ending, reply: AnswerFacts
+    ) -> Sequence[Ticket]:
+        """Record the outcome of an attempt that was answered, and remember it if it waits for another leg."""
+        if ending.status.parked and (links := self._legs.links(attempt.ask, parsed)):
+            self._context.calls.park(links, attempt)
+            reply = structs.replace(reply, links=links)
+        return self._end_by_answer(attempt, ending, reply)
 
     def take_late(
         self, begun: Mapping[str, Attempt], key: str, message: Message, raw: bytes
@@ -523,11 +496,17 @@ class ResponseObserver:
         attempt.marks.add(Flag.LATE)
         return self._close(attempt, message, body)
 
-    def _is_unlisted(self, parsed: CallAnswer, ending: Ending, ask: Ask) -> bool:
-        """Return whether an error means an unknown tool: MCP uses the code of invalid params for it."""
-        wrong = parsed.code == mcp.INVALID_PARAMS and ending.kind == ErrorKind.INVALID_REQUEST
-        whose = self._request.target, self._request.credential
-        return wrong and self._context.tool_listings.lacks(*whose, ask.tool)
+    def _around_call(self, attempt: Attempt, parsed: CallAnswer) -> Circumstances:
+        """Return the circumstances by which the answer to a call is judged."""
+        around, request = self._around(attempt.ask), self._request
+        if parsed.code is None:
+            return around
+        listings, tool = self._context.tool_listings, attempt.ask.tool
+        return structs.replace(
+            around,
+            is_unlisted=listings.lacks(request.target, request.credential, tool),
+            is_cancelled=attempt.cancelled and attempt.is_guarded,
+        )
 
     def _around(self, ask: Ask) -> Circumstances:
         """Return the circumstances by which an answer is judged."""
