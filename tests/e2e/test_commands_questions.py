@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.beside import proxy_beside
-from kit.clients import Client, Head, call
+from kit.clients import Head, call
 from kit.commands import Agent, events_of, settings, text_of
 from kit.proxy import Proxy
 
@@ -55,17 +55,6 @@ def test_a_call_that_is_lost_after_its_stream_has_begun_says_how_it_ended(proxy:
     assert last["result"]["_meta"]["turnlog/outcome"]["kind"] == "connection_lost"
 
 
-def test_an_answer_to_a_process_that_is_gone_answers_no_question_of_the_next(proxy: Proxy) -> None:
-    agent = Agent(proxy)
-    killed(agent)
-    head, (question,) = asked(agent, "asks", request_id=6)
-    answers(agent, "question", "meant for the first")
-    answers(agent, question["id"], "meant for the second")
-    (last,) = events_of(agent.client.body(head))
-    assert (last["id"], text_of(last)) == (6, "meant for the second")
-    assert json.loads(agent.text("told"))[2:] == ["question: meant for the second"]
-
-
 def test_answers_in_an_array_belong_to_their_requests_after_a_process_died(proxy: Proxy) -> None:
     agent = Agent(proxy, revision="2025-03-26")
     killed(agent)
@@ -77,22 +66,6 @@ def test_answers_in_an_array_belong_to_their_requests_after_a_process_died(proxy
     agent.tell(json.dumps(said).encode())
     (last,) = events_of(agent.client.body(head))
     assert text_of(last) == "1"
-
-
-def test_a_later_process_cancels_its_request_by_the_id_that_the_agent_got(
-    proxy: Proxy,
-) -> None:
-    agent = Agent(proxy)
-    killed(agent)
-    _, (question,) = asked(agent, "asks", request_id=6)
-    withdraws = {"method": "notifications/cancelled", "params": {"requestId": "question"}}
-    with Client(proxy.url) as other:
-        body = call("notifies", withdraws, request_id=7)
-        other.ask("POST", "/mcp", body, headers=agent.headers)
-        taken, _ = events_of(other.response("POST").body)
-    assert taken["params"] == {"requestId": question["id"]}
-    assert question["id"] != "question"
-    agent.client.close()
 
 
 def test_an_array_of_requests_and_notifications_answers_no_request(proxy: Proxy) -> None:

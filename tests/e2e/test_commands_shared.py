@@ -151,30 +151,6 @@ def test_a_server_request_goes_to_the_session_whose_call_is_open(proxy: Proxy) -
         assert other.chunk() == b""
 
 
-def test_the_only_session_is_asked_without_a_call(proxy: Proxy) -> None:
-    agent = Agent(proxy, roots={})
-    with listening(agent) as stream:
-        (question,) = events_of(stream.event())
-        assert question["method"] == "roots/list"
-    answers(agent, "roots", "here")
-    answers(agent, "roots", "twice")
-    assert json.loads(agent.text("told"))[2:] == ["roots: here"]
-
-
-def test_a_server_request_is_cancelled_at_the_client_that_got_it(proxy: Proxy) -> None:
-    one, two = Agent(proxy), Agent(proxy)
-    asked(one, "asks", {"as": "q"})
-    one.client.head()
-    one.client.event()
-    asked(two, "hang")
-    pending(proxy, 2)
-    withdraws = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
-    assert Agent(proxy).text("notifies", withdraws) == "notified"
-    (taken,) = events_of(one.client.event())
-    assert taken["params"] == {"requestId": "q"}
-    leave(one, two)
-
-
 @pytest.mark.promise("CMD-1")
 def test_a_server_request_that_fits_no_single_session_is_answered_by_an_error(
     proxy: Proxy,
@@ -194,22 +170,6 @@ def test_a_server_request_that_fits_no_single_session_is_answered_by_an_error(
     leave(one)
 
 
-@pytest.mark.promise("CMD-1")
-def test_open_calls_of_a_closed_session_do_not_redirect_the_servers_requests(proxy: Proxy) -> None:
-    one, two = Agent(proxy), Agent(proxy)
-    asked(one, "hang")
-    pending(proxy, 1)
-    one.client.close()
-    pending(proxy, 0)
-    assert two.text("asks").startswith("several sessions")
-    two.text("release")
-    asked(two, "asks", request_id=5)
-    head = two.client.head()
-    (question,) = events_of(two.client.event())
-    answers(two, question["id"], "mine")
-    assert text_of(events_of(two.client.body(head))[0]) == "mine"
-
-
 def test_the_end_of_a_session_cancels_its_requests_in_both_directions(proxy: Proxy) -> None:
     one, two = Agent(proxy), Agent(proxy)
     asked(one, "asks", {"as": "first"})
@@ -223,34 +183,6 @@ def test_the_end_of_a_session_cancels_its_requests_in_both_directions(proxy: Pro
     assert answer == "first: the session has ended"
     # It answers all the same.
     wait_until(lambda: ended(proxy, "asks") == [["late", "server_request"]], "it came late")
-
-
-def test_a_notification_about_the_command_reaches_all_listeners(proxy: Proxy) -> None:
-    one, two = Agent(proxy), Agent(proxy)
-    changed = "notifications/tools/list_changed"
-    with listening(one) as first, listening(two) as second:
-        assert two.text("notifies", {"method": changed}) == "notified"
-        for client in (first, second):
-            (said,) = events_of(client.event())
-            assert said["method"] == changed
-
-
-@pytest.mark.promise("CMD-1")
-def test_a_message_during_a_call_reaches_the_only_caller(proxy: Proxy) -> None:
-    one, two = Agent(proxy), Agent(proxy)
-    log = {"method": "notifications/message", "params": {"level": "info", "data": "for two"}}
-    with listening(one) as first, listening(two) as second:
-        said = events_of(two.post(call("notifies", log)).body)
-        assert [m.get("method") for m in said] == ["notifications/message", None]
-        # With the calls of several open nobody knows whose log it is, and the command has one.
-        asked(one, "hang")
-        pending(proxy, 1)
-        assert two.text("notifies", {"method": "notifications/tasks/status"}) == "notified"
-        assert two.text("notifies", log) == "notified"
-        for client in (first, second):
-            (heard,) = events_of(client.event())
-            assert heard["method"] == "notifications/message"
-    leave(one)
 
 
 def test_a_later_session_gets_the_negotiated_revision_or_an_error_with_the_reason(

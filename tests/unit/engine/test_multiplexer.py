@@ -95,6 +95,7 @@ async def alone() -> Command:
     return Command(renames=False)
 
 
+@pytest.mark.promise("CMD-1")
 async def test_equal_ids_and_tokens_of_two_clients_are_kept_apart(shared: Command) -> None:
     one, two = shared.client(), shared.client()
     asked = [shared.sent(each, call("a", _meta={"progressToken": 7})) for each in (one, two)]
@@ -222,6 +223,7 @@ async def test_a_question_goes_to_the_only_client_that_calls_and_its_answer_back
     assert shared.got() == [result("q")]
 
 
+@pytest.mark.promise("CMD-1")
 async def test_a_question_that_may_be_anybodys_is_refused_and_a_ping_answered(
     shared: Command,
 ) -> None:
@@ -306,3 +308,78 @@ async def test_the_handshake_of_a_shared_command_is_turnlogs_own(shared: Command
     (asked,) = shared.got()
     shared.say(result(asked["id"]))
     assert await said(reply) == [result(0)]
+
+
+async def test_the_only_client_is_asked_without_a_call(shared: Command) -> None:
+    client, listener = shared.client(), CommandReply(Progress(), streams=True)
+    client.listen(listener)
+    shared.say(question("roots", "roots/list"))
+    assert await said(listener) == [question("roots", "roots/list")]
+
+
+async def test_a_question_is_cancelled_at_the_client_that_got_it(shared: Command) -> None:
+    one, two = shared.client(), shared.client()
+    reply = shared.sent(one, call("asks"))
+    shared.say(question("q"))
+    assert await said(reply) == [question("q")]
+    shared.sent(two, call("a"))  # now the call of either could be meant
+    withdrawn = json.loads(cancel("q"))
+    shared.say(withdrawn)
+    assert await said(reply) == [withdrawn]
+
+
+async def test_a_later_process_cancels_its_question_by_the_id_that_the_client_got(
+    alone: Command,
+) -> None:
+    client = alone.client()
+    alone.messages.on_started()
+    reply = alone.sent(client, call("asks"))
+    alone.say(question("q"))
+    (asked,) = await said(reply)
+    alone.say(json.loads(cancel("q")))
+    (withdrawn,) = await said(reply)
+    assert asked["id"] != "q"
+    assert withdrawn["params"] == {"requestId": asked["id"]}
+
+
+@pytest.mark.promise("CMD-1")
+async def test_a_call_without_a_client_that_waits_may_still_ask(shared: Command) -> None:
+    one, two = shared.client(), shared.client()
+    shared.messages.on_left(shared.sent(one, call("a")))
+    reply = shared.sent(two, call("asks"))
+    left, _ = shared.got()
+    shared.say(question("q"))  # of either call
+    assert [each["id"] for each in shared.got()] == ["q"]
+    shared.say(result(left["id"]))
+    shared.say(question("r"))
+    assert await said(reply) == [question("r")]
+
+
+@pytest.mark.promise("CMD-1")
+async def test_a_log_message_goes_to_the_only_caller_and_to_all_listeners_where_it_is_anybodys(
+    shared: Command,
+) -> None:
+    clients: list[CommandClient] = []
+    listeners: list[CommandReply] = []
+    for _ in range(2):
+        clients.append(shared.client())
+        listeners.append(CommandReply(Progress(), streams=True))
+        clients[-1].listen(listeners[-1])
+    log: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+    reply = shared.sent(clients[1], call("a"))
+    shared.say(log)
+    assert await said(reply) == [log]
+    shared.sent(clients[0], call("b"))
+    shared.say({**log, "method": "notifications/tasks/status"})
+    shared.say(log)
+    assert [await said(each) for each in listeners] == [[log], [log]]
+
+
+async def test_an_array_of_requests_and_notifications_answers_no_request(alone: Command) -> None:
+    reply = alone.sent(alone.client(), call("asks", request_id=5, _meta={"progressToken": "t"}))
+    params = {"progressToken": "t", "progress": 1}
+    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    alone.say([progress, question(5)])
+    assert await said(reply) == [progress, question(5)]
+    alone.say(result(5))
+    assert await said(reply) == [result(5)]
