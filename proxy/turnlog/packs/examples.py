@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
@@ -14,7 +14,7 @@ from turnlog.rules.policy import Policy, Subject, decide_policy
 
 from .check import file_problems, unused_rules
 from .errors import ConfigError, suggest
-from .explain import MCP, call_arguments, call_subject, effect_in_force
+from .explain import MCP, call_arguments, effect_in_force, with_tool_name
 from .load import Document, convert, read
 from .rulebook import duplicate_names, read_rules
 from .shape import Step
@@ -174,8 +174,14 @@ def _failures(
 
 
 def _call_and_policy(rules: Sequence[Rule], sample: Sample) -> tuple[Subject, Policy]:
-    call = call_subject(rules, sample.server, sample.tool, sample.method, sample.path)
-    call = structs.replace(call, hint=sample.hint)
+    call = Subject(
+        server=sample.server,
+        tool=sample.tool,
+        method=sample.method,
+        path=sample.path,
+        hint=sample.hint,
+    )
+    call = with_tool_name(rules, call)
     given = call_arguments(sample.method, sample.path, sample.args)
     return call, decide_policy(rules, call, lambda: given)
 

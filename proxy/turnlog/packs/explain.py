@@ -58,22 +58,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Reason that the caller of a denied call is told; empty for none."""
 
 
-class ExplainedCall(Struct, frozen=True, kw_only=True):
-    """The call to explain."""
-
-    server: str
-    tool: str
-    method: str
-    path: str
-    arguments: dict[str, Any]
-
-
-def explain_call(rules: Sequence[PlacedRule], asked: ExplainedCall) -> Explanation:
+def explain_call(
+    rules: Sequence[PlacedRule], call: Subject, arguments: dict[str, Any]
+) -> Explanation:
     """Return the explanation of a call by the rules for its server, in order."""
     # Names are unique only within a file, so rules are renamed to their numbers.
     numbered = [structs.replace(one.rule, name=str(number)) for number, one in enumerate(rules)]
-    call = call_subject(numbered, asked.server, asked.tool, asked.method, asked.path)
-    policy = decide_policy(numbered, call, lambda: asked.arguments)
+    call = with_tool_name(numbered, call)
+    policy = decide_policy(numbered, call, lambda: arguments)
     return Explanation(
         server=call.server,
         tool=call.tool,
@@ -122,11 +114,12 @@ def _retries(policy: Policy, call: Subject) -> list[RetryForecast]:
     ]
 
 
-def call_subject(rules: Sequence[Rule], server: str, tool: str, method: str, path: str) -> Subject:
-    """Return a call as rules see it; the tool of a plain HTTP call is named by its path."""
-    if path:
-        tool = tool_of_path(rules, server, method, path) or http_tool(method, path)
-    return Subject(server=server, tool=tool, method=method, path=path)
+def with_tool_name(rules: Sequence[Rule], call: Subject) -> Subject:
+    """Return a call with the name of its tool, which for a plain HTTP call comes from its path."""
+    if not call.path:
+        return call
+    tool = tool_of_path(rules, call.server, call.method, call.path)
+    return structs.replace(call, tool=tool or http_tool(call.method, call.path))
 
 
 def call_arguments(method: str, path: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from turnlog.core.kinds import Effect
-from turnlog.packs.explain import Aspect, ExplainedCall, Explanation, explain_call
+from turnlog.packs.explain import Aspect, Explanation, explain_call
 from turnlog.packs.rulebook import read_rules
 from turnlog.packs.sources import RuleSource
+from turnlog.rules.policy import Subject
 
 RULES = """\
 rules:
@@ -27,8 +28,10 @@ AS_WITHOUT = Aspect(value=None, rule=None, file=None, line=None)
 def explained(folder: Path, tool: str, text: str = RULES, **more: Any) -> Explanation:
     (folder / "mine.yaml").write_text(text)
     rules = read_rules(RuleSource(folder / "mine.yaml", "mine.yaml"))
-    given: dict[str, Any] = {"method": "tools/call", "path": "", "arguments": {}, **more}
-    return explain_call(rules, ExplainedCall(server="files", tool=tool, **given))
+    arguments: dict[str, Any] = more.pop("arguments", {})
+    given: dict[str, Any] = {"method": "tools/call", **more}
+    call = Subject(server="files", tool=tool, **given)
+    return explain_call(rules, call, arguments)
 
 
 def retried(explanation: Explanation) -> dict[str, tuple[str, bool]]:
@@ -131,8 +134,8 @@ def test_rules_of_the_same_name_in_two_files_are_distinguished(tmp_path: Path) -
         source.path.write_text(text)
     rules = [placed for source in sources for placed in read_rules(source)]
 
-    asked = ExplainedCall(server="s", tool="t", method="tools/call", path="", arguments={})
-    told = explain_call(rules, asked).aspects["effect"]
+    call = Subject(server="s", tool="t", method="tools/call")
+    told = explain_call(rules, call, {}).aspects["effect"]
 
     assert told == Aspect(value="write", rule="mine", file="two.yaml", line=3)
 

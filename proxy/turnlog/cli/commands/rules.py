@@ -19,7 +19,6 @@ from turnlog.packs.errors import ConfigError, SettingError, suggest
 from turnlog.packs.examples import check_both, run_examples
 from turnlog.packs.explain import (
     MCP,
-    ExplainedCall,
     Explanation,
     RetryForecast,
     call_arguments,
@@ -29,6 +28,7 @@ from turnlog.packs.rulebook import read_rules
 from turnlog.packs.shape import UNREADABLE, describe_json_error, is_list, is_mapping
 from turnlog.packs.sources import RuleSource, RuleSources, pack_or_file, packs_folder
 from turnlog.rules.model import Access
+from turnlog.rules.policy import Subject
 from turnlog.settings.layers import Flags, read_store_settings
 
 _ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
@@ -123,11 +123,13 @@ def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
 @json_option
 def explain(
     server: str,
+    tool: str,
     text: str,
+    method: str | None,
+    path: str,
     config: str | None,
     rules: tuple[str, ...],
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Show what the rules decide for a call: which rule decides what, and what is retried.
 
@@ -135,14 +137,16 @@ def explain(
     turnlog rules explain files write_file --args '{"path": "/srv/a.txt"}' --config turnlog.yaml
     turnlog rules explain web --method GET --path /users/17 --rules mine.yaml
     """
-    if not options["tool"] and not options["path"]:
+    if not tool and not path:
         raise click.UsageError("no tool is named, write TOOL or --path PATH")
     sources = _sources(config, rules)
     _check_server(server, sources)
-    call = _call_to_explain(server, _input(text), **options)
+    method = method or ("GET" if path else MCP)
+    call = Subject(server=server, tool=tool, method=method, path=path)
+    arguments = call_arguments(method, path, _input(text))
     placed = [one for source in sources.order(server) for one in read_rules(source)]
     try:
-        explanation = explain_call(placed, call)
+        explanation = explain_call(placed, call, arguments)
     except RecursionError:
         raise click.UsageError("--args is nested too deeply, use fewer levels") from None
     for line in [json_line(explanation)] if as_json else _explanation_lines(explanation):
@@ -187,19 +191,6 @@ def _input(text: str) -> dict[str, Any]:
         unquoted = not isinstance(error, (msgspec.ValidationError, RecursionError))
         quoting = ", and quote it for the shell" if unquoted else ""
         raise click.UsageError(f"{said}{quoting}") from None
-
-
-def _call_to_explain(
-    server: str, given: dict[str, Any], *, tool: str, method: str | None, path: str
-) -> ExplainedCall:
-    method = method or ("GET" if path else MCP)
-    return ExplainedCall(
-        server=server,
-        tool=tool,
-        method=method,
-        path=path,
-        arguments=call_arguments(method, path, given),
-    )
 
 
 def _print_problems(problems: Iterable[ConfigError], as_json: bool) -> None:
