@@ -290,6 +290,8 @@ def _ended(
         status = _OK
     state = result.request_state
     look = _look_at(whole, result.content, result.structured_content)
+    if status is _OK and not (state or flags):
+        return look
     return replace(
         look,
         status=status,
