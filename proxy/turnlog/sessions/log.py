@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.operation import TOOLS_USED, Operation
-from turnlog.store.base import Filter, SessionRow
+from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
 from .errors import NotFoundError
@@ -188,13 +188,9 @@ def _newest_turn(view: View, query: Query) -> int | None:
     turns = (query.turns.first, query.turns.last)
     if query.session is None and not any(turn is not None and turn < 0 for turn in turns):
         return None
-    return _session_row(view, query.session).place.turn
-
-
-def _session_row(view: View, session: bytes | None) -> SessionRow:
-    row = view.session(session) if session is not None else None
+    row = view.session(query.session) if query.session is not None else None
     if row is None:
         raise NotFoundError(
             "turns need a session that has some; name one that `turnlog sessions` lists"
         )
-    return row
+    return row.place.turn

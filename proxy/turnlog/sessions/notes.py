@@ -114,7 +114,7 @@ class NoteWriter:
 def parse_note(data: bytes | str) -> Note:
     """Return the note in a JSON object. Raises `NoteError`."""
     try:
-        note = _decode_note(data)
+        note = _note_decoder.decode(data)
         strange = _decode_names(data).keys() - {"kind", *note.__struct_fields__}
     except UNREADABLE as error:
         raise NoteError(
@@ -162,11 +162,7 @@ def _cleaned(redactor: Redactor, value: object) -> object:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 _decode_names = msgspec.json.Decoder(dict[str, Raw]).decode
-
-
-def _decode_note(data: bytes | str) -> Note:
-    note: Note = msgspec.json.decode(data, type=Note)
-    return note
+_note_decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 def _value(redactor: Redactor, name: str, text: str) -> str:

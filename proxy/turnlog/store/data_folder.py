@@ -99,12 +99,10 @@ def _make_private(path: Path) -> None:
 
 def _strange(path: Path) -> list[str]:
     """Return the names in a folder that no store has."""
-    return sorted(entry.name for entry in path.iterdir() if not _is_ours(entry.name))
-
-
-def _is_ours(name: str) -> bool:
-    # What `publish` or `trust` is writing, maybe elsewhere, or left behind when it was killed.
-    return name in _OURS or name.startswith((".format-", ".key-", ".token-", ".turnlog.lock-"))
+    names = {entry.name for entry in path.iterdir()} - _OURS
+    # Drafts that `publish` or `trust` is writing, or left behind when it was killed.
+    drafts = (".format-", ".key-", ".token-", ".turnlog.lock-")
+    return sorted(name for name in names if not name.startswith(drafts))
 
 
 def mark(path: Path) -> None:

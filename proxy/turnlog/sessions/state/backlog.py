@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from typing import Final
 
-from turnlog.core.commit import Commit
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import State, encode_state
 from turnlog.observe.clock import Clock
@@ -80,13 +79,12 @@ class StateBacklog:
             return True
         state = fold(state, commits)
         self._state = (session, state)
-        if (state.seq + 1) % EVERY == 0 and not self._save(state, commits[-1]):
-            self._unsaved.add(session)
-            return True
+        if (state.seq + 1) % EVERY == 0:
+            saved = self._saved.save(session, state.seq, commits[-1].hash, encode_state(state))
+            if not saved:
+                self._unsaved.add(session)
+                return True
         return state.seq >= last
-
-    def _save(self, state: State, newest: Commit) -> bool:
-        return self._saved.save(newest.link.session, state.seq, newest.hash, encode_state(state))
 
     def _taken_up(self, view: View, session: bytes, last: int) -> State:
         if self._state is not None and self._state[0] == session and self._state[1].seq < last:

@@ -127,13 +127,14 @@ class LmdbEngine:
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
         epochs: set[int] = set()
+        folder = self.data / "epochs"
 
         def left(txn: Txn) -> list[Draft]:
             intents = abandoned(
                 txn,
                 self.tables,
                 self._ledger.tail,
-                is_dead=self._is_dead,
+                is_dead=lambda epoch: epoch != self.epoch and not is_locked(folder, epoch),
                 skip=self._skip,
             )
             epochs.update(intent.link.epoch for intent in intents)
@@ -217,9 +218,6 @@ class LmdbEngine:
         )
         ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
         return prepare(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
-
-    def _is_dead(self, epoch: int) -> bool:
-        return epoch != self.epoch and not is_locked(self.data / "epochs", epoch)
 
     def _prepare(self, drafts: list[Draft]) -> None:
         full: list[Draft] = []
