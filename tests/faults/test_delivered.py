@@ -5,7 +5,7 @@ Each test lets the agent go away in the instant before turnlog writes to it, and
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +22,9 @@ RULES = """
 rules:
   - {match: {tool: "pay*"}, effect: irreversible}
 """
-BEFORE_AN_ANSWER = "turnlog.transport.http_server:Downstream.answer"
+NOTHING = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+SIDE = "turnlog.transport.http_server:Downstream."
+SESSION = ("Mcp-Session-Id", "m")
 
 
 class Counting:
@@ -32,6 +34,8 @@ class Counting:
         self.asked = 0
         self.go = threading.Event()
         self.as_event = False
+        self.ends = True
+        """Whether the stream ends behind the answer."""
 
     def __call__(self, peer: Peer) -> None:
         said = json.loads(peer.read().body)
@@ -40,23 +44,47 @@ class Counting:
             return
         self.asked += 1
         result = text_result(said["id"], f"done {self.asked}")
-        self.go.wait()
         if self.as_event:
             peer.start_events()
-            peer.send(chunked(event(result)) + b"0\r\n\r\n")
+            peer.send_event(NOTHING)
+            self.go.wait()
+            peer.send(chunked(event(result)) + (b"0\r\n\r\n" if self.ends else b""))
+            peer.wait_for_hang_up()
         else:
+            self.go.wait()
             peer.send_json(result)
 
 
-class Scene:
-    """A server, and two proxies on one store before it; one of them can be stopped before it answers."""
+class Resumable(Counting):
+    """Break each call off behind an event with an id, and send its answer on the stream that resumes it."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __call__(self, peer: Peer) -> None:
+        if peer.request.method == b"POST":
+            said = json.loads(peer.read().body)
+            self.asked += 1
+            self._result = text_result(said["id"], f"done {self.asked}")
+            peer.start_events()
+            peer.send_event(NOTHING, event_id="1")
+            peer.end()
+        else:
+            peer.start_events()
+            peer.send_event(NOTHING, event_id="2")
+            self.go.wait()
+            peer.send_event(self._result, event_id="3")
+            peer.wait_for_hang_up()
+
+
+class Scene:
+    """A server, and two proxies on one store before it; one of them can be stopped."""
+
+    def __init__(self, folder: Path, stack: ExitStack, stops_at: str, counting: Counting) -> None:
         (folder / "rules.yaml").write_text(RULES)
-        self.counting = Counting()
+        self.counting = counting
         stack.callback(self.counting.go.set)
         self.upstream = stack.enter_context(RawUpstream(self.counting))
-        self.stop_point = StopPoint(BEFORE_AN_ANSWER, folder / "armed")
+        self.stop_point = StopPoint(
+            stops_at if ":" in stops_at else SIDE + stops_at, folder / "armed"
+        )
         self._stack = stack
         self._folder = folder
         self.one = self._proxy(self.stop_point.environ)
@@ -67,10 +95,11 @@ class Scene:
         started = proxy_beside(self._folder, self.upstream.url, settings=settings, environ=environ)
         return self._stack.enter_context(started)
 
-    def ask(self, proxy: Proxy, body: bytes) -> Client:
-        """Ask on a connection of its own, and do not wait for the answer."""
+    def ask(self, proxy: Proxy, body: bytes, *headers: tuple[str, str]) -> Client:
+        """Ask on a connection of its own, and do not wait for the answer. Without a body resume a stream."""
         client = self._stack.enter_context(Client(proxy.url))
-        client.ask("POST", "/s/one/mcp", body, headers=(*MCP_HEADERS, ("Mcp-Session-Id", "m")))
+        method = "POST" if body else "GET"
+        client.ask(method, "/s/one/mcp", body, headers=(*MCP_HEADERS, SESSION, *headers))
         return client
 
     def lose(self) -> None:
@@ -96,10 +125,17 @@ class Scene:
         wait_until(is_over, f"{count} calls end")
 
 
+Begin = Callable[..., Scene]
+
+
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def begin(tmp_path: Path) -> Iterator[Begin]:
     with ExitStack() as stack:
-        yield Scene(tmp_path, stack)
+
+        def scene(stops_at: str, counting: Counting | None = None) -> Scene:
+            return Scene(tmp_path, stack, stops_at, counting or Counting())
+
+        yield scene
 
 
 def text(answer: Response) -> str:
@@ -109,8 +145,9 @@ def text(answer: Response) -> str:
 @pytest.mark.promise("TWICE-22")
 @pytest.mark.parametrize("again", ["same", "other"])
 def test_an_answer_given_again_to_an_agent_that_has_just_left_is_given_once_more(
-    scene: Scene, again: str
+    begin: Begin, again: str
 ) -> None:
+    scene = begin("answer")
     scene.lose()
     scene.stop_point.arm()
     second = scene.ask(scene.one, call("pay", request_id=2))
@@ -126,7 +163,8 @@ def test_an_answer_given_again_to_an_agent_that_has_just_left_is_given_once_more
 
 
 @pytest.mark.promise("TWICE-22")
-def test_an_answer_that_comes_as_an_event_behind_a_cancel_is_not_delivered(scene: Scene) -> None:
+def test_an_answer_that_comes_as_an_event_behind_a_cancel_is_not_delivered(begin: Begin) -> None:
+    scene = begin("answer")
     scene.counting.as_event = True
     first = scene.ask(scene.one, call("pay", request_id=1))
     wait_until(lambda: scene.counting.asked == 1, "the server has the call")
@@ -137,3 +175,67 @@ def test_an_answer_that_comes_as_an_event_behind_a_cancel_is_not_delivered(scene
     again = scene.ask(scene.one, call("pay", request_id=2)).response("POST")
     assert b"done 1" in again.body
     assert scene.counting.asked == 1
+
+
+@pytest.mark.promise("TWICE-22")
+def test_an_answer_as_an_event_does_not_reach_an_agent_that_has_just_left(begin: Begin) -> None:
+    scene = begin("write")
+    scene.counting.as_event = True
+    first = scene.ask(scene.one, call("pay", request_id=1))
+    first.until(b"notifications/message")
+    scene.stop_point.arm()
+    scene.counting.go.set()
+    with scene.stop_point.stopped(scene.one.process.pid):
+        first.close()
+    again = scene.ask(scene.one, call("pay", request_id=2)).response("POST")
+    assert b"done 1" in again.body
+    assert scene.counting.asked == 1
+
+
+def test_an_agent_that_closes_once_it_has_read_the_event_has_its_answer(begin: Begin) -> None:
+    scene = begin("is_taken")
+    scene.counting.as_event, scene.counting.ends = True, False
+    scene.counting.go.set()
+    scene.stop_point.arm()
+    first = scene.ask(scene.one, call("pay", request_id=1))
+    first.until(b"done 1")
+    with scene.stop_point.stopped(scene.one.process.pid):
+        first.close()
+    scene.ask(scene.one, call("pay", request_id=2)).until(b"done 2")
+    assert scene.counting.asked == 2
+
+
+@pytest.mark.promise("TWICE-22")
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_answer_on_another_stream_is_delivered_where_its_agent_is_there_for_it(
+    begin: Begin, leaves: bool
+) -> None:
+    scene = begin("write", Resumable())
+    scene.ask(scene.one, call("pay", request_id=1)).until(b"0\r\n\r\n")
+    stream = scene.ask(scene.one, b"", ("Last-Event-ID", "1"))
+    stream.until(b"notifications/message")
+    if leaves:
+        scene.stop_point.arm()
+    scene.counting.go.set()
+    if leaves:
+        with scene.stop_point.stopped(scene.one.process.pid):
+            stream.close()
+    else:
+        stream.until(b"done 1")
+    scene.ask(scene.one, call("pay", request_id=2))
+    if leaves:
+        scene.wait_until_ended(2)
+    else:
+        wait_until(lambda: scene.counting.asked == 2, "it is another call")
+    assert scene.counting.asked == (1 if leaves else 2)
+
+
+def test_an_agent_that_closes_once_it_has_read_an_answer_given_again_has_it(begin: Begin) -> None:
+    scene = begin("is_taken")
+    scene.lose()
+    scene.stop_point.arm()
+    second = scene.ask(scene.one, call("pay", request_id=2))
+    second.until(b"done 1")
+    with scene.stop_point.stopped(scene.one.process.pid):
+        second.close()
+    assert text(scene.ask(scene.one, call("pay", request_id=3)).response("POST")) == "done 2"

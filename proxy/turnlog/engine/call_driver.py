@@ -41,11 +41,6 @@ class Carrier(Protocol):
         ...
 
     @property
-    def hears(self) -> bool:
-        """Whether the caller can still be written to."""
-        ...
-
-    @property
     def has_left(self) -> bool:
         """Whether part of the latest answer was already sent."""
         ...
@@ -98,6 +93,8 @@ class Unsent(Struct, frozen=True):
     answer: OwnAnswer | None
     """The answer of the earlier call; `None` where turnlog answers with `sentence`."""
     sentence: str
+    earlier: bytes
+    """Id of the earlier call."""
 
 
 class CallDriver:
@@ -182,12 +179,9 @@ class CallDriver:
         return self.carrier is not None and not self.machine.has_left and self.carrier.is_in_doubt
 
     @property
-    def is_heard(self) -> bool:
-        """Whether its caller waits for the answer, and is certainly connected."""
-        # Who has cancelled ignores the answer (MCP, cancellation).
-        is_waiting = self.machine.caller is CallerState.HERE
-        hears = self.carrier is not None and self.carrier.hears
-        return is_waiting and hears and not self.is_in_doubt
+    def is_awaited(self) -> bool:
+        """Whether its caller waits for the answer: who has cancelled ignores it (MCP, cancellation)."""
+        return self.machine.caller is CallerState.HERE
 
     @property
     def is_written(self) -> bool:

@@ -6,8 +6,8 @@ other proxies on the same store. What follows from a duplicate is decided in `ex
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Phase, Rung
+from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Phase, Rung
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
@@ -34,10 +34,12 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, SessionUncovered, StoreFailed
 from turnlog.record.attempt import (
     NO_LINKS,
+    PASSED,
     Ask,
     DuplicateLinks,
     GuessedCaller,
     StoredTicket,
+    passed_by,
     source_of,
 )
 from turnlog.record.own_answers import OwnAnswer, retold_answer
@@ -76,6 +78,14 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     def outcome(self) -> Commit | None:
         """Its last outcome in the store."""
         return last_of(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def may_be_passed(self) -> bool:
+        """Whether it still counts if the new call is made and not sent."""
+        earlier, is_known = self.earlier, bool(self.commits) or self.running is not None
+        # A cancel may take the delivery back for a while.
+        is_over = earlier.delivered and earlier.ended > CANCELLED_LIFE
+        return is_known and earlier.likeness is _SAME and not (is_over or _is_unsent(earlier))
 
     @property
     def source(self) -> Ticket | None:
@@ -119,6 +129,8 @@ class DuplicateIndex:
         """By the pair of credential and client, when each connection made its latest call."""
         self._replayed: list[CallDriver] = []
         """Calls that were answered from an earlier one a moment ago."""
+        self._given: list[tuple[bytes, asyncio.Event]] = []
+        """Calls whose answers are being given again, each with an event that is set at the end of that."""
         self._under_way: set[CallDriver] = set()
         self._held = 0
         self._arrived: BoundedDict[bytes, None] = BoundedDict(MOST)
@@ -200,9 +212,12 @@ class DuplicateIndex:
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             found += [look(None, ask.links) for look in looks[len(found) :]]
-        matches = [match for match in found if match is not None]
+        matches = [self._given_again(match) for match in found if match is not None]
         if any(match.across for match in matches):
             ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
+        passed = next((m.call for m in matches if m.may_be_passed), b"")
+        if passed != ask.links.passed:
+            ask = structs.replace(ask, links=structs.replace(ask.links, passed=passed))
         if seen is not None:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
         return ask, [guessed, *matches] if guessed is not None else matches
@@ -244,9 +259,10 @@ class DuplicateIndex:
                 and _differ(duplicate.running.ask.links.key, links.key)
             ):
                 return None  # another idempotency key: its caller means another call
-        for link in links.before if duplicate is None else ():
-            if (duplicate := self._latest(view, link, links)) is not None:
-                return structs.replace(duplicate, across=True)
+        is_sent = duplicate is not None and not _is_unsent(duplicate.earlier)
+        for link in () if is_sent else links.before:
+            if (before := self._latest(view, link, links)) is not None:
+                return structs.replace(before, across=True)
         return duplicate
 
     def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
@@ -265,6 +281,11 @@ class DuplicateIndex:
         """Return the latest call with a link, of this process or another."""
         stored = self._in_store(view, link, links, likeness, keyed=keyed)
         here = self._known.get(link)
+        while here is not None and likeness is _SAME and (passed := _passed_by(here)):
+            if stored is not None and stored.call == here.ask.call:
+                # Its outcome is not on disk yet.
+                stored = self._in_store(view, link, links, likeness, keyed=keyed, call=passed)
+            here = self._called(passed, link)
         if here is not None and likeness is Likeness.OTHERS and here.ask.links.same == links.same:
             return None  # it is the same principal's
         by_source = stored is not None and stored.by_source and here is None
@@ -309,10 +330,11 @@ class DuplicateIndex:
             self._log.emit(StoreFailed(reason=str(error)))
             return False
 
-    def _called(self, call: bytes) -> CallDriver | None:
-        """Return the running or remembered call with this id."""
+    def _called(self, call: bytes, link: bytes = b"") -> CallDriver | None:
+        """Return the running or remembered call with this id, and with `link` if that is given."""
         here = (*self._under_way, *self._known.values())
-        return next((running for running in here if running.ask.call == call), None)
+        found = next((running for running in here if running.ask.call == call), None)
+        return found if found is None or not link or link in found.found_by else None
 
     def _in_store(
         self,
@@ -322,21 +344,22 @@ class DuplicateIndex:
         likeness: Likeness,
         *,
         keyed: bool = False,
+        call: bytes = b"",
     ) -> DuplicateMatch | None:
-        """Return the newest call with a link in the store."""
+        """Return the newest call with a link in the store that was, or may be sent; `call` is where to begin."""
         if view is None:
             return None
         try:
-            intent = view.linked(link)
-            if intent is None:
+            intent = last_of(view.call(call), CommitKind.INTENT) if call else view.linked(link)
+            stored = _links_of(intent)
+            is_same_principals = likeness is Likeness.OTHERS and links.same in stored
+            if intent is None or is_same_principals or (call and link not in stored):
                 return None
-            stored = intent.body.links if intent.body is not None else ()
-            if likeness is Likeness.OTHERS and links.same in stored:
-                return None  # it is the same principal's
             source = source_of(stored)
             if source:
                 intent = _source_in(view, source)
             commits = _commits_of(view, intent)
+            earlier = earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain)
         except Corrupt as error:
             # The damaged record is still evidence of a call: its effect may have happened.
             self._log.emit(StoreFailed(reason=str(error)))
@@ -346,7 +369,6 @@ class DuplicateIndex:
             return DuplicateMatch(earlier=earlier, call=link)
         if not keyed and _has_other_key(links, stored):
             return None  # another idempotency key: its caller means another call
-        earlier = earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain)
         arrived = intent.facts.call in self._arrived
         earlier = structs.replace(
             earlier,
@@ -357,9 +379,14 @@ class DuplicateIndex:
             likeness=likeness,
             warned=self._is_warned(view, intent.facts.call),
         )
-        return DuplicateMatch(
+        found = DuplicateMatch(
             earlier=earlier, call=intent.facts.call, by_source=bool(source), commits=commits
         )
+        passed = passed_by(stored) if likeness is _SAME and _is_unsent(earlier) else b""
+        if not passed:
+            return found
+        # It was not sent, so it must not hide the call beside or after which it was made.
+        return self._in_store(view, link, links, likeness, keyed=keyed, call=passed) or found
 
     def _is_warned(self, view: View, call: bytes) -> bool:
         """Return whether a caller was told of the call's unknown outcome."""
@@ -448,6 +475,29 @@ class DuplicateIndex:
         """Remember a replayed call for a moment: its caller may still cancel it."""
         self._replayed.append(call)
         asyncio.get_running_loop().call_later(CANCELLED_LIFE, self._replayed.remove, call)
+
+    @contextmanager
+    def giving(self, call: bytes) -> Generator[None]:
+        """Keep repeats waiting, within the block, until it is known whether a call's answer, given again,
+        was taken."""
+        given = call, asyncio.Event()
+        self._given.append(given)
+        try:
+            yield
+        finally:
+            self._given.remove(given)
+            given[1].set()
+
+    async def given(self, call: bytes) -> None:
+        """Wait until it is known whether a call's answer, which is being given again, was taken."""
+        for each, is_known in tuple(self._given):
+            if each == call:
+                await is_known.wait()
+
+    def _given_again(self, match: DuplicateMatch) -> DuplicateMatch:
+        if not any(call == match.call for call, _ in self._given):
+            return match
+        return structs.replace(match, earlier=structs.replace(match.earlier, is_given=True))
 
     def on_late_cancel(self, scope: tuple[str, str], kin: str, id_key: str) -> bool:
         """Mark the answer to a call as undelivered after a late cancel; return whether there is such a call."""
@@ -545,8 +595,22 @@ def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     """Return whether a call found by its input had an idempotency key other than that of `links`."""
     if not links.key or links.key in stored:
         return False
-    # Links beyond those of the input exist only for a call with a key.
-    return not {links.same, links.anyone}.issuperset(stored)
+    # Links beyond those of the input, and of the call before, exist only for a call with a key.
+    passed = PASSED + passed_by(stored)
+    return not {links.same, links.anyone, passed}.issuperset(stored)
+
+
+def _is_unsent(earlier: EarlierCall) -> bool:
+    return earlier.ending is not None and earlier.ending.executed is Executed.NO
+
+
+def _passed_by(running: CallDriver) -> bytes:
+    """Return the id of the call that counts in place of one that was not sent; empty for none."""
+    return running.ask.links.passed if _is_unsent(running.seen()) else b""
+
+
+def _links_of(intent: Commit | None) -> tuple[bytes, ...]:
+    return intent.body.links if intent is not None and intent.body is not None else ()
 
 
 def _commits_of(view: View, intent: Commit) -> list[Commit]:

@@ -23,6 +23,7 @@ from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt, DuplicateLinks, StoredTicket
 from turnlog.record.deadlines import in_time
 from turnlog.record.own_answers import OwnAnswer
+from turnlog.record.unread import all_read
 from turnlog.store.base import Conflict, SessionRef
 
 from .call_driver import CallDriver, Unsent, guarded_terms
@@ -104,9 +105,14 @@ class GuardedCall(CallDriver):
             raise
 
     async def _doubted(self) -> None:
-        earlier = self._earlier.running if self._earlier is not None else None
-        assert earlier is not None  # it runs here
-        await earlier.asked_beside()
+        duplicate = self._earlier
+        assert duplicate is not None  # it was found
+        if duplicate.earlier.is_given:
+            await self._index.given(duplicate.call)
+        elif duplicate.running is not None:
+            await duplicate.running.asked_beside()
+        else:  # it was made elsewhere
+            await all_read()
         if self.machine.stage is Stage.DOUBTING:
             self.feed(ev.CertaintyCame())
 
@@ -163,7 +169,7 @@ class GuardedCall(CallDriver):
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
     def do_make_certain(self, command: ev.MakeCertain) -> None:
-        """Set the earlier call whose caller may have left."""
+        """Set the earlier call whose caller, or the caller of this one, may have left."""
         self._earlier = self._found[command.place]
 
     def do_join(self, command: ev.Join) -> None:
@@ -230,7 +236,8 @@ class GuardedCall(CallDriver):
         waited = command.waited or 0.0
         attempt = self._recorder.unsent(asked, ending, reply, duplicate.source, waited=waited)
         if is_told:
-            self.attempt, self.unsent = attempt, Unsent(attempt, answer, detail)
+            self.attempt = attempt
+            self.unsent = Unsent(attempt, answer, detail, duplicate.call)
         if answer is not None:
             self._index.on_replayed(self)
 

@@ -52,7 +52,7 @@ class Stage(StrEnum):
     NEW = "new"
     """Duplicates are being looked up; nothing is recorded."""
     DOUBTING = "doubting"
-    """A running duplicate was found; it is being checked whether its caller has abandoned it."""
+    """A duplicate was found; it is being checked whether its caller, or that of this call, has left."""
     JOINING = "joining"
     """Waits for the end of the earlier call."""
     REPLAYED = "replayed"
@@ -279,17 +279,18 @@ class CallMachine(Struct, eq=False):
     def on_looked_up(self, event: ev.LookedUp, now: float) -> Commands:
         for place, earlier in enumerate(event.found):
             action = self._action_for(earlier, now)
-            if action is DuplicateAction.FORWARD:
-                if self._must_check_caller_of(earlier):
-                    self.stage = DOUBTING
-                    return (ev.MakeCertain(place),)
-            elif action is DuplicateAction.AGAIN:
+            passes = action is DuplicateAction.FORWARD
+            if (passes or earlier.is_given) and self._must_check_caller_of(earlier):
+                self.stage = DOUBTING
+                return (ev.MakeCertain(place),)
+            if passes:
+                continue
+            if action is DuplicateAction.AGAIN:
                 self._is_repeat = True
                 break
-            elif action is DuplicateAction.JOIN or action is DuplicateAction.WAIT:
+            if action is DuplicateAction.JOIN or action is DuplicateAction.WAIT:
                 return self._wait(action, place, now)
-            else:
-                return (self._withhold(action, place, now),)
+            return (self._withhold(action, place, now),)
         self.number = self.given = self.number + 1
         self.stage = RECORDING
         return (ev.AppendIntent(self.number, is_repeat=self._is_repeat),)
@@ -310,11 +311,16 @@ class CallMachine(Struct, eq=False):
         return decide_duplicate(earlier, asked, terms.limits)
 
     def _must_check_caller_of(self, earlier: EarlierCall) -> bool:
-        """Return whether it must be checked first if the caller has abandoned the running duplicate."""
-        if self._is_caller_checked or not (self.terms.may_doubt and earlier.is_carried):
+        """Return whether it must be checked first if a caller has given up the earlier call, or this one."""
+        if self._is_caller_checked or not self.terms.may_doubt:
             return False
-        passes = self.terms.on_duplicate is OnDuplicate.PASS
-        return not passes or earlier.likeness is Likeness.GUESSED
+        if earlier.is_given:
+            return True
+        if earlier.is_carried:
+            passes = self.terms.on_duplicate is OnDuplicate.PASS
+            return not passes or earlier.likeness is Likeness.GUESSED
+        # Given up here, while this process was stopped, it may have been repeated there (decision 79).
+        return earlier.elsewhere and earlier.delivered and earlier.likeness is Likeness.SAME
 
     def _wait(self, action: DuplicateAction, place: int, now: float) -> Commands:
         if self._waits_for_no_other:
@@ -336,7 +342,8 @@ class CallMachine(Struct, eq=False):
         return (ev.LookUp(),)
 
     def on_earlier_ended(self, _: ev.EarlierEnded, __: float) -> Commands:
-        self.stage = NEW
+        # It may meet another call now.
+        self.stage, self._is_caller_checked = NEW, False
         return (ev.StopWaiting(), ev.LookUp())
 
     def on_server_gone(self, _: ev.ServerGone, __: float) -> Commands:

@@ -81,6 +81,8 @@ class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     """Whether its caller has left; of a guessed one, also whether this call may be the same caller's."""
     is_carried: bool = False
     """Whether this process carries it out: that its caller has given it up may not have been read yet."""
+    is_given: bool = False
+    """Whether this process is giving its answer again, to a caller that may have left before."""
     cancelled: float | None = None
     """When its cancel was sent to the server."""
     elsewhere: bool = False

@@ -78,6 +78,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Link of an earlier call with an unknown outcome, which this call's caller was told of."""
     source: bytes = b""
     """Id of the earlier call that this one was answered from; this call's key leads to it."""
+    passed: bytes = b""
+    """Id of the earlier call beside or after which this one is made: it counts if this one is not sent."""
     before: tuple[bytes, ...] = ()
     """`same` for each session that this one has replaced, the latest first."""
 
@@ -90,16 +92,28 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     def stored(self) -> tuple[bytes, ...]:
         """All links that are written with the intent."""
         source = _SOURCE + self.source if self.source else b""
-        links = (self.same, self.anyone, self.key, self.keyed_input, self.told, source)
+        passed = PASSED + self.passed if self.passed else b""
+        links = (self.same, self.anyone, self.key, self.keyed_input, self.told, source, passed)
         return tuple(filter(None, links))
 
 
 _SOURCE: Final = b"answered by\0"
+PASSED: Final = b"made behind\0"
+"""What the link begins with that holds the id of the call before."""
 
 
 def source_of(stored: Sequence[bytes]) -> bytes:
     """Return the id of the call that the call with these links was answered from; empty for none."""
-    return next((link.removeprefix(_SOURCE) for link in stored if link.startswith(_SOURCE)), b"")
+    return _call_behind(_SOURCE, stored)
+
+
+def passed_by(stored: Sequence[bytes]) -> bytes:
+    """Return the id of the earlier call that counts if the call with these links was not sent."""
+    return _call_behind(PASSED, stored)
+
+
+def _call_behind(prefix: bytes, stored: Sequence[bytes]) -> bytes:
+    return next((link.removeprefix(prefix) for link in stored if link.startswith(prefix)), b"")
 
 
 NO_LINKS: Final = DuplicateLinks()

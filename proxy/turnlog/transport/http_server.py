@@ -512,6 +512,8 @@ class Downstream(Struct, eq=False):
     _invited: bool = False
     _ahead: int = 0
     """How many bytes of `_START`, or of `_ZEROS`, were sent before their time."""
+    _is_quiet: bool = False
+    """Whether none may be sent now, so that a reset is about the answer."""
 
     @property
     def has_ended(self) -> bool:
@@ -559,7 +561,7 @@ class Downstream(Struct, eq=False):
 
         Return false where no such byte is known: amid a body that is not sent in chunks.
         """
-        if self.finished:
+        if self.finished or self._is_quiet:
             return True
         if self.begun and not self._chunked:
             return False
@@ -663,15 +665,19 @@ class Downstream(Struct, eq=False):
         self.finished = True
 
     async def is_taken(self) -> bool:
-        """Return whether the agent did not leave before the whole answer, just written, reached it."""
-        # An agent that leaves before answers it by a reset; one that has read it may just close.
-        for wait in DOUBT:
-            if self._transport is None:
-                return False
-            if not self.has_ended:
-                return True
-            await asyncio.sleep(wait)
-        return self._transport is not None
+        """Return whether the agent did not leave before the answer, just written, reached it."""
+        # An agent that has left before answers it by a reset; one that has read it may just close.
+        self._is_quiet = True
+        try:
+            for wait in DOUBT:
+                if self._transport is None:
+                    return False
+                if not self.has_ended:
+                    return True
+                await asyncio.sleep(wait)
+            return self._transport is not None
+        finally:
+            self._is_quiet = False
 
     def done(self) -> bool:
         """Release the connection; return whether it can carry another request."""

@@ -10,11 +10,12 @@ import pytest
 from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
-from turnlog.core.classify import succeeded
-from turnlog.core.kinds import Effect
+from turnlog.core.classify import failed, succeeded
+from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.duplicate_index import KEPT, MOST, DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
+from turnlog.exchange.call import Stage
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
 from turnlog.exchange.outcome import AnswerFacts
@@ -208,3 +209,44 @@ async def test_a_call_that_waits_ends_where_something_happens_to_it_that_cannot_
         second.feed(Woken())
     assert (second.is_over, second.unsent, first.machine.joiners) == (True, None, 0)
     assert [bug.stage for bug in one.log.of(CallBug)] == ["joining"]
+
+
+async def given_up(one: Bench, index: DuplicateIndex) -> None:
+    """Begin the same call a second time; it is not sent, because its caller has left."""
+    call = await admitted(one, index, "first", session())
+    assert call.unsent is None
+    call.begins(await one.recorder.begin(call.ask))
+    assert call.attempt is not None
+    await one.recorder.on_disk(call.attempt)
+    ending = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.WRITE)
+    ticket = one.recorder.end(call.attempt, ending, AnswerFacts())
+    assert ticket is not None
+    await one.recorder.settle([ticket])
+    index.over(call)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("is_remembered", [True, False])
+async def test_a_call_that_was_not_sent_does_not_hide_the_one_beside_which_it_was_made(
+    one: Bench, index: DuplicateIndex, is_remembered: bool, times: int
+) -> None:
+    first = await admitted(one, index, "first", session())
+    first.begins(await one.recorder.begin(first.ask))
+    first.on_recorded(is_repeatable=False)
+    for _ in range(times):
+        await given_up(one, index)
+    first.on_left()
+    if not is_remembered:
+        assert first.attempt is not None
+        await one.recorder.on_disk(await one.recorder.begin(ask(session(), b"last".ljust(16))))
+        index = DuplicateIndex(
+            one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
+        )
+    asked = ask(
+        session(), one.recorder.new_call(), tool="first", effect=Effect.WRITE, is_named=True
+    )
+    again = guarded(index, asked, stateless=False)
+    assert again is not None
+    again.begin()
+    assert again.machine.stage is Stage.JOINING
+    again.give_up()

@@ -668,6 +668,37 @@ def test_a_call_joins_one_that_turns_out_to_be_given_up() -> None:
     play.feed(found(LEFT), ev.Join(0, inf))
 
 
+ANSWERED_ELSEWHERE = structs.replace(LOST, delivered=True, elsewhere=True)
+
+
+def test_it_is_made_certain_that_a_call_was_not_repeated_elsewhere_and_answered_there() -> None:
+    play = looking(DOUBTFUL)
+    play.feed(found(ANSWERED_ELSEWHERE), ev.MakeCertain(0))
+    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play.feed(found(ANSWERED_ELSEWHERE), ev.AppendIntent(1))
+    anothers = structs.replace(ANSWERED_ELSEWHERE, likeness=Likeness.OTHERS)
+    for not_repeated in (DELIVERED_EARLIER, anothers):
+        looking(DOUBTFUL).feed(found(not_repeated), ev.AppendIntent(1))
+
+
+def test_a_repeat_waits_while_the_answer_is_given_again_to_a_caller_that_may_have_left() -> None:
+    given = structs.replace(LOST, is_given=True)
+    play = looking(DOUBTFUL)
+    play.feed(found(given), ev.MakeCertain(0))
+    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
+    looking().feed(found(given), withheld(DuplicateAction.REPLAY))
+
+
+def test_each_call_that_is_met_after_waiting_for_another_is_made_certain_of() -> None:
+    play = looking(DOUBTFUL)
+    play.feed(found(RUNS), ev.MakeCertain(0))
+    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play.feed(found(ELSEWHERE), ev.Join(0, inf))
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp())
+    play.feed(found(RUNS), ev.MakeCertain(0))
+
+
 def test_a_call_given_up_before_the_decision_is_not_recorded() -> None:
     for event in (ev.Left(), ev.Cancelled(), ev.Stopped()):
         play = looking(DOUBTFUL)

@@ -59,6 +59,10 @@ class GuardedAgent:
         """Whether the agent has ended its side: it may be gone."""
         return self._down.has_ended
 
+    async def is_taken(self) -> bool:
+        """Return whether the agent did not leave before the answer, just written, reached it."""
+        return self.is_there and await self._down.is_taken() and self.is_there
+
     @property
     def has_answer(self) -> bool:
         """Whether the agent was there until the answer had been handed to it whole."""

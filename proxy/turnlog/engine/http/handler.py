@@ -337,8 +337,10 @@ class Handler:
             await self._context.recorder.settle([attempt.outcome])
         await self._send(down, made, call_lines(attempt, whole=True))
         # Not asked before: until the answer is written the agent may leave (decision 79).
-        if exchange.is_answered_here and await down.is_taken():
-            driver.on_delivered()
+        if exchange.is_answered_here:
+            with self._context.duplicate_index.giving(unsent.earlier):
+                if await down.is_taken():
+                    driver.on_delivered()
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay a listening stream, which `stop_listening` can end."""

@@ -324,8 +324,11 @@ class PlainCall:
             not isinstance(found, Malformed) or found.reason is Defect.NOT_JSONRPC
         )
 
-    is_heard = False
-    """Whether the caller is surely there for the response: asked of those that may end early."""
+    hands_over = False
+    """Whether an answer counts as delivered before its transfer ends: never."""
+
+    holds_others = False
+    """Whether it holds answers to other requests: never."""
 
     def handed_over(self) -> None:
         """Note nothing: the answer ends where its transfer does."""

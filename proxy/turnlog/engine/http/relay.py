@@ -94,6 +94,8 @@ class Relay(Struct, eq=False):
             await self._gather()
         else:
             await self._flow()
+        if self._exchange.holds_others:
+            await self._mark_delivered()
 
     async def _prepare(self) -> None:
         """Set up how a body with a coding or charset is decoded for reading, and whether it is sent decoded."""
@@ -244,10 +246,7 @@ class Relay(Struct, eq=False):
     async def _pass_on(self, held: bytes) -> None:
         """Send what is held of a recorded answer, then the rest of its transfer as it comes."""
         try:
-            is_heard = self._exchange.is_heard
-            await self._out.write(held)
-            if is_heard:
-                self._exchange.handed_over()
+            await self._hand_over(held)
             while chunk := await self._read():
                 self._restart_idle()
                 await self._out.write(self._body.pass_on(chunk))
@@ -424,10 +423,20 @@ class Relay(Struct, eq=False):
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         if is_last and self._out.left:
             self._ready = data
-            return
-        is_heard = self._is_judged and self._exchange.is_heard
+        else:
+            await self._hand_over(data)
+
+    async def _hand_over(self, data: bytes) -> None:
+        """Send what may hold a response, and mark that as delivered if its agent takes it."""
+        may_be_there = self._exchange.hands_over and not self._out.has_ended
         await self._out.write(data)
-        if is_heard:
+        if may_be_there:
+            await self._mark_delivered()
+
+    async def _mark_delivered(self) -> None:
+        """Mark the response that was sent as delivered, if its agent takes it."""
+        # Not asked before the write: until then the agent may leave (decision 79).
+        if await self._out.is_taken() and self._exchange.hands_over:
             self._exchange.handed_over()
 
     async def _messages(self, reply: CommandReply) -> None:
@@ -485,7 +494,7 @@ class Relay(Struct, eq=False):
                 if self._is_judged:
                     self._out.judged()
         self._out.gate = None
-        await self._out.write(chunk)
+        await self._hand_over(chunk)
 
     # -- incomplete answers --------------------------------------------------------------------
 

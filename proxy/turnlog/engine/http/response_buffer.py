@@ -59,6 +59,15 @@ class ResponseBuffer(Struct, eq=False):
     left: bool = False
     """Whether part of the answer was sent, or can no longer be withheld."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has ended its side: it may be gone."""
+        return self._down.has_ended
+
+    def is_taken(self) -> Coroutine[None, None, bool]:
+        """Return whether the agent did not leave before the answer, just written, reached it."""
+        return self._down.is_taken()
+
     def judged(self) -> None:
         """Open the gate once the answer is judged; if it stays shut, sending raises `Withheld`."""
         gate, self.gate = self.gate, None

@@ -110,11 +110,6 @@ class HttpCarrier(Struct, eq=False):
         return self._down.has_ended
 
     @property
-    def hears(self) -> bool:
-        """Whether the caller can still be written to."""
-        return self.guard is None or self.guard.agent.is_there
-
-    @property
     def has_left(self) -> bool:
         """Whether part of the latest answer was already sent."""
         return self._out is not None and self._out.left

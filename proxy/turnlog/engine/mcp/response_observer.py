@@ -101,6 +101,8 @@ class ResponseObserver:
     """The HTTP status; 0 while there is none."""
     _is_numbered = False
     """Whether the stream may be resumed: an event had an id."""
+    _others: tuple[Attempt, ...] = ()
+    """Attempts of other exchanges whose responses were read here, and not handed over yet."""
     _unfit: MessageReader | None = None
     """The last message in the place of a response that answers no request."""
     _events = 0
@@ -273,14 +275,37 @@ class ResponseObserver:
         return awaited.keys() <= answered
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the call is guarded and its caller certainly connected."""
-        return self.driver is not None and self.driver.is_guarded and self.driver.is_heard
+    def hands_over(self) -> bool:
+        """Whether a response was read that counts as delivered once the agent has it."""
+        return self._is_awaited or self.holds_others
+
+    @property
+    def holds_others(self) -> bool:
+        """Whether responses to calls of other exchanges were read, and not handed over yet."""
+        return bool(self._others)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether its call is guarded and was answered, and its caller waits for that."""
+        driver, attempt = self.driver, self.attempt
+        is_answered = attempt is not None and attempt.ending is not None and not self.attempts
+        return is_answered and driver is not None and driver.is_guarded and driver.is_awaited
 
     def handed_over(self) -> None:
-        """Mark the response as delivered to the agent."""
-        if self.driver is not None and not self.attempts:
+        """Mark the responses that were read as delivered to the agent."""
+        if self.driver is not None and self._is_awaited:
             self.driver.on_delivered()
+        others, self._others = self._others, ()
+        for attempt in others:
+            self._on_delivered(attempt)
+
+    def _on_delivered(self, attempt: Attempt) -> None:
+        """Mark the response to a call of another exchange as delivered."""
+        if attempt.is_guarded and attempt.driver is not None:
+            attempt.driver.on_delivered()
+        elif attempt.facts.guarded:  # from another process
+            session, facts = attempt.ask.session, attempt.facts
+            self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
 
     def _on_all_read(self) -> None:
         """Note the requests that the answer, now read to its end, has left without a response."""
@@ -401,11 +426,10 @@ class ResponseObserver:
             attempt.marks.add(Flag.RESUMED)
         tickets = self._close(attempt, message, body)
         attempt.message = b""  # its own exchange is over and will not keep it for duplicates
-        if attempt.is_guarded and attempt.driver is not None:
-            attempt.driver.on_delivered()
-        elif attempt.facts.guarded:  # from another process
-            session, facts = attempt.ask.session, attempt.facts
-            self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
+        if self._request.is_piped:
+            self._on_delivered(attempt)
+        else:
+            self._others = (*self._others, attempt)
         return tickets
 
     def _server_asks(self, key: str) -> None:

@@ -272,7 +272,6 @@ class PipeCarrier:
     has_left = False
     """Whether some of the answer has left: lines leave whole."""
     is_held = True
-    hears = True
     is_in_doubt = False
     can_tell = True
 
