@@ -132,7 +132,7 @@ def test_calls_go_on_where_no_token_can_be_had(tmp_path: Path) -> None:
         assert "too short" in failed[0]["error.message"]
 
 
-def test_a_note_is_shown_with_what_it_says_and_by_the_operator(rig: Rig) -> None:
+def test_a_note_is_shown_with_its_content_and_actor(rig: Rig) -> None:
     rig.post(call("write"))
     rig.row()
     target = f"{V1}/sessions/{rig.session}/notes"

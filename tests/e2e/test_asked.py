@@ -71,7 +71,7 @@ def test_payloads_are_whole_and_redacted(asked: Rig) -> None:
     assert SECRET not in text
 
 
-def test_show_takes_several_calls_and_begins_with_what_was_asked_and_answered(asked: Rig) -> None:
+def test_show_takes_several_calls_and_begins_with_input_and_output(asked: Rig) -> None:
     calls = [row["call"] for row in lines(asked)]
     done = turnlog("show", *calls, data=asked.proxy.data).stdout.splitlines()
     assert [line.split()[1] for line in done if line.startswith("call ")] == calls

@@ -62,7 +62,7 @@ def test_narrow_tables_keep_the_verdict(data: Path) -> None:
     assert {row.split()[1] for row in rows} == {"ok"}
 
 
-def test_the_table_of_what_is_pending_fits_as_well(data: Path) -> None:
+def test_the_table_of_pending_calls_fits_too(data: Path) -> None:
     lines = printed(data, 80, "status")
     table = lines[lines.index("") + 1 :]
     assert len(table) == 3

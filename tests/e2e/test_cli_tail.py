@@ -190,7 +190,7 @@ def test_a_signal_is_the_normal_end_of_tail(tmp_path: Path, number: signal.Signa
         assert following.end(number) == (0, "", "")
 
 
-def test_it_ends_at_sigint_though_it_was_started_in_the_background(tmp_path: Path) -> None:
+def test_tail_ends_at_sigint_even_if_started_in_the_background(tmp_path: Path) -> None:
     fill(tmp_path / "data", CALLS)
     program = [sys.executable, "-m", "turnlog", "tail", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -210,7 +210,7 @@ def test_a_reader_that_takes_nothing_does_not_hold_it(tmp_path: Path) -> None:
         assert following.process.wait(BOUND) == 0
 
 
-def test_a_reader_that_has_enough_ends_it_though_nothing_more_happens(tmp_path: Path) -> None:
+def test_a_reader_that_closes_the_output_ends_tail_without_further_calls(tmp_path: Path) -> None:
     fill(tmp_path / "data", CALLS)
     with tail(tmp_path / "data", "--last", "3") as following:
         following.stdout.readline()
@@ -270,7 +270,7 @@ def test_on_a_terminal_no_line_is_wider_than_it(tmp_path: Path, columns: int) ->
     assert any("\x1b[32m" in line for line in lines) is (columns >= 50)
 
 
-def test_a_terminal_that_wants_no_colour_gets_none(tmp_path: Path) -> None:
+def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
     fill(tmp_path / "data", CALLS)
 
     lines = _on_a_terminal(tmp_path / "data", 100, {"TERM": "xterm", "NO_COLOR": "1"})

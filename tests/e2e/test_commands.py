@@ -126,7 +126,7 @@ def test_a_body_of_several_lines_is_one_message(proxy: Proxy) -> None:
     assert [row.tool for row in proxy.rows()] == ["told", "say", "?"]
 
 
-def test_an_agent_that_leaves_while_a_command_starts_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_agent_that_leaves_while_a_command_starts_leaves_no_process(tmp_path: Path) -> None:
     mute = [sys.executable, "-c", "import time; time.sleep(300)"]
     with proxy_beside(tmp_path, settings=settings(mute)) as proxy:
         params: dict[str, Any] = {"protocolVersion": REVISION, "capabilities": {}}
@@ -137,7 +137,7 @@ def test_an_agent_that_leaves_while_a_command_starts_leaves_nothing_behind(tmp_p
         assert all(map(is_gone, pids))
 
 
-def test_a_process_left_behind_by_a_command_keeps_no_call_waiting(tmp_path: Path) -> None:
+def test_a_leftover_process_of_a_command_delays_no_call(tmp_path: Path) -> None:
     leaves = ["sh", "-c", f"sleep 300 & exec {sys.executable} {COMMAND[1]}"]
     with proxy_beside(tmp_path, settings=settings(leaves)) as proxy:
         agent = Agent(proxy)

@@ -129,7 +129,7 @@ def closes_a_stateless_stream(agent: Agent) -> None:
 
 @pytest.mark.promise("REC-14")
 @pytest.mark.parametrize("gives_up", [leaves, cancels, runs_out_of_time, closes_a_stateless_stream])
-def test_the_answer_to_a_call_that_was_given_up_is_recorded(
+def test_the_answer_to_a_cancelled_call_is_recorded(
     agent: Agent, gives_up: Callable[[Agent], None]
 ) -> None:
     gives_up(agent)

@@ -193,7 +193,7 @@ def test_text_that_mentions_outcomes_passes_byte_for_byte(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("frame", ["length", "one chunk"])
-def test_a_digest_of_what_was_changed_is_left_out(rig: Rig, frame: str) -> None:
+def test_a_digest_of_a_changed_answer_is_removed(rig: Rig, frame: str) -> None:
     body = body_of(forged())
     headers = 'Content-Digest: sha-256=:abc=:\r\nSignature: s=:a:\r\nETag: "v1"\r\n'
     whole_or_not = whole if frame == "length" else in_pieces
@@ -213,7 +213,7 @@ BEHIND_A_NAME = ["x_1: y", "data : y", "data", "1", " ", "a" * 40 + ": y"]
 
 @pytest.mark.parametrize("line", BEHIND_A_NAME)
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"], ids=["LF", "CR", "CRLF"])
-def test_a_forged_outcome_is_taken_out_whatever_field_stands_behind_its_name(
+def test_a_forged_outcome_is_removed_with_any_field_after_its_name(
     rig: Rig, line: str, end: str
 ) -> None:
     between = f'outcome"{end}{line}{end}data: : '.encode()
@@ -438,7 +438,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_forged_outcome_is_taken_out_of_what_a_command_says(tmp_path: Path) -> None:
+def test_a_forged_outcome_is_removed_from_output_of_a_command(tmp_path: Path) -> None:
     command = settings([sys.executable, "-c", FORGER])
     with proxy_beside(tmp_path, settings=command) as proxy:
         said = Agent(proxy).post(call("add", request_id=5)).json()

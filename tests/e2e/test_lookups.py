@@ -145,7 +145,7 @@ ERRORS = {-32002: "not_found", -32602: "invalid_request", -32603: "upstream_inte
 
 
 @pytest.mark.parametrize("code", ERRORS)
-def test_the_error_of_a_server_passes_and_stands_in_the_row(rig: Rig, code: int) -> None:
+def test_the_error_of_a_server_passes_and_is_recorded_in_the_row(rig: Rig, code: int) -> None:
     said = {"jsonrpc": "2.0", "id": 7, "error": {"code": code, "message": "no"}}
     rig.upstream.script = answer(ok(json.dumps(said).encode()))
     assert json.loads(rig.post(READ)) == said

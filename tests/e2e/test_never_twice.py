@@ -275,7 +275,9 @@ def test_a_closed_stream_cancels_the_call_at_the_server_late(
     assert rig.notes() == ["abandoned", "cancel_forwarded"]
 
 
-def test_before_that_revision_the_server_is_told(rig: Rig, counting: Counting, left: Begun) -> None:
+def test_in_earlier_revisions_the_server_gets_a_cancel_notification(
+    rig: Rig, counting: Counting, left: Begun
+) -> None:
     left(call("write_cancelled", {"a": 1}, request_id="mine"))
     wait_until(lambda: counting.cancels, "a cancel comes")
     assert counting.cancels[0]["params"]["requestId"] == "mine"
@@ -309,7 +311,7 @@ def test_a_cancel_by_the_caller_is_forwarded_at_once(
     assert text(rig.post(call("write", {"a": 1}, request_id=8), *rig.session_headers[2:]))
 
 
-def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long(
+def test_a_server_that_never_answers_a_cancelled_call_causes_only_a_short_delay(
     rig: Rig, counting: Counting, begun: Begun
 ) -> None:
     client = begun(call("write", {"a": 1}, request_id=7), *rig.session_headers)
@@ -358,7 +360,7 @@ def test_an_answer_that_took_long_may_be_given_twice(
 
 
 @pytest.mark.promise("TWICE-18")
-def test_a_key_stands_for_one_call_even_after_its_answer(rig: Rig, counting: Counting) -> None:
+def test_a_key_identifies_one_call_even_after_its_answer(rig: Rig, counting: Counting) -> None:
     counting.go.set()
     key = ("Idempotency-Key", rig.session)
     assert text(rig.post(call("anything", {"a": 1}), key)) == "done 1"
@@ -370,7 +372,7 @@ def test_a_key_stands_for_one_call_even_after_its_answer(rig: Rig, counting: Cou
     assert text(rig.post(named)) == "done 1"
 
 
-def test_a_key_stands_for_the_call_that_has_answered_it(
+def test_a_key_identifies_the_call_that_answered_it(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
     left(call("write", {"a": 1}))
@@ -385,7 +387,7 @@ def test_a_key_stands_for_the_call_that_has_answered_it(
     assert [row.status for row in rig.ended_rows(5)] == ["ok", *["replayed"] * 3, "error"]
 
 
-def test_a_key_stands_for_the_call_that_it_has_joined(
+def test_a_key_identifies_the_call_that_it_joined(
     rig: Rig, counting: Counting, left: Begun, begun: Begun
 ) -> None:
     left(call("write", {"a": 1}))
@@ -896,7 +898,7 @@ def test_a_guarded_call_in_a_batch_ends_with_its_caller(rig: Rig) -> None:
     assert (rig.row().kind, rig.notes()) == ("cancelled_by_caller", [])
 
 
-def test_a_whole_answer_counts_though_its_caller_leaves_before_its_transfer_ends(rig: Rig) -> None:
+def test_a_whole_answer_counts_even_if_its_caller_leaves_before_its_transfer_ends(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         peer.read()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

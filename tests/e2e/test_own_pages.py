@@ -87,7 +87,7 @@ def test_the_target_may_be_absolute_and_have_a_query(rig: Rig) -> None:
 
 
 @pytest.mark.promise("API-1")
-def test_a_token_that_is_given_twice_is_none(rig: Rig) -> None:
+def test_a_repeated_token_is_refused(rig: Rig) -> None:
     answer = ask(rig, "GET", LOG, bearer(rig), bearer(rig))
     assert answer.status == 401
     challenge = 'Bearer realm="turnlog", error="invalid_token"'

@@ -33,7 +33,7 @@ def configured(**far: object) -> dict[str, object]:
 
 
 @pytest.mark.promise("WIRE-28")
-def test_a_plain_upstream_is_asked_for_by_its_whole_url(tmp_path: Path) -> None:
+def test_a_plain_upstream_is_requested_by_its_whole_url(tmp_path: Path) -> None:
     with RawUpstream() as between:
         environ = {"HTTP_PROXY": f"http://me:{SECRET}@127.0.0.1:{between.port}"}
         with proxy_beside(tmp_path, f"far={PLAIN}", environ=environ) as proxy:

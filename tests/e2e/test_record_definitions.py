@@ -7,7 +7,7 @@ from kit.clients import call, message
 from kit.upstreams import Peer, result, text_result
 
 
-def test_a_listed_definition_stands_on_the_calls_that_follow(rig: Rig) -> None:
+def test_later_calls_are_recorded_with_the_listed_definition(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         said = peer.read().json()
         if said["method"] != "tools/list":

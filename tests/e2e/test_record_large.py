@@ -43,7 +43,7 @@ BODIES: dict[str, tuple[bytes, str, str, list[str]]] = {
 @pytest.mark.promise("REC-21")
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("way", ["length", "chunks"])
-def test_a_large_answer_is_recorded_as_what_it_is(rig: Rig, name: str, way: str) -> None:
+def test_a_large_answer_is_recorded_with_its_outcome(rig: Rig, name: str, way: str) -> None:
     body, wanted, executed, flags = BODIES[name]
     if way == "length":
         raw = ok(body)
@@ -76,7 +76,7 @@ def test_a_correct_answer_that_decompresses_beyond_the_limit_stays_ok(rig: Rig) 
     )
 
 
-def test_a_large_request_that_is_cut_is_recorded_with_what_came(rig: Rig) -> None:
+def test_a_cut_large_request_is_recorded_with_the_part_that_arrived(rig: Rig) -> None:
     body = call("add", {"text": "z" * (2 << 20)})[:-2]
     rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
     rig.post(body)

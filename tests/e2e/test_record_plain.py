@@ -59,7 +59,7 @@ rules:
 """
 
 
-def test_a_rule_for_one_path_says_nothing_of_the_others(tmp_path: Path) -> None:
+def test_a_rule_for_one_path_does_not_apply_to_others(tmp_path: Path) -> None:
     with ruled(tmp_path, RULES) as rig:
         rig.session = "paths"
         with rig.client() as client:
@@ -185,7 +185,9 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("status", "wanted", "executed"), STATUSES)
-def test_the_status_tells_how_it_ended(rig: Rig, status: int, wanted: str, executed: str) -> None:
+def test_the_status_decides_the_outcome_of_a_plain_call(
+    rig: Rig, status: int, wanted: str, executed: str
+) -> None:
     rig.upstream.script = answer(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
     with rig.client() as client:
         client.request("POST", f"/s/{rig.session}/x", b"1")

@@ -245,7 +245,7 @@ def test_other_messages_on_the_stream_are_read(rig: Rig) -> None:
 
 
 @pytest.mark.promise("WIRE-30")
-def test_an_endpoint_that_comes_in_pieces_leads_back_as_well(rig: Rig) -> None:
+def test_an_endpoint_sent_in_pieces_leads_back_too(rig: Rig) -> None:
     greeted = threading.Event()
 
     def script(peer: Peer) -> None:

@@ -391,7 +391,7 @@ def test_a_broken_connection_is_lost_whatever_came_before(rig: Rig) -> None:
     assert (row.status, row.kind) == ("unknown", "connection_lost")
 
 
-def test_a_refusal_that_comes_as_a_stream_is_what_its_status_says(rig: Rig) -> None:
+def test_a_refusal_sent_as_a_stream_is_judged_by_its_status(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         peer.read()
         peer.send(

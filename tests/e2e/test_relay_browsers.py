@@ -121,7 +121,7 @@ def test_a_page_of_another_site_makes_no_call_by_an_image_or_a_link(rig: Rig, si
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
-def test_what_a_user_opens_or_turnlogs_own_page_asks_is_forwarded(rig: Rig, site: str) -> None:
+def test_requests_of_a_user_or_of_turnlogs_own_page_are_forwarded(rig: Rig, site: str) -> None:
     with rig.client() as client:
         given = client.request("GET", "/tool", headers=(("Sec-Fetch-Site", site),))
     assert given.status == 200

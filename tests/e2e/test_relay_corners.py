@@ -11,7 +11,7 @@ from kit.proxy import rows as turnlog_rows
 from kit.upstreams import Peer, RawUpstream, answer, chunked, ok, text_result
 
 
-def test_an_agent_that_leaves_a_large_answer_unread_harms_no_later_call(rig: Rig) -> None:
+def test_an_agent_that_leaves_a_large_answer_unread_affects_no_later_call(rig: Rig) -> None:
     rig.upstream.script = answer(ok(b"x" * 3_000_000, media="text/plain"))
     for _ in range(3):
         with rig.client(receive_buffer=4096) as client:
@@ -82,7 +82,7 @@ def test_two_calls_with_one_id_in_a_batch_are_two_calls_that_both_end(rig: Rig) 
     }
 
 
-def test_an_idle_connection_is_closed_when_nobody_comes_back(rig: Rig) -> None:
+def test_an_idle_connection_is_closed_after_a_while(rig: Rig) -> None:
     hung_up: list[bool] = []
 
     def script(peer: Peer) -> None:

@@ -82,7 +82,7 @@ def test_a_sound_answer_is_relayed(rig: Rig, name: str, pace: str) -> None:
 
 @pytest.mark.parametrize("behind", [b"\n", b"\r\n", b"\r\n\r\n", b"\n\n"])
 @pytest.mark.parametrize("sound", ["the plainest", "in chunks"])
-def test_line_ends_behind_an_answer_shift_no_later_one(rig: Rig, sound: str, behind: bytes) -> None:
+def test_line_ends_after_an_answer_shift_no_later_one(rig: Rig, sound: str, behind: bytes) -> None:
     raw = GOOD if sound == "the plainest" else SOUND["chunked in capitals"]
     rig.upstream.script = answer(raw + behind)
     with rig.client() as client:
@@ -184,7 +184,7 @@ SPLITTERS = {
 @pytest.mark.promise("WIRE-14")
 @pytest.mark.parametrize("name", SPLITTERS)
 @pytest.mark.parametrize("late", [False, True])
-def test_bytes_behind_an_answer_answer_no_other_request(rig: Rig, name: str, late: bool) -> None:
+def test_bytes_after_an_answer_answer_no_other_request(rig: Rig, name: str, late: bool) -> None:
     raw = SPLITTERS[name]
     # What comes after the next request was sent is an answer to it, for all that anybody can tell.
     all_sent = threading.Event()

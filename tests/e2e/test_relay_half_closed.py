@@ -113,7 +113,7 @@ def test_a_command_that_writes_only_garbage_and_ends_is_reported(rig: Rig) -> No
         assert client.head().status == 400
 
 
-def test_a_request_that_ends_in_the_middle_is_none(rig: Rig) -> None:
+def test_an_incomplete_request_is_not_sent(rig: Rig) -> None:
     with rig.client() as client:
         client.ask("POST", rig.path, headers=(*MCP_HEADERS, ("Content-Length", "100")))
         client.send(b'{"jsonrpc"')

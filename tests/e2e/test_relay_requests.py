@@ -90,7 +90,7 @@ def test_harmless_fields_may_stand_twice(rig: Rig, pieces: int) -> None:
         b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
     ],
 )
-def test_a_harmless_field_that_stands_twice_hides_no_other(rig: Rig, twice: bytes) -> None:
+def test_a_repeated_harmless_field_hides_no_other(rig: Rig, twice: bytes) -> None:
     head = b"POST /tool HTTP/1.1\r\nHost: localhost:5\r\nContent-Length: 2\r\n"
     with rig.client() as client:
         client.send(head + b"User-Agent: a\r\nUser-Agent: b\r\n" + twice + b"\r\n\r\n{}")
@@ -145,7 +145,7 @@ def test_a_via_of_the_agent_stays_before_ours(rig: Rig) -> None:
 
 
 @pytest.mark.promise("WIRE-8")
-def test_hop_by_hop_fields_and_what_connection_names_do_not_go_on(rig: Rig) -> None:
+def test_hop_by_hop_fields_and_those_that_connection_names_are_removed(rig: Rig) -> None:
     with rig.client() as client:
         client.request(
             "GET",
@@ -267,7 +267,7 @@ def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
     assert [request.body for request in rig.upstream.requests] == bodies
 
 
-def test_requests_behind_one_that_offers_another_protocol_are_answered_in_order(rig: Rig) -> None:
+def test_requests_after_one_that_offers_another_protocol_are_answered_in_order(rig: Rig) -> None:
     def path(peer: Peer) -> None:
         peer.send(ok(peer.read().target))
 
@@ -285,7 +285,7 @@ def test_requests_behind_one_that_offers_another_protocol_are_answered_in_order(
         assert client.request("GET", "/d").body == b"/d"
 
 
-def test_an_agent_of_http_1_0_is_not_told_to_go_on(rig: Rig) -> None:
+def test_an_agent_of_http_1_0_gets_no_100_continue(rig: Rig) -> None:
     with rig.client() as client:
         client.send(
             b"POST /x HTTP/1.0\r\nHost: localhost\r\n"

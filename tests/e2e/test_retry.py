@@ -314,7 +314,7 @@ def test_an_answer_whose_coding_breaks_off_does_not_look_whole(rig: Rig) -> None
             client.response()
 
 
-def test_a_digest_of_what_is_changed_does_not_go_on(rig: Rig) -> None:
+def test_a_digest_of_a_changed_body_is_removed(rig: Rig) -> None:
     def script(peer: Peer) -> None:
         asked = peer.read().json()
         fields = 'Content-Digest: sha-256=:x:\r\nETag: "1"\r\n'

@@ -79,7 +79,7 @@ def test_a_hangup_reads_the_rules_again(stage: Stage) -> None:
 
 
 @pytest.mark.promise("RULE-7")
-def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(stage: Stage) -> None:
+def test_an_unusable_file_changes_nothing_and_is_reported_once(stage: Stage) -> None:
     stage.write("rules:\n  - name: mine\n    effect: reed\n")
 
     told = stage.wait_for("rules.rejected")

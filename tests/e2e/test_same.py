@@ -108,7 +108,7 @@ PRINCIPALS = {
 
 @pytest.mark.promise("TWICE-20")
 @pytest.mark.parametrize("name", PLACES)
-def test_a_key_stands_for_a_call_at_one_url(rig: Rig, counting: Counting, name: str) -> None:
+def test_a_key_identifies_a_call_at_one_url(rig: Rig, counting: Counting, name: str) -> None:
     one, two = PLACES[name]
     assert [asked(rig, path, key_of(rig)) for path in (one, two, one, two)] == [
         *("done 1", "done 2", "done 1", "done 2")
@@ -138,7 +138,7 @@ def test_a_call_in_flight_is_joined_only_at_its_own_url(rig: Rig, counting: Coun
 
 @pytest.mark.promise("TWICE-20")
 @pytest.mark.parametrize("name", PRINCIPALS)
-def test_a_key_stands_for_a_call_of_one_principal(rig: Rig, counting: Counting, name: str) -> None:
+def test_a_key_identifies_a_call_of_one_principal(rig: Rig, counting: Counting, name: str) -> None:
     alice, bob = PRINCIPALS[name]
     given = [asked(rig, "/mcp", key_of(rig), who) for who in (alice, bob, alice, bob)]
     assert given == ["done 1", "done 2", "done 1", "done 2"]

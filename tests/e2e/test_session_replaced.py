@@ -125,9 +125,7 @@ def test_a_guarded_call_is_executed_once_across_a_replaced_session(rig: Rig, fla
     assert [row.kind for row in rows(rig, "pay once")][1:] == ["outcome_unknown"] * 2
 
 
-def test_a_session_whose_server_failed_behind_a_gateway_may_be_replaced(
-    rig: Rig, flaky: Flaky
-) -> None:
+def test_a_session_lost_at_a_gateway_can_be_replaced(rig: Rig, flaky: Flaky) -> None:
     flaky.faults = ["502"]
     asked(rig, begun(rig), "write behind a gateway")
     asked(rig, begun(rig), "write behind a gateway")

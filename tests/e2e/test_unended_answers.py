@@ -119,7 +119,9 @@ def test_a_call_whose_transfer_never_ended_can_be_made_again(rig: Rig, frame: st
 
 @pytest.mark.parametrize("cut", [BODY[:-1], BODY[:HALF], BODY.replace(b'"id": 1', b'"id": 2')])
 @pytest.mark.parametrize("tool", ["reads", "writes"])
-def test_half_a_response_or_that_of_another_call_is_none(rig: Rig, tool: str, cut: bytes) -> None:
+def test_half_a_response_or_that_of_another_call_does_not_count(
+    rig: Rig, tool: str, cut: bytes
+) -> None:
     rig.upstream.script = breaking_off((JSON + CHUNKED + chunked(cut),))
     with rig.client() as client:
         client.ask("POST", rig.path, call(tool), headers=MCP_HEADERS)
@@ -155,7 +157,7 @@ def test_json_of_a_plain_tool_whose_transfer_never_ends_is_the_answer_after_its_
 
 @pytest.mark.promise("OUT-27")
 @pytest.mark.parametrize("frame", ["a length that is too long", "until close"])
-def test_the_head_of_a_response_that_came_before_its_end_tells_how_the_call_ended(
+def test_the_head_of_a_complete_response_has_the_outcome_before_its_transfer_ends(
     rig: Rig, frame: str
 ) -> None:
     rig.upstream.script = never_ending(FRAMES[frame])

@@ -35,7 +35,7 @@ ANSWERS: dict[str, tuple[Any, tuple[str, str | None, bool]]] = {
 
 
 @pytest.mark.promise("PIPE-8")
-def test_rows_say_what_they_say_over_http(tmp_path: Path) -> None:
+def test_rows_are_the_same_as_over_http(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         initialize(wrap)
         for name, (make, _) in ANSWERS.items():
@@ -214,7 +214,7 @@ def test_an_answer_to_the_server_does_not_wait_behind_calls_that_wait_for_the_di
 
 
 @pytest.mark.promise("PIPE-1")
-def test_an_answer_to_the_server_stays_behind_the_notifications_before_it(tmp_path: Path) -> None:
+def test_an_answer_to_the_server_does_not_overtake_earlier_notifications(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage"})
         wrap.stdout.line()

@@ -619,7 +619,7 @@ def test_a_call_to_a_command_that_never_starts_was_not_executed(tmp_path: Path) 
         assert wrap.exited() == -signal.SIGTERM
 
 
-def test_a_command_that_has_said_something_has_started(tmp_path: Path) -> None:
+def test_a_command_with_any_output_has_started(tmp_path: Path) -> None:
     note = message("notifications/message", {"data": "here"}, request_id=None)
     with wrapping(tmp_path, rules=STARTUP) as wrap:
         wrap.server.stdout.send(note + b"\n")

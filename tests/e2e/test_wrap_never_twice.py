@@ -275,7 +275,7 @@ def test_when_a_joined_call_fails_one_of_the_waiting_calls_is_sent(talk: Talk) -
     assert [row.status for row in flagged] == ["ok"]
 
 
-def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long(
+def test_a_server_that_never_answers_a_cancelled_call_causes_only_a_short_delay(
     talk: Talk,
 ) -> None:
     first, payment = talk.asked("write"), talk.asked("pay")
@@ -298,7 +298,7 @@ def test_a_server_that_never_answers_what_was_cancelled_holds_nobody_up_for_long
     assert [row.tool for row in again] == ["write"]
 
 
-def test_a_key_stands_for_one_call_even_after_its_answer(talk: Talk) -> None:
+def test_a_key_identifies_one_call_even_after_its_answer(talk: Talk) -> None:
     key = {"turnlog/key": talk.session}
     talk.answered(talk.asked("anything", **key))
     request_id, line = talk.line("anything", **key)
@@ -422,7 +422,7 @@ def test_an_answer_that_came_after_the_client_left_is_replayed_by_the_next_wrap(
         assert wrap.stdout.json() == text_answer("new")
 
 
-def test_a_call_that_another_wrap_has_under_way_is_joined(tmp_path: Path) -> None:
+def test_a_call_in_flight_at_another_wrap_is_joined(tmp_path: Path) -> None:
     with wrap_of(tmp_path) as one, wrap_of(tmp_path) as other:
         asked = one.asked(call("write_patiently", request_id=1))
         one.stdout.line()

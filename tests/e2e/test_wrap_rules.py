@@ -205,7 +205,9 @@ LONG = 3_000_000
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["id first", "id last"])
-def test_a_long_answer_that_comes_too_late_is_kept_from_the_agent(ruled: Wrap, last: bool) -> None:
+def test_a_long_answer_that_comes_too_late_is_withheld_from_the_agent(
+    ruled: Wrap, last: bool
+) -> None:
     number = next(LAST)
     ruled.asked(call("long_soon", request_id=number))
     assert outcome(ruled.stdout.json())["kind"] == "response_timeout"

@@ -47,7 +47,7 @@ def test_the_initial_environment_is_without_what_python_adds(given: str) -> None
     assert done.stdout.strip() == ("b'C.UTF-8'" if given else "None")
 
 
-def test_a_signal_of_a_process_is_told_from_a_terminals() -> None:
+def test_a_signal_of_a_process_is_distinguished_from_a_terminals() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         # To this thread: in others it is not blocked, and would end the process.

@@ -44,7 +44,7 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
         ("recall", {"key": "read_file"}, "'read_file' is not an ended call of this session: give its id or the seq of its row"),
     ],
 )  # fmt: skip
-async def test_a_wrong_use_is_told_in_a_sentence(
+async def test_wrong_use_is_reported_in_a_sentence(
     pages: Pages, tool: str, arguments: dict[str, Any], told: str
 ) -> None:
     await pages.call("read_file")
@@ -124,7 +124,7 @@ async def test_the_oldest_revision_gets_nothing_that_it_does_not_know(pages: Pag
 @pytest.mark.parametrize(
     ("asked", "agreed"), [("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
 )
-async def test_a_handshake_comes_to_a_revision_and_a_session(
+async def test_a_handshake_yields_a_revision_and_a_session(
     pages: Pages, asked: str, agreed: str
 ) -> None:
     info = {"name": "händler", "version": "1"}

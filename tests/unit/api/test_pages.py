@@ -46,7 +46,7 @@ async def pages(tmp_path: Path, aiohttp_client: Connect) -> AsyncGenerator[Pages
     ("method", "target"),
     [("GET", f"{V1}/log"), ("POST", f"{V1}/calls/0123/resolve"), ("GET", "/turnlog/api/openapi.json"), ("GET", "/turnlog/api/nothing")],
 )  # fmt: skip
-async def test_nobody_is_answered_without_the_token(
+async def test_requests_without_the_token_are_refused(
     pages: Pages, headers: tuple[str, ...], challenge: str, method: str, target: str
 ) -> None:
     given = [("Authorization", text.format(token=TOKEN)) for text in headers]
@@ -222,7 +222,7 @@ async def test_a_body_that_is_too_large_is_refused(pages: Pages) -> None:
         ("PUT", "/turnlog/api/openapi.json", "GET, HEAD"),
     ],
 )
-async def test_another_method_is_told_which_ones_there_are(
+async def test_another_method_gets_the_list_of_allowed_ones(
     pages: Pages, method: str, target: str, allow: str
 ) -> None:
     answer = await pages.ask(target, method, headers=(BEARER,))
@@ -252,7 +252,7 @@ async def test_a_missing_page_gets_404(pages: Pages, target: str) -> None:
         ("/s/a%2Fb/turnlog/no", "in a session turnlog has no page '/turnlog/no'"),
     ],
 )
-async def test_a_path_without_a_page_is_told_as_it_was_written(
+async def test_a_path_without_a_page_is_shown_as_it_was_sent(
     pages: Pages, target: str, told: str
 ) -> None:
     said = (await pages.ask(target, headers=(BEARER,))).problem(404)
@@ -260,7 +260,7 @@ async def test_a_path_without_a_page_is_told_as_it_was_written(
 
 
 @pytest.mark.promise("API-7")
-async def test_a_page_that_fails_is_a_problem_that_tells_nothing(
+async def test_a_page_that_fails_is_a_problem_that_reveals_nothing(
     aiohttp_client: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(_: web.Request) -> web.Response:
@@ -341,7 +341,7 @@ async def test_a_difference_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.promise("AGENT-5")
-async def test_a_note_is_written_once_under_its_id_and_stands_in_the_state(pages: Pages) -> None:
+async def test_a_note_is_written_once_per_id_and_appears_in_the_state(pages: Pages) -> None:
     await pages.call()
     note = b'{"kind": "decision", "id": "d1", "text": "ask first", "why": "it is dear"}'
     target = "/sessions/trip/notes?id=n1"

@@ -35,7 +35,7 @@ async def test_a_late_write_is_answered_late_and_truthfully(
     assert given.json()["seq"] == last.link.seq
 
 
-async def test_a_reader_is_told_that_the_disk_takes_too_long(
+async def test_a_read_gets_an_error_when_the_disk_takes_too_long(
     tmp_path: Path, aiohttp_client: Connect
 ) -> None:
     async with own_pages(tmp_path, aiohttp_client, limit=LIMIT) as pages:

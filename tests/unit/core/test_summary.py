@@ -94,7 +94,7 @@ def test_a_cut_result_shows_the_text_it_has() -> None:
     assert mcp(whole[:-6], size=900).startswith('say "hi" \\ ok now')
 
 
-def test_a_result_with_blanks_behind_it_is_read_whole() -> None:
+def test_a_result_with_trailing_blanks_is_read_whole() -> None:
     assert mcp(json.dumps({"content": [text("ok"), IMAGE]}).encode() + b" \r\n\t").endswith("KiB]")
 
 

@@ -485,7 +485,7 @@ def test_a_url_without_userinfo_stays_beside_one_with_it() -> None:
     assert Redactor().text(text)[0] == "http://a.example/x and https://me:[redacted]@b.example/"
 
 
-def test_a_secret_behind_many_layers_of_percent_encoding_is_redacted_with_its_value() -> None:
+def test_a_secret_under_many_layers_of_percent_encoding_is_redacted_with_its_value() -> None:
     url = f"https://x.example/?q=%{'25' * 14}3Fpassword=hunter22"
     assert Redactor().text(url)[0] == "https://x.example/?q=[redacted]"
 

@@ -39,7 +39,7 @@ def test_a_match_on_a_part_of_a_character_is_replaced() -> None:
     assert "[redacted]" in compile_pattern(r"\C").replaced("\ud800é", "[redacted]")
 
 
-def test_a_partial_character_stands_for_its_bytes() -> None:
+def test_a_partial_character_keeps_its_bytes() -> None:
     assert compile_pattern(r"a\C").replaced("aé", "x") == "x\udca9"
 
 

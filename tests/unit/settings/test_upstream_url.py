@@ -40,7 +40,7 @@ def test_values_are_cut_where_they_stand_in_the_url_however_short(
     assert found.shown(found.path, found.query) == (path, query)
 
 
-def test_paths_below_and_further_parameters_are_shown_behind_the_mask() -> None:
+def test_paths_below_and_further_parameters_are_shown_after_the_mask() -> None:
     found = masked("http://a/b/${S}?k=${S}")
     assert found.shown("/b/1/1", "x=1") == ("/b/[redacted]/1", "x=1")
     assert found.shown("/b/1", "k=1&x=1") == ("/b/[redacted]", "k=[redacted]&x=1")
@@ -59,9 +59,7 @@ def test_paths_below_and_further_parameters_are_shown_behind_the_mask() -> None:
         ("of%20it", "of%20it"),
     ],
 )
-def test_a_long_value_is_cut_wherever_it_stands_and_however_it_is_written(
-    written: str, left: str
-) -> None:
+def test_a_long_value_is_masked_in_any_place_and_spelling(written: str, left: str) -> None:
     found = masked("http://a/b/${T}")
     assert found.cut(written) == left
     assert found.cut_content(written.encode()) == left.encode()
