@@ -1,4 +1,4 @@
-# The player as it came with the cases; only this head was added. It runs in a process of its own.
+# The player as it came with the cases; only this head and `end_wait` were added. It runs in a process of its own.
 # ruff: noqa
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportUnusedExpression=false
@@ -226,7 +226,7 @@ class Client:
             while ask.get("has_id") and "at" not in r and proc.returncode is None and now() < t + wait and not answered():
                 await asyncio.sleep(0.02)
         proc.stdin.close()
-        await asyncio.wait([task, asyncio.create_task(proc.wait())], timeout=2)
+        await asyncio.wait([task, asyncio.create_task(proc.wait())], timeout=self.case.get("end_wait", 2))
         return {"lines": lines, "exit": proc.returncode if proc.returncode is not None else proc.kill() or "killed 2 s after its input closed"}
 
 

@@ -40,16 +40,26 @@ class Played(Struct, frozen=True):
 def started(name: str, folder: Path, *before: str) -> "subprocess.Popen[bytes]":
     """Start a client that starts the scripted server of a case, `before` its command."""
     folder.mkdir()
-    case = str(INPUTS / "stdio" / f"{name}.json")
     # The command's stderr alone: the client's own may hold what its end left behind.
     apart = ("/bin/sh", "-c", 'exec "$@" 2>"$0"', str(folder / "stderr"))
     command = [*apart, *before, *server(name, folder)]
     return subprocess.Popen(
-        [*PLAY, "--client", f"stdio:{shlex.join(command)}", case],
+        [*PLAY, "--client", f"stdio:{shlex.join(command)}", str(patient(name, folder))],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment(),
     )
+
+
+def patient(name: str, folder: Path) -> Path:
+    """Write a case whose client waits longer than any machine is busy, for what comes for sure."""
+    case = json.loads((INPUTS / "stdio" / f"{name}.json").read_text())
+    case["end_wait"] = BOUND
+    for request in case["client"]:
+        request["max_wait"] = BOUND
+    file = folder / "case.json"
+    file.write_text(json.dumps(case))
+    return file
 
 
 def server(name: str, folder: Path) -> list[str]:
@@ -144,13 +154,8 @@ async def over_http(name: str, folder: Path, rules: str) -> tuple[Report, Path]:
         "rules": [str(folder / "rules.yaml")],
         "upstreams": {"mcp": {"command": server(name, folder)}},
     }
-    # A client that gives up after the seconds of the case may do so too early on a busy machine.
-    case = json.loads((INPUTS / "stdio" / f"{name}.json").read_text())
-    for request in case["client"]:
-        request["max_wait"] = BOUND
-    (folder / "case.json").write_text(json.dumps(case))
     async with proxy.here(folder, settings=settings) as turnlog:
-        report = await player.client(folder / "case.json", turnlog.url.removesuffix("/mcp"))
+        report = await player.client(patient(name, folder), turnlog.url.removesuffix("/mcp"))
     return report, turnlog.stdout
 
 
