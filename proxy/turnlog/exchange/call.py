@@ -169,6 +169,7 @@ class CallMachine(Struct, eq=False):
     cancelled_at: float | None = None
     """When the caller cancelled."""
     ended_at: float = 0.0
+    """When it was over, or its answer came after that."""
     given: int = 0
     """Number of the attempt whose answer goes to the caller, unless another attempt follows."""
     _is_caller_checked: bool = False
@@ -363,9 +364,9 @@ class CallMachine(Struct, eq=False):
     def _stop_waiting(self, action: DuplicateAction, now: float) -> Commands:
         return (ev.StopWaiting(), self._withhold(action, self._earlier, now))
 
-    def on_given_up_unrecorded(self, _: ev.Event, now: float) -> Commands:
+    def on_given_up_unrecorded(self, _: ev.Event, __: float) -> Commands:
         """End a call that has no record yet."""
-        self.caller, self.stage, self.ended_at = GONE, DONE, now
+        self.caller, self.stage = GONE, DONE
         return _NOTHING
 
     def on_replay_delivered(self, _: ev.Delivered, __: float) -> Commands:
@@ -451,11 +452,11 @@ class CallMachine(Struct, eq=False):
         self._end_unsent(event.kind)
         return (ev.Fail(event.kind), ev.Release(self.given, event.reason))
 
-    def on_unsent_judged(self, event: ev.Judged, now: float) -> Commands:
+    def on_unsent_judged(self, event: ev.Judged, _: float) -> Commands:
         """End an attempt that was not sent: no retry follows, and its answer does not wait for the disk."""
         if event.number != self.number:
             return _LATE_OUTCOME
-        self.last, self.stage, self.ended_at = event.ending, ENDED, now
+        self.last, self.stage = event.ending, ENDED
         outcome = RECORDED
         if self.caller is GONE:
             return (outcome,)
@@ -588,7 +589,7 @@ class CallMachine(Struct, eq=False):
         if event.number != self.number:
             return _LATE_OUTCOME
         ending, terms = event.ending, self.terms
-        self.last, self.ended_at, self._has_timed_out = ending, now, False
+        self.last, self._has_timed_out = ending, False
         self.given = self.number
         verdict: RetryIn | StopReason = StopReason.ANSWERED
         if terms.retry is not None:

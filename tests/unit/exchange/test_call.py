@@ -253,6 +253,7 @@ def test_if_the_next_attempt_cannot_be_recorded_the_held_answer_is_given() -> No
     play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(ev.NotRecorded(), ev.Release(1, StopReason.UNRECORDED))
+    assert play.call.stage is Stage.ENDED
 
 
 def test_an_attempt_that_is_recorded_too_late_is_not_sent() -> None:
@@ -262,6 +263,18 @@ def test_an_attempt_that_is_recorded_too_late_is_not_sent() -> None:
     play.feed(ev.Woken(), ev.AppendIntent(2))
     late = ev.Overdue(StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT)
     play.feed(late, ev.Fail(ErrorKind.QUEUE_TIMEOUT), ev.Release(1, StopReason.QUEUE))
+
+
+def test_the_ending_of_a_call_is_that_of_all_its_attempts() -> None:
+    play = Play(Terms(effect=Effect.WRITE, is_keyed=True, retry=RETRY))
+    play.sent()
+    play.call.handle(lost(effect=Effect.WRITE), 0.0)
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    assert play.call.overall is None
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.call.handle(structs.replace(limited(), number=2), 0.0)
+    assert play.call.overall is not None
+    assert play.call.overall.executed is Executed.MAYBE  # that of the first attempt
 
 
 def test_a_cancel_between_two_attempts_ends_the_call() -> None:
@@ -389,6 +402,13 @@ def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> N
     play.feed(answered(), ev.AppendOutcome(is_late=True))
 
 
+def test_a_guessed_caller_joins_a_call_whose_caller_was_answered_with_a_timeout() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 7.0)
+    assert [play.call.may_be_guessed(now) for now in (12.0, 12.1)] == [True, False]
+
+
 def test_a_call_that_is_never_answered_after_its_timeout_gets_a_note() -> None:
     play = Play(NAMED)
     play.sent()
@@ -422,6 +442,47 @@ def test_a_stream_that_resumes_the_calls_own_takes_it_from_one_that_nobody_waits
     play.feed(ev.Resumed(), DROPPED)
 
 
+def test_an_answer_does_not_wait_for_a_call_that_was_cancelled_before_its_caller_left() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Cancelled(), FORWARDED, at=1.0)
+    play.feed(ev.Left(), ABANDONED, ev.Arm(4.0), at=2.0)
+    assert not play.call.may_be_guessed(2.0)
+    play.feed(ev.Drained(), ev.Disarm(), DROPPED)  # the server has its cancel already
+
+
+def test_a_cancel_while_the_intent_is_written_does_not_stop_a_call_without_a_rule() -> None:
+    play = Play(READ)
+    play.begun()
+    play.feed(ev.Cancelled())
+    play.feed(ev.Recorded(), ev.Send(1, hold=False))
+
+
+def test_a_cancel_while_the_caller_is_checked_ends_the_call() -> None:
+    play = Play(NAMED)
+    play.begun()
+    play.feed(ev.Recorded(in_doubt=True), ev.Check())
+    play.feed(ev.Cancelled(), GIVEN_UP)
+
+
+def test_a_guessed_caller_joins_a_call_that_was_left_before_it_was_sent() -> None:
+    play = Play(NAMED)
+    play.begun()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0), at=7.0)
+    assert [play.call.may_be_guessed(now) for now in (12.0, 12.1)] == [True, False]
+
+
+def test_a_dropped_call_ends_with_the_outcome_of_its_attempt() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Stopped(), ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+    dropped = play.call.stage
+    play.feed(ev.Left())
+    assert not play.call.has_left
+    play.feed(answered(), OUTCOME)
+    assert (dropped, play.call.stage) == (Stage.WITHDRAWN, Stage.ENDED)
+
+
 # -- others that wait --------------------------------------------------------------------------
 
 
@@ -432,6 +493,17 @@ def test_a_call_runs_on_for_those_that_have_joined_it() -> None:
     play.feed(ev.JoinerCame(), ev.Disarm())
     play.feed(ev.Drained())
     play.feed(ev.JoinerLeft(), ev.Arm(600.0))
+
+
+def test_a_queued_call_that_was_left_is_dropped_with_its_last_joiner() -> None:
+    play = Play(structs.replace(NAMED, is_limited=True))
+    play.begun()
+    play.feed(ev.Recorded(), ev.Acquire())
+    play.feed(ev.JoinerCame(), ev.Disarm())
+    play.feed(ev.JoinerCame(), ev.Disarm())
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.JoinerLeft())
+    play.feed(ev.JoinerLeft(), ev.Dequeue())
 
 
 def test_a_call_that_was_taken_back_is_joined_for_a_moment_only() -> None:
@@ -486,6 +558,31 @@ def test_an_answer_may_come_on_another_stream_after_the_calls_own_has_ended() ->
     play.feed(ev.Left())  # its stream is over, and the answer is to come
     play.feed(answered(), OUTCOME)
     assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
+
+
+def test_an_answer_on_another_stream_is_late_if_the_caller_has_left() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    play.feed(answered(), ev.AppendOutcome(is_late=True), at=3.0)
+    assert play.call.seen(5.0).ended == 2.0
+
+
+def test_a_late_cancel_of_a_call_that_was_not_sent_counts_for_a_moment() -> None:
+    play = looking()
+    play.feed(found(NOBODY_KNOWS), withheld(DuplicateAction.UNKNOWN), at=2.0)
+    play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True), at=6.9)
+    play.feed(ev.CancelledLate(), at=7.0)
+
+
+def test_a_delivery_between_two_attempts_is_not_that_of_the_answer() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(ev.Delivered())
+    play.feed(ev.Overdue(StopReason.TOTAL), ev.Release(1, StopReason.TOTAL))
+    assert not play.call.seen(0.0).delivered
 
 
 def test_a_proxy_that_stops_gives_the_call_up() -> None:
@@ -621,6 +718,14 @@ def test_a_call_that_only_waited_for_another_process_is_sent_once_that_one_is_de
     play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
 
 
+def test_time_spent_waiting_does_not_make_an_earlier_call_old_enough_to_be_joined() -> None:
+    play = joining(earlier=ELSEWHERE)
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=3.0)
+    play.feed(found(structs.replace(ELSEWHERE, began=6.0)), ev.Join(0, inf))
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=3.1)
+    play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
+
+
 def test_waiting_goes_on_as_long_as_the_earlier_call_runs_up_to_the_calls_own_limit() -> None:
     play = joining(structs.replace(NAMED, waits_for_earlier=60.0), delay=60.0)
     play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=30.0)
@@ -643,6 +748,7 @@ def test_a_call_that_waits_no_more_is_recorded_and_not_sent(
     play = joining()
     play.feed(event, ev.StopWaiting(), withheld(action, waited=2.0), at=2.0)
     assert play.call.is_over
+    assert play.call.has_left is (action is DuplicateAction.LEFT)
 
 
 def test_after_the_server_is_gone_a_call_waits_for_no_further_call() -> None:
@@ -705,6 +811,7 @@ def test_a_call_given_up_before_the_decision_is_not_recorded() -> None:
         play.feed(found(RUNS), ev.MakeCertain(0))
         play.feed(event)
         assert play.call.is_over
+        assert play.call.has_left
 
 
 def test_a_rule_that_lets_duplicates_pass_makes_nothing_certain_of_a_known_caller() -> None:
@@ -777,6 +884,7 @@ def test_a_call_is_closed_once() -> None:
     play.feed(ev.Told(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME)
     unanswered = ev.Note(NoteKind.UNANSWERED, on_outcome=True)
     play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
+    assert play.call.stage is Stage.DONE  # what its caller was told is its ending
     play.feed(ev.Over(), at=4.0)
     assert play.call.seen(6.0).ended == 2.0
 
@@ -809,6 +917,7 @@ def test_after_a_bug_a_call_is_over_and_ignores_what_cannot_happen() -> None:
     play.sent()
     play.call.give_up(1.0)
     assert play.call.is_over
+    assert play.call.seen(3.0).ended == 2.0
     play.feed(ev.Woken())
     play.feed(answered(), OUTCOME)
     assert play.call.ending == succeeded()
