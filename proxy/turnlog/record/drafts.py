@@ -38,7 +38,7 @@ from .attempt import NO_LINKS, Ask, Attempt
 from .own_answers import envelope, with_tail
 
 _DETAIL_CHARS: Final = 1024
-_PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
+PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 """ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
 _FOR_EVER: Final = 2**63 - 1
 """ns UTC: in the year 2262."""
@@ -411,6 +411,6 @@ def _with_rare(facts: Facts, n: int, reply: AnswerFacts) -> Facts:
 
 def _expiry(now: int, ttl: int | None) -> int:
     if ttl is None:
-        return now + _PARKED_LIFE
+        return now + PARKED_LIFE
     # A client's "for ever" may be more than a record can say.
     return min(now + ttl, _FOR_EVER) if ttl >= 0 else 0
