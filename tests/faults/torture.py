@@ -5,8 +5,10 @@ nobody knows. The server notes on disk what it really does. At the end the log h
 """
 
 import argparse
+import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -18,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from kit.beside import proxy_beside, session_rows
-from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, Response, call, message
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message
 from kit.proxy import Proxy, findings
 from turnlog.core.kinds import Flag, Status
 from turnlog.sessions.verify import ChainVerdict
@@ -122,7 +125,7 @@ class Agent(threading.Thread):
             except (ClosedEarlyError, OSError):
                 time.sleep(0.02)  # nobody is there for a moment
                 continue
-            result = given.json()["result"]
+            result = given["result"]
             if not result.get("isError"):
                 return "done"
             said = result["_meta"]["turnlog/outcome"]
@@ -135,20 +138,20 @@ class Agent(threading.Thread):
         self._asked += 1
         return self._asked
 
-    def _ask(self, body: bytes) -> Response:
+    def _ask(self, body: bytes) -> Any:
         """Ask once. Raises `TimeoutError` where that takes too long for its patience."""
         url, path = f"http://127.0.0.1:{self._port()}/mcp", f"/s/{self.session}/mcp"
         client = Client(url, bound=BOUND if self.manner is Manner.WAITS else PATIENCE)
         try:
             client.ask("POST", path, body, headers=_HEADERS)
-            return client.response("POST")
+            return client.find(_message_in)
         except TimeoutError:
             if self.manner is Manner.CLOSES:
                 client.end()
             if self.manner is Manner.CANCELS:
                 self._cancel(url, path)
             # From now on the proxy can know. What was handed over before was delivered.
-            if (given := client.response_now("POST")) is not None:
+            if (given := client.find_now(_message_in)) is not None:
                 return given
             if self.manner is not Manner.CLOSES:
                 self._left_open.append(client)
@@ -168,6 +171,17 @@ class Agent(threading.Thread):
         """Close what it left open."""
         for client in self._left_open:
             client.close()
+
+
+def _message_in(received: bytes) -> Any:
+    """Return the message in an answer, alone or in an event; `None` until all of it is there."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    if length := re.search(rb"(?i)content-length: (\d+)", head):
+        found = body if len(body) == int(length[1]) else b""
+    else:
+        event = re.search(rb"data: (.*)\n\n", body)
+        found = event[1] if event else b""
+    return json.loads(found) if found else None
 
 
 class Server:

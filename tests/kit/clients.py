@@ -4,12 +4,14 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+T = TypeVar("T")
 BOUND = 60.0
 """s: no wait of a test is longer; what a machine needs that is busy with other work, many times over."""
 
@@ -100,11 +102,17 @@ class Client:
         """Close the connection in the orderly way."""
         self._socket.close()
 
-    def response_now(self, method: str = "GET") -> Response | None:
-        """Return a whole answer that is here already; `None` where there is none."""
+    def find(self, look: Callable[[bytes], T | None]) -> T:
+        """Read until `look` finds something in all that came; return that."""
+        while (found := look(bytes(self._buffer))) is None:
+            self._more()
+        return found
+
+    def find_now(self, look: Callable[[bytes], T | None]) -> T | None:
+        """Return what `look` finds in all that is here already."""
         self._socket.settimeout(0)
         try:
-            return self.response(method)
+            return self.find(look)
         except (BlockingIOError, ClosedEarlyError):
             return None
 
