@@ -68,7 +68,9 @@ def _judged(policy: Policy, answer: ReceivedAnswer, unsure: list[str]) -> Judgem
         return Judgement(None if answer.kind is ErrorKind.NULL_RESULT else answer.kind, flags)
     if answer.kind is not None:
         return Judgement(answer.kind, flags)
-    if Flag.NULL_RESULT not in flags and _is_null(policy, answer, unsure):
+    if Flag.NULL_RESULT not in flags and any(
+        _holds(wanted, answer, unsure) for wanted in policy.null_when
+    ):
         flags = (*flags, Flag.NULL_RESULT)
     return Judgement(_unmet_expectation(policy.expects, flags, answer), flags)
 
@@ -96,10 +98,6 @@ def _matches(rule: ErrorMap, answer: ReceivedAnswer, unsure: list[str]) -> bool:
         and (not rule.text or compile_pattern(rule.text).is_in(answer.text()))
         and all(_holds(wanted, answer, unsure) for wanted in rule.when)
     )
-
-
-def _is_null(policy: Policy, answer: ReceivedAnswer, unsure: list[str]) -> bool:
-    return any(_holds(wanted, answer, unsure) for wanted in policy.null_when)
 
 
 def _holds(expression: str, answer: ReceivedAnswer, unsure: list[str]) -> bool:

@@ -203,8 +203,9 @@ def _print_problems(problems: Iterable[ConfigError], as_json: bool) -> None:
 
 def _explanation_lines(explanation: Explanation) -> list[str]:
     """Return the lines that `explain` prints."""
+    title = (f"{explanation.server}/{explanation.tool}", explanation.method, explanation.path)
     return [
-        escape_unprintable(" ".join(filter(None, _title(explanation)))),
+        escape_unprintable(" ".join(filter(None, title))),
         "",
         *table(_ASPECTS, _aspects(explanation), width=None),
         "",
@@ -217,10 +218,6 @@ def _outcome(explanation: Explanation) -> list[str]:
         # Effect and retries only matter for calls that are sent.
         return [escape_unprintable(f"denied, never sent: {explanation.why}".removesuffix(": "))]
     return [*_effect(explanation), *_retries(explanation.retries)]
-
-
-def _title(explanation: Explanation) -> tuple[str, ...]:
-    return (f"{explanation.server}/{explanation.tool}", explanation.method, explanation.path)
 
 
 def _aspects(explanation: Explanation) -> list[list[Cell]]:

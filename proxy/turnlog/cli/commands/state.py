@@ -77,12 +77,10 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
     for field, entries in state.state.items():
         if entries or alone:
             lines.append(painted(field, Style.FAINT))
-            lines += [f"  {_entry(key, value)}" for key, value in entries.items()] or ["  nothing"]
+            lines += [
+                escape_unprintable(f"  {key}  {described(value)}") for key, value in entries.items()
+            ] or ["  nothing"]
     return lines
-
-
-def _entry(key: str, value: object) -> str:
-    return escape_unprintable(f"{key}  {described(value)}")
 
 
 def described(value: object) -> str:
