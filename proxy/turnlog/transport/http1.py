@@ -364,16 +364,17 @@ class BodyReader(Struct, eq=False):
 
     def feed(self, data: bytes) -> bytes:
         """Read bytes; return those behind the body's end. Raises `BadChunksError`."""
-        missing, rest = self.missing, b""
+        missing, size, rest = self.missing, len(data), b""
+        if not missing or not size:
+            return data
         if self._chunks is not None:
-            return self._dechunk(self._chunks, data) if missing else data
-        if 0 <= missing < len(data):
-            data, rest = data[:missing], data[missing:]
-        if data:
-            self.pieces.append(data)
-            self.size += len(data)
-            if missing > 0:
-                self.missing = missing - len(data)
+            return self._dechunk(self._chunks, data)
+        if 0 < missing < size:
+            data, rest, size = data[:missing], data[missing:], missing
+        self.pieces.append(data)
+        self.size += size
+        if missing > 0:
+            self.missing = missing - size
         return rest
 
     def _dechunk(self, chunks: Chunks, data: bytes) -> bytes:

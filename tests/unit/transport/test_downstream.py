@@ -128,6 +128,28 @@ async def test_the_received_part_of_a_body_is_sent_with_the_head(
     assert await given(together, raw) == await given(apart, raw)
 
 
+@pytest.mark.parametrize("raw", [CLOSING, OLD, GET])
+@pytest.mark.parametrize(("length", "body"), [(None, b"all"), (3, b"all"), (None, b""), (0, b"")])
+async def test_an_answer_may_be_started_and_ended_at_once(
+    raw: bytes, length: int | None, body: bytes
+) -> None:
+    stays: list[bool] = []
+
+    async def apart(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", length)
+        await down.end(body)
+        stays.append(down.done())
+        down.agent.close()
+
+    async def together(down: Downstream) -> None:
+        await down.start(200, b"OK", b"", length, body, ends=True)
+        stays.append(down.done())
+        down.agent.close()
+
+    assert await given(together, raw) == await given(apart, raw)
+    assert stays == [raw is GET] * 2
+
+
 async def test_a_body_of_known_length_is_not() -> None:
     async def handle(down: Downstream) -> None:
         await down.start(200, b"OK", b"", 7)
