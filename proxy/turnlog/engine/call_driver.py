@@ -36,7 +36,7 @@ class Carrier(Protocol):
     """Carries a call to its server, and its answer back: a request over HTTP, or a pipe."""
 
     @property
-    def is_in_doubt(self) -> bool:
+    def may_be_gone(self) -> bool:
         """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
         ...
 
@@ -76,7 +76,7 @@ class Carrier(Protocol):
         """Record the latest attempt as failed, unless its answer may still come on another stream."""
         ...
 
-    def take_back(self) -> None:
+    def cancel_at_server(self) -> None:
         """Cancel the latest attempt at the server."""
         ...
 
@@ -174,9 +174,9 @@ class CallDriver:
         return self.machine.may_be_guessed(self._clock.monotonic() / 1e9)
 
     @property
-    def is_in_doubt(self) -> bool:
+    def may_be_gone(self) -> bool:
         """Whether its caller may be gone: it has closed its sending side and has not disconnected."""
-        return self.carrier is not None and not self.machine.has_left and self.carrier.is_in_doubt
+        return self.carrier is not None and not self.machine.has_left and self.carrier.may_be_gone
 
     @property
     def is_awaited(self) -> bool:
@@ -202,9 +202,9 @@ class CallDriver:
 
     def on_recorded(self, *, is_repeatable: bool) -> None:
         """Go on once the intent of its latest attempt is on disk, or does not have to be."""
-        # `is_in_doubt` costs a system call, and only named calls need it.
-        in_doubt = self.machine.terms.is_named and self.is_in_doubt
-        self.feed(ev.Recorded(in_doubt=in_doubt, is_repeatable=is_repeatable))
+        # `may_be_gone` costs a system call, and only named calls need it.
+        may_be_gone = self.machine.terms.is_named and self.may_be_gone
+        self.feed(ev.Recorded(may_be_gone=may_be_gone, is_repeatable=is_repeatable))
 
     def feed(self, event: ev.Event) -> Commands:
         """Feed an event to the machine, carry out its commands, and return them."""
@@ -226,7 +226,7 @@ class CallDriver:
         ending, number = attempt.ending, attempt.ask.number
         assert ending is not None
         if self._failure is not None:
-            self.feed(ev.Told(ending))
+            self.feed(ev.TimeoutAnswered(ending))
             return RECORDED
         carrier = self.carrier
         if carrier is None or self.machine.terms.retry is None:
@@ -276,7 +276,7 @@ class CallDriver:
             commands = self.feed(ev.Expired(failure.kind, can_tell=can_tell))
         finally:
             self._failure = None
-        return any(isinstance(command, ev.Tell) for command in commands)
+        return any(isinstance(command, ev.AnswerTimeout) for command in commands)
 
     # -- events from its caller, and from other calls -----------------------------------------
 
@@ -312,10 +312,10 @@ class CallDriver:
             self.feed(ev.Resumed())
             await self.ended()
 
-    async def made_certain(self) -> None:
+    async def caller_checked(self) -> None:
         """Wait until its caller has shown that it is gone, or the time for that is over."""
         for wait in DOUBT:
-            if not self.is_in_doubt:
+            if not self.may_be_gone:
                 return
             if self._left is None:
                 self._left = asyncio.Event()
@@ -323,11 +323,11 @@ class CallDriver:
                 async with asyncio.timeout(wait):
                     await self._left.wait()
 
-    async def asked_beside(self) -> None:
+    async def checked_for_duplicate(self) -> None:
         """Wait until its caller has shown that it abandoned it, after a duplicate has arrived."""
         # Its close or cancel comes on another connection, and may be read after the duplicate.
         await all_read()
-        await self.made_certain()
+        await self.caller_checked()
 
     async def slot_granted(self) -> None:
         """Wait for its slot. Raises `Failure` if it is given up while queued."""
@@ -335,7 +335,7 @@ class CallDriver:
         if not await self.slot.wait():
             detail = "taken back while it waited to be sent"
             raise Failure(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, detail)
-        self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
+        self.feed(ev.SlotGranted(may_be_gone=self.may_be_gone))
 
     async def ended(self) -> None:
         """Wait for its end."""
@@ -411,14 +411,14 @@ class CallDriver:
         assert self.carrier is not None  # the carrier has recorded the intent
         self.slot = self.carrier.claim_slot()
         if self.slot.is_held:
-            self.feed(ev.SlotGranted(in_doubt=self.is_in_doubt))
+            self.feed(ev.SlotGranted(may_be_gone=self.may_be_gone))
 
     def do_dequeue(self, _: ev.Dequeue) -> None:
         """Leave the queue for a slot."""
         assert self.slot is not None  # it is queued
         self.slot.give_back()
 
-    def do_tell(self, _: ev.Tell) -> None:
+    def do_answer_timeout(self, _: ev.AnswerTimeout) -> None:
         """Answer the caller with a timeout."""
         assert self._failure is not None  # a limit was reached
         assert self.carrier is not None  # its `can_tell` was true
@@ -429,10 +429,10 @@ class CallDriver:
         if self._failure is None and self.carrier is not None:
             self.carrier.fail(command.kind)
 
-    def do_take_back(self, _: ev.TakeBack) -> None:
+    def do_cancel_at_server(self, _: ev.CancelAtServer) -> None:
         """Cancel the latest attempt at the server."""
         if self.carrier is not None:
-            self.carrier.take_back()
+            self.carrier.cancel_at_server()
 
     def do_drop(self, command: ev.Drop) -> None:
         """Detach the carrier."""
@@ -454,9 +454,9 @@ class CallDriver:
         ev.Release: do_release,
         ev.Acquire: do_acquire,
         ev.Dequeue: do_dequeue,
-        ev.Tell: do_tell,
+        ev.AnswerTimeout: do_answer_timeout,
         ev.Fail: do_fail,
-        ev.TakeBack: do_take_back,
+        ev.CancelAtServer: do_cancel_at_server,
         ev.Drop: do_drop,
         ev.Close: do_close,
     }
@@ -495,7 +495,7 @@ def guarded_terms(
     waits: bool,
     stateless: bool,
     is_findable: bool,
-    may_doubt: bool = False,
+    checks_earlier_caller: bool = False,
 ) -> Terms:
     """Return the terms of a call that must not happen twice.
 
@@ -526,5 +526,5 @@ def guarded_terms(
         on_duplicate=policy.on_duplicate,
         slower_than=policy.replay_if_slower_than,
         waits_for_earlier=min(policy.timeout.response, policy.timeout.total),
-        may_doubt=may_doubt,
+        checks_earlier_caller=checks_earlier_caller,
     )

@@ -232,7 +232,7 @@ class DuplicateIndex:
             earlier = structs.replace(
                 earlier,
                 abandoned=running.may_be_guessed and self._is_alone(ask, running),
-                is_carried=running.is_in_doubt and not running.is_over,
+                is_carried=running.may_be_gone and not running.is_over,
                 likeness=Likeness.GUESSED,
             )
         return DuplicateMatch(

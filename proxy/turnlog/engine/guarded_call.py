@@ -77,7 +77,7 @@ class GuardedCall(CallDriver):
             waits=index.recorder.waits(ask),
             stateless=stateless,
             is_findable=bool(self.found_by),
-            may_doubt=not is_piped,
+            checks_earlier_caller=not is_piped,
         )
         super().__init__(ask, terms, index.recorder, index.clock)
 
@@ -91,8 +91,8 @@ class GuardedCall(CallDriver):
         self.begin()
         try:
             while self.machine.is_undecided:
-                if self.machine.stage is Stage.DOUBTING:
-                    await self._doubted()
+                if self.machine.stage is Stage.CHECKING_EARLIER:
+                    await self._check_earlier_caller()
                     continue
                 assert self._woken is not None  # it joins
                 await self._woken.wait()
@@ -104,17 +104,17 @@ class GuardedCall(CallDriver):
             self.give_up()
             raise
 
-    async def _doubted(self) -> None:
+    async def _check_earlier_caller(self) -> None:
         duplicate = self._earlier
         assert duplicate is not None  # it was found
         if duplicate.earlier.is_given:
             await self._index.given(duplicate.call)
         elif duplicate.running is not None:
-            await duplicate.running.asked_beside()
+            await duplicate.running.checked_for_duplicate()
         else:  # it was made elsewhere
             await all_read()
-        if self.machine.stage is Stage.DOUBTING:
-            self.feed(ev.CertaintyCame())
+        if self.machine.stage is Stage.CHECKING_EARLIER:
+            self.feed(ev.EarlierCallerChecked())
 
     def give_up(self) -> None:
         """Stop waiting for an earlier call, because its caller is gone or turnlog stops."""
@@ -168,7 +168,7 @@ class GuardedCall(CallDriver):
         self._admitted, self._found = self._index.find(self.ask, self._guess_link, waited_for)
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
-    def do_make_certain(self, command: ev.MakeCertain) -> None:
+    def do_check_earlier_caller(self, command: ev.CheckEarlierCaller) -> None:
         """Set the earlier call whose caller, or the caller of this one, may have left."""
         self._earlier = self._found[command.place]
 
@@ -277,7 +277,7 @@ class GuardedCall(CallDriver):
     ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **CallDriver.ACTIONS,
         ev.LookUp: do_look_up,
-        ev.MakeCertain: do_make_certain,
+        ev.CheckEarlierCaller: do_check_earlier_caller,
         ev.Join: do_join,
         ev.StopWaiting: do_stop_waiting,
         ev.Withhold: do_withhold,

@@ -51,7 +51,7 @@ class Stage(StrEnum):
 
     NEW = "new"
     """Duplicates are being looked up; nothing is recorded."""
-    DOUBTING = "doubting"
+    CHECKING_EARLIER = "checking_earlier"
     """A duplicate was found; it is being checked whether its caller, or that of this call, has left."""
     JOINING = "joining"
     """Waits for the end of the earlier call."""
@@ -93,7 +93,7 @@ class CallerState(StrEnum):
 
 (
     NEW,
-    DOUBTING,
+    CHECKING_EARLIER,
     JOINING,
     REPLAYED,
     RECORDING,
@@ -142,7 +142,7 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     """An answer that took longer is replayed even if it was delivered."""
     waits_for_earlier: float = inf
     """Time limit for waiting for an earlier call."""
-    may_doubt: bool = False
+    checks_earlier_caller: bool = False
     """Whether a caller may abandon a call on one connection and repeat it on another."""
 
 
@@ -173,7 +173,7 @@ class CallMachine(Struct, eq=False):
     given: int = 0
     """Number of the attempt whose answer goes to the caller, unless another attempt follows."""
     _is_caller_checked: bool = False
-    """Whether the check for an abandoned earlier call is done (`DOUBTING`)."""
+    """Whether the check for an abandoned earlier call is done (`CHECKING_EARLIER`)."""
     _waits_for_no_other: bool = False
     """Whether it no longer waits for earlier calls, because the server is gone."""
     _earlier: int = 0
@@ -231,7 +231,7 @@ class CallMachine(Struct, eq=False):
     @property
     def is_undecided(self) -> bool:
         """Whether it is not yet decided if it is sent."""
-        return self.stage is JOINING or self.stage is DOUBTING
+        return self.stage is JOINING or self.stage is CHECKING_EARLIER
 
     @property
     def overall(self) -> Ending | None:
@@ -282,8 +282,8 @@ class CallMachine(Struct, eq=False):
             action = self._action_for(earlier, now)
             passes = action is DuplicateAction.FORWARD
             if (passes or earlier.is_given) and self._must_check_caller_of(earlier):
-                self.stage = DOUBTING
-                return (ev.MakeCertain(place),)
+                self.stage = CHECKING_EARLIER
+                return (ev.CheckEarlierCaller(place),)
             if passes:
                 continue
             if action is DuplicateAction.AGAIN:
@@ -313,7 +313,7 @@ class CallMachine(Struct, eq=False):
 
     def _must_check_caller_of(self, earlier: EarlierCall) -> bool:
         """Return whether it must be checked first if a caller has given up the earlier call, or this one."""
-        if self._is_caller_checked or not self.terms.may_doubt:
+        if self._is_caller_checked or not self.terms.checks_earlier_caller:
             return False
         if earlier.is_given:
             return True
@@ -338,7 +338,7 @@ class CallMachine(Struct, eq=False):
         since, self.ended_at = self._waits_since, now
         return ev.Withhold(action, place, None if since is None else now - since)
 
-    def on_certain(self, _: ev.CertaintyCame, __: float) -> Commands:
+    def on_earlier_caller_checked(self, _: ev.EarlierCallerChecked, __: float) -> Commands:
         self.stage, self._is_caller_checked = NEW, True
         return (ev.LookUp(),)
 
@@ -390,30 +390,30 @@ class CallMachine(Struct, eq=False):
             self.stage = QUEUED
             return (ev.Acquire(),)
         return (
-            self._send_if_caller_is_there(in_doubt=event.in_doubt)
+            self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
             if self.terms.is_named
             else self._send()
         )
 
     def on_slot(self, event: ev.SlotGranted, _: float) -> Commands:
         return (
-            self._send_if_caller_is_there(in_doubt=event.in_doubt)
+            self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
             if self.terms.is_named
             else self._send()
         )
 
-    def _send_if_caller_is_there(self, *, in_doubt: bool) -> Commands:
+    def _send_if_caller_is_there(self, *, may_be_gone: bool) -> Commands:
         # A proxy that was suspended for a while must not send a call that its caller has abandoned
         # and may have repeated elsewhere (semantics, section 5, Before the first byte).
         # A call that no rule names is forwarded as it would be without turnlog.
         if self.has_given_up:
             return (ev.Fail(_CANCELLED),)
-        if in_doubt:
+        if may_be_gone:
             self.stage = CHECKING
-            return (ev.Check(),)
+            return (ev.CheckCaller(),)
         return self._send()
 
-    def on_checked(self, _: ev.CallerChecked, __: float) -> Commands:
+    def on_caller_checked(self, _: ev.CallerChecked, __: float) -> Commands:
         # If the check found nothing, the caller counts as connected.
         return (ev.Fail(_CANCELLED),) if self.has_given_up else self._send()
 
@@ -478,9 +478,9 @@ class CallMachine(Struct, eq=False):
             return (ev.Fail(event.kind),)
         self.caller, self._left_at, self._has_timed_out = GONE, now, True
         drain = ev.Arm(self.terms.limits.drain)
-        return (ev.Tell(), ev.Note(NoteKind.ABANDONED), drain)
+        return (ev.AnswerTimeout(), ev.Note(NoteKind.ABANDONED), drain)
 
-    def on_told(self, event: ev.Told, _: float) -> Commands:
+    def on_timeout_answered(self, event: ev.TimeoutAnswered, _: float) -> Commands:
         self.last = event.ending
         return (RECORDED,)
 
@@ -563,7 +563,7 @@ class CallMachine(Struct, eq=False):
         told = self.on_cancelled(ev.Cancelled(), now)[:1]
         if self.stage is ENDED or self.stage is SETTLING:
             return (*told, ev.Disarm(), ev.Drop(_CANCELLED))
-        back = (ev.TakeBack(),) if told and self.stage is SENT else _NOTHING
+        back = (ev.CancelAtServer(),) if told and self.stage is SENT else _NOTHING
         self.stage = WITHDRAWN
         return (*told, ev.Disarm(), *back, ev.Drop(_CANCELLED))
 
@@ -629,7 +629,7 @@ class CallMachine(Struct, eq=False):
         again = isinstance(verdict, RetryIn)
         if self.cancelled_at is not None or not may_still_run(ending, again=again):
             return _NOTHING
-        return (ev.TakeBack(),)
+        return (ev.CancelAtServer(),)
 
     def _verdict(self, event: ev.Judged, now: float) -> RetryIn | StopReason:
         """Return the delay before the next attempt, or the reason why none follows."""
@@ -778,8 +778,8 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.LookedUp: CallMachine.on_looked_up,
             ev.Over: CallMachine.on_over,
         },
-        DOUBTING: {
-            ev.CertaintyCame: CallMachine.on_certain,
+        CHECKING_EARLIER: {
+            ev.EarlierCallerChecked: CallMachine.on_earlier_caller_checked,
             ev.ServerGone: CallMachine.on_server_gone,
             ev.Left: CallMachine.on_given_up_unrecorded,
             ev.Cancelled: CallMachine.on_given_up_unrecorded,
@@ -809,13 +809,13 @@ def _table() -> dict[tuple[Stage, type], Step]:
         QUEUED: {**unsent, ev.SlotGranted: CallMachine.on_slot},
         CHECKING: {
             **unsent,
-            ev.CallerChecked: CallMachine.on_checked,
+            ev.CallerChecked: CallMachine.on_caller_checked,
             ev.Delivered: CallMachine.ignore,
         },
         SENT: {
             **sendable,
             ev.Judged: CallMachine.on_judged,
-            ev.Told: CallMachine.on_told,
+            ev.TimeoutAnswered: CallMachine.on_timeout_answered,
             ev.Expired: CallMachine.on_expired,
             ev.Delivered: CallMachine.ignore,
         },

@@ -33,7 +33,7 @@ class LookedUp(Event, frozen=True):
     """At most three: of a guessed session, the latest by key or input, the latest of another principal."""
 
 
-class CertaintyCame(Event, frozen=True):
+class EarlierCallerChecked(Event, frozen=True):
     """The time in which the earlier call's caller would show that it has abandoned it is over."""
 
 
@@ -48,7 +48,7 @@ class ServerGone(Event, frozen=True):
 class Recorded(Event, frozen=True):
     """The latest record is on disk, or does not have to be."""
 
-    in_doubt: bool = False
+    may_be_gone: bool = False
     """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
     is_repeatable: bool = False
     """Whether the message can be sent again: its whole body is held, and its id can be replaced."""
@@ -61,7 +61,7 @@ class NotRecorded(Event, frozen=True):
 class SlotGranted(Event, frozen=True):
     """The call has got a slot of its concurrency limit."""
 
-    in_doubt: bool = False
+    may_be_gone: bool = False
 
 
 class CallerChecked(Event, frozen=True):
@@ -90,7 +90,7 @@ class Judged(Event, frozen=True, kw_only=True):
     """Spends one retry of the server's quota; false if none is left."""
 
 
-class Told(Event, frozen=True):
+class TimeoutAnswered(Event, frozen=True):
     """The caller was answered with a timeout while the call runs on."""
 
     ending: Ending
@@ -170,8 +170,8 @@ class LookUp(Command, frozen=True):
     """Look up duplicates; reply with `LookedUp`."""
 
 
-class MakeCertain(Command, frozen=True):
-    """Check whether the caller has abandoned the earlier call; reply with `CertaintyCame`."""
+class CheckEarlierCaller(Command, frozen=True):
+    """Check whether the caller has abandoned the earlier call; reply with `EarlierCallerChecked`."""
 
     place: int
     """Index of the earlier call among those found."""
@@ -219,7 +219,7 @@ class Dequeue(Command, frozen=True):
     """Leave the queue for a slot; the attempt is judged as `cancelled_by_caller`."""
 
 
-class Check(Command, frozen=True):
+class CheckCaller(Command, frozen=True):
     """Check whether the caller is still there; reply with `Left` or `CallerChecked`."""
 
 
@@ -261,11 +261,11 @@ class Fail(Command, frozen=True):
     kind: ErrorKind
 
 
-class Tell(Command, frozen=True):
-    """Answer the caller with a timeout while the call runs on; reply with `Told`."""
+class AnswerTimeout(Command, frozen=True):
+    """Answer the caller with a timeout while the call runs on; reply with `TimeoutAnswered`."""
 
 
-class TakeBack(Command, frozen=True):
+class CancelAtServer(Command, frozen=True):
     """Cancel the latest attempt at the server."""
 
 

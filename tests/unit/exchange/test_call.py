@@ -156,7 +156,7 @@ def test_without_a_rule_nothing_is_sent_again() -> None:
 def test_a_failure_that_a_rule_names_is_tried_again_after_a_wait() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(STORED, ev.Send(2, hold=True))
     play.feed(answered(2), OUTCOME)
@@ -232,7 +232,7 @@ def test_the_servers_answer_stands_where_a_later_attempt_has_none() -> None:
     play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(STORED, ev.Send(2, hold=True))
-    play.feed(lost(2), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.4))
+    play.feed(lost(2), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.4))
     play.feed(ev.Overdue(StopReason.STOPPING), ev.Release(1, StopReason.STOPPING))
 
 
@@ -287,7 +287,7 @@ def test_a_cancel_between_two_attempts_ends_the_call() -> None:
 def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(STORED, ev.Send(2, hold=True))
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
@@ -299,7 +299,7 @@ def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> Non
 def test_a_late_answer_while_the_next_attempt_is_recorded_is_only_recorded() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
     play.feed(STORED, ev.Send(2, hold=True))
@@ -322,14 +322,14 @@ def test_a_named_call_runs_on_without_its_caller_and_is_then_given_up() -> None:
     assert not play.call.has_left
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     assert play.call.has_left
-    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
+    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.CancelAtServer(), DROPPED)
 
 
 def test_a_duplicate_may_join_a_call_that_is_just_given_up() -> None:
     play = Play(NAMED)
     play.sent()
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
-    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
+    play.feed(ev.Drained(), FORWARDED, ev.Disarm(), ev.CancelAtServer(), DROPPED)
     play.feed(ev.JoinerCame())
     assert not play.call.is_abandoned
     play.feed(ev.JoinerLeft())
@@ -367,18 +367,18 @@ def test_a_named_call_whose_caller_has_left_is_never_sent() -> None:
 def test_a_call_that_no_rule_names_is_sent_at_once_though_its_caller_may_be_gone() -> None:
     play = Play(READ)
     play.begun()
-    play.feed(ev.Recorded(in_doubt=True), ev.Send(1, hold=False))
+    play.feed(ev.Recorded(may_be_gone=True), ev.Send(1, hold=False))
 
 
 @pytest.mark.parametrize("terms", [Terms(effect=Effect.WRITE, is_named=True), NAMED])
 def test_a_caller_that_may_be_gone_is_checked_before_a_named_call_is_sent(
     terms: Terms,
 ) -> None:
-    in_doubt = ev.Recorded(in_doubt=True)
+    may_be_gone = ev.Recorded(may_be_gone=True)
     there, gone = Play(terms), Play(terms)
     for play in (there, gone):
         play.begun()
-        play.feed(in_doubt, ev.Check())
+        play.feed(may_be_gone, ev.CheckCaller())
     there.feed(ev.CallerChecked(), ev.Send(1, hold=False))
     gone.feed(ev.Left(), GIVEN_UP)
 
@@ -394,10 +394,13 @@ def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> N
     play = Play(NAMED)
     play.sent()
     play.feed(
-        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), ev.Tell(), ABANDONED, ev.Arm(600.0)
+        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True),
+        ev.AnswerTimeout(),
+        ABANDONED,
+        ev.Arm(600.0),
     )
     ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)
-    play.feed(ev.Told(ending), OUTCOME)
+    play.feed(ev.TimeoutAnswered(ending), OUTCOME)
     play.feed(ev.Left())
     play.feed(answered(), ev.AppendOutcome(is_late=True))
 
@@ -413,7 +416,9 @@ def test_a_call_that_is_never_answered_after_its_timeout_gets_a_note() -> None:
     play = Play(NAMED)
     play.sent()
     play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
-    play.feed(ev.Told(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME)
+    play.feed(
+        ev.TimeoutAnswered(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME
+    )
     unanswered = ev.Note(NoteKind.UNANSWERED, on_outcome=True)
     play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
 
@@ -431,7 +436,7 @@ def test_a_question_of_the_server_ends_a_call_that_nobody_waits_for() -> None:
     play.sent()
     play.feed(ev.ServerAsked())
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
-    play.feed(ev.ServerAsked(), FORWARDED, ev.Disarm(), ev.TakeBack(), DROPPED)
+    play.feed(ev.ServerAsked(), FORWARDED, ev.Disarm(), ev.CancelAtServer(), DROPPED)
 
 
 def test_a_stream_that_resumes_the_calls_own_takes_it_from_one_that_nobody_waits_for() -> None:
@@ -461,7 +466,7 @@ def test_a_cancel_while_the_intent_is_written_does_not_stop_a_call_without_a_rul
 def test_a_cancel_while_the_caller_is_checked_ends_the_call() -> None:
     play = Play(NAMED)
     play.begun()
-    play.feed(ev.Recorded(in_doubt=True), ev.Check())
+    play.feed(ev.Recorded(may_be_gone=True), ev.CheckCaller())
     play.feed(ev.Cancelled(), GIVEN_UP)
 
 
@@ -579,7 +584,7 @@ def test_a_late_cancel_of_a_call_that_was_not_sent_counts_for_a_moment() -> None
 def test_a_delivery_between_two_attempts_is_not_that_of_the_answer() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Delivered())
     play.feed(ev.Overdue(StopReason.TOTAL), ev.Release(1, StopReason.TOTAL))
     assert not play.call.seen(0.0).delivered
@@ -594,7 +599,7 @@ def test_a_proxy_that_stops_gives_the_call_up() -> None:
 def test_a_call_that_waits_between_attempts_gets_the_answer_it_has_when_the_proxy_stops() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     release = ev.Release(1, StopReason.STOPPING)
     play.feed(ev.Stopped(), release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
@@ -602,7 +607,7 @@ def test_a_call_that_waits_between_attempts_gets_the_answer_it_has_when_the_prox
 def test_if_a_retry_cannot_be_recorded_the_earlier_answer_is_given() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     full = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, Effect.READ)
     play.feed(ev.Judged(number=2, ending=full), OUTCOME, ev.Release(1, StopReason.UNRECORDED))
@@ -612,7 +617,7 @@ def test_if_a_retry_cannot_be_recorded_the_earlier_answer_is_given() -> None:
 def test_if_a_retry_is_not_sent_the_earlier_answer_is_given() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.TakeBack(), ev.Rest(0.2))
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     gone = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.READ)
     play.feed(ev.Judged(number=2, ending=gone), OUTCOME, ev.Release(1))
@@ -630,7 +635,7 @@ NOBODY_KNOWS = structs.replace(
 )
 ANOTHERS = structs.replace(LOST, likeness=Likeness.OTHERS)
 GUESSED = structs.replace(RUNS, likeness=Likeness.GUESSED)
-DOUBTFUL = structs.replace(NAMED, may_doubt=True)
+CHECKS_EARLIER = structs.replace(NAMED, checks_earlier_caller=True)
 
 
 def looking(terms: Terms = NAMED) -> Play:
@@ -758,66 +763,66 @@ def test_after_the_server_is_gone_a_call_waits_for_no_further_call() -> None:
     play.feed(found(LEFT), withheld(DuplicateAction.UNKNOWN, waited=1.0))
 
 
-def test_before_a_call_is_sent_beside_the_same_one_it_is_made_certain_that_this_was_not_given_up() -> (
-    None
-):
-    play = looking(DOUBTFUL)
-    play.feed(found(RUNS), ev.MakeCertain(0))
-    play.feed(ev.CertaintyCame(), ev.LookUp())
+def test_before_a_call_is_sent_the_caller_of_a_running_duplicate_is_checked() -> None:
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(RUNS), ev.CheckEarlierCaller(0))
+    play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(RUNS), ev.AppendIntent(1))
 
 
 def test_a_call_joins_one_that_turns_out_to_be_given_up() -> None:
-    play = looking(DOUBTFUL)
-    play.feed(found(RUNS), ev.MakeCertain(0))
-    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(RUNS), ev.CheckEarlierCaller(0))
+    play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(LEFT), ev.Join(0, inf))
 
 
 ANSWERED_ELSEWHERE = structs.replace(LOST, delivered=True, elsewhere=True)
 
 
-def test_it_is_made_certain_that_a_call_was_not_repeated_elsewhere_and_answered_there() -> None:
-    play = looking(DOUBTFUL)
-    play.feed(found(ANSWERED_ELSEWHERE), ev.MakeCertain(0))
-    play.feed(ev.CertaintyCame(), ev.LookUp())
+def test_the_caller_of_a_call_that_may_have_been_repeated_and_answered_elsewhere_is_checked() -> (
+    None
+):
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(ANSWERED_ELSEWHERE), ev.CheckEarlierCaller(0))
+    play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(ANSWERED_ELSEWHERE), ev.AppendIntent(1))
     anothers = structs.replace(ANSWERED_ELSEWHERE, likeness=Likeness.OTHERS)
     for not_repeated in (DELIVERED_EARLIER, anothers):
-        looking(DOUBTFUL).feed(found(not_repeated), ev.AppendIntent(1))
+        looking(CHECKS_EARLIER).feed(found(not_repeated), ev.AppendIntent(1))
 
 
 def test_a_repeat_waits_while_the_answer_is_given_again_to_a_caller_that_may_have_left() -> None:
     given = structs.replace(LOST, is_given=True)
-    play = looking(DOUBTFUL)
-    play.feed(found(given), ev.MakeCertain(0))
-    play.feed(ev.CertaintyCame(), ev.LookUp())
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(given), ev.CheckEarlierCaller(0))
+    play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
     looking().feed(found(given), withheld(DuplicateAction.REPLAY))
 
 
-def test_each_call_that_is_met_after_waiting_for_another_is_made_certain_of() -> None:
-    play = looking(DOUBTFUL)
-    play.feed(found(RUNS), ev.MakeCertain(0))
-    play.feed(ev.CertaintyCame(), ev.LookUp())
+def test_the_caller_of_each_call_that_is_found_after_waiting_for_another_is_checked() -> None:
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(RUNS), ev.CheckEarlierCaller(0))
+    play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(ELSEWHERE), ev.Join(0, inf))
     play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp())
-    play.feed(found(RUNS), ev.MakeCertain(0))
+    play.feed(found(RUNS), ev.CheckEarlierCaller(0))
 
 
 def test_a_call_given_up_before_the_decision_is_not_recorded() -> None:
     for event in (ev.Left(), ev.Cancelled(), ev.Stopped()):
-        play = looking(DOUBTFUL)
-        play.feed(found(RUNS), ev.MakeCertain(0))
+        play = looking(CHECKS_EARLIER)
+        play.feed(found(RUNS), ev.CheckEarlierCaller(0))
         play.feed(event)
         assert play.call.is_over
         assert play.call.has_left
 
 
-def test_a_rule_that_lets_duplicates_pass_makes_nothing_certain_of_a_known_caller() -> None:
-    passes = structs.replace(DOUBTFUL, on_duplicate=OnDuplicate.PASS)
+def test_if_a_rule_lets_duplicates_pass_only_a_guessed_caller_is_checked() -> None:
+    passes = structs.replace(CHECKS_EARLIER, on_duplicate=OnDuplicate.PASS)
     looking(passes).feed(found(RUNS), ev.AppendIntent(1))
-    looking(passes).feed(found(GUESSED), ev.MakeCertain(0))
+    looking(passes).feed(found(GUESSED), ev.CheckEarlierCaller(0))
 
 
 def test_a_guessed_caller_joins_only_what_may_be_its_own() -> None:
@@ -881,7 +886,9 @@ def test_a_call_is_closed_once() -> None:
     play = Play(NAMED)
     play.sent()
     play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
-    play.feed(ev.Told(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME)
+    play.feed(
+        ev.TimeoutAnswered(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME
+    )
     unanswered = ev.Note(NoteKind.UNANSWERED, on_outcome=True)
     play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
     assert play.call.stage is Stage.DONE  # what its caller was told is its ending
@@ -926,6 +933,6 @@ def test_after_a_bug_a_call_is_over_and_ignores_what_cannot_happen() -> None:
 def test_a_late_cancel_while_the_caller_is_looked_for_keeps_a_named_call_from_being_sent() -> None:
     play = Play(NAMED)
     play.begun()
-    play.feed(ev.Recorded(in_doubt=True), ev.Check())
+    play.feed(ev.Recorded(may_be_gone=True), ev.CheckCaller())
     play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True))
     play.feed(ev.CallerChecked(), GIVEN_UP)

@@ -29,9 +29,9 @@ POLICIES = {
     "guarded write": structs.replace(
         GUARDED, is_remembered=True, on_disconnect=OnDisconnect.DRAIN, outlives_limits=True
     ),
-    "guarded write with duplicates": structs.replace(GUARDED, may_doubt=True),
+    "guarded write with duplicates": structs.replace(GUARDED, checks_earlier_caller=True),
     "guarded write whose duplicates are blocked": structs.replace(
-        GUARDED, may_doubt=True, on_duplicate=OnDuplicate.BLOCK
+        GUARDED, checks_earlier_caller=True, on_duplicate=OnDuplicate.BLOCK
     ),
     "guarded write that is retried": structs.replace(
         GUARDED, effect=Effect.IDEMPOTENT_WRITE, retry=RETRY, waits=False
@@ -54,7 +54,7 @@ FOUND = (
     EarlierCall(ending=TIMED_OUT, began=2.0, ended=1.0),
 )
 OF_STAGE: dict[Stage, tuple[ev.Event, ...]] = {
-    Stage.DOUBTING: (ev.CertaintyCame(),),
+    Stage.CHECKING_EARLIER: (ev.EarlierCallerChecked(),),
     Stage.JOINING: (ev.EarlierEnded(), ev.Expired(ErrorKind.RESPONSE_TIMEOUT)),
     Stage.CHECKING: (ev.CallerChecked(),),
     Stage.SETTLING: (ev.Recorded(), ev.NotRecorded()),
@@ -65,7 +65,7 @@ TIMES = frozenset({"began", "cancelled_at", "ended_at", "_left_at", "_waits_sinc
 _BEFORE_DECISION = TIMES | {"_is_caller_checked", "_waits_for_no_other", "_earlier", "_has_joined"}
 _BEFORE_DECISION |= {"_is_repeat"}
 OVER = frozenset({Stage.OPEN, Stage.DONE, Stage.REPLAYED})
-UNDECIDED = frozenset({Stage.DOUBTING, Stage.JOINING})
+UNDECIDED = frozenset({Stage.CHECKING_EARLIER, Stage.JOINING})
 
 
 class Play:
@@ -153,7 +153,7 @@ class Play:
     def _events_of_lookup(self) -> Iterator[ev.Event]:
         if self.has_begun:
             yield ev.LookedUp(())
-            for found in FOUND if self.call.terms.may_doubt else ():
+            for found in FOUND if self.call.terms.checks_earlier_caller else ():
                 yield ev.LookedUp((found,))
         else:
             yield ev.Begin()
@@ -163,12 +163,12 @@ class Play:
         stage = self.call.stage
         if self.unwritten:
             yield ev.Recorded(is_repeatable=True)
-            yield ev.Recorded(in_doubt=True, is_repeatable=True)
+            yield ev.Recorded(may_be_gone=True, is_repeatable=True)
             if self.unwritten > 1:  # that of a first attempt ends the attempt
                 yield ev.NotRecorded()
         if stage is Stage.QUEUED and not self.is_dequeued:
             yield ev.SlotGranted()
-            yield ev.SlotGranted(in_doubt=True)
+            yield ev.SlotGranted(may_be_gone=True)
         if stage is Stage.RECORDING and self.call.number > 1:
             yield ev.Overdue(StopReason.QUEUE)
         if self.intents:
@@ -278,7 +278,7 @@ class Play:
                 self.sent += (command.number,)
                 is_wanted = not (self.call.terms.is_guarded and self.call.has_given_up)
                 self._expect(is_wanted, "a guarded call is not sent for a caller that is gone")
-            case ev.Tell():
+            case ev.AnswerTimeout():
                 self._tell()
             case ev.Fail():
                 self._fail()
@@ -328,7 +328,7 @@ class Play:
         self.answers += 1
         self.told |= {self.call.number}
         self.replaceable |= {self.call.number}
-        self.feed(ev.Told(TIMED_OUT), self.now)
+        self.feed(ev.TimeoutAnswered(TIMED_OUT), self.now)
 
     def _fail(self) -> None:
         # The attempt is recorded as failed before `feed` returns, unless it has an outcome.
@@ -459,7 +459,7 @@ TERMS = st.builds(
     on_duplicate=st.sampled_from(OnDuplicate),
     slower_than=st.sampled_from([3.0, 10_000.0]),
     waits_for_earlier=st.sampled_from([60.0, 10_000.0]),
-    may_doubt=st.booleans(),
+    checks_earlier_caller=st.booleans(),
 )
 
 

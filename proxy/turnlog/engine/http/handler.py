@@ -275,7 +275,7 @@ class Handler:
         """Carry a call that may outlive its caller; the body of its task."""
         try:
             await self._carried(down, carrier, exchange, content)
-            await driver.made_certain()
+            await driver.caller_checked()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
             agent.fail(self.unread(500, ""))

@@ -105,7 +105,7 @@ class HttpCarrier(Struct, eq=False):
     # -- as `engine.call_driver.Carrier` ------------------------------------------------------
 
     @property
-    def is_in_doubt(self) -> bool:
+    def may_be_gone(self) -> bool:
         """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
         return self._down.has_ended
 
@@ -148,7 +148,7 @@ class HttpCarrier(Struct, eq=False):
         """Record the latest attempt as failed, unless its answer may still come on another stream."""
         self._exchange.left(kind)
 
-    def take_back(self) -> None:
+    def cancel_at_server(self) -> None:
         """Cancel the latest attempt at the server, if it was sent."""
         if self._exchange.progress.phase in UNSENT:
             return
@@ -205,10 +205,10 @@ class HttpCarrier(Struct, eq=False):
         if driver is not None:
             return self._drive(driver, content)
         if self._exchange.is_once and self._down.has_ended:
-            return self._doubtful(content)
+            return self._check_and_attempt(content)
         return self._attempt(content, hold=False)
 
-    async def _doubtful(self, content: Content) -> None:
+    async def _check_and_attempt(self, content: Content) -> None:
         """Forward a request with named calls among others, if its caller is still there."""
         for wait in DOUBT:  # if the caller is gone, this task is cancelled
             await asyncio.sleep(wait)
@@ -237,7 +237,7 @@ class HttpCarrier(Struct, eq=False):
 
     async def _check(self, driver: CallDriver) -> None:
         """Check whether the caller is still there; if not, this task is cancelled or the call ends."""
-        await driver.made_certain()
+        await driver.caller_checked()
         if driver.machine.stage is _CHECKING:
             driver.feed(CallerChecked())
         else:

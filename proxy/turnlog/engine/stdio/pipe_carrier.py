@@ -272,7 +272,7 @@ class PipeCarrier:
     has_left = False
     """Whether some of the answer has left: lines leave whole."""
     is_held = True
-    is_in_doubt = False
+    may_be_gone = False
     can_tell = True
 
     policy = _NO_RULES
@@ -329,7 +329,7 @@ class PipeCarrier:
         self._give_up()
         self.exchange.left(kind)
 
-    def take_back(self) -> None:
+    def cancel_at_server(self) -> None:
         """Cancel the latest attempt at the server."""
         if cancel := self.exchange.cancelling():
             self._lines.to_server.line(cancel + b"\n")
