@@ -5,12 +5,13 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from e2e.stores import turnlog
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig, proxy_beside, timed_notes
 from kit.clients import (
     BOUND,
     MCP_HEADERS,
@@ -265,7 +266,7 @@ def test_a_call_of_an_unknown_effect_ends_with_its_caller(
 
 
 @pytest.mark.promise("TWICE-12")
-def test_a_closed_stream_cancels_the_call_at_the_server_late(
+def test_a_rule_cancels_a_call_whose_stream_is_closed_at_once(
     rig: Rig, counting: Counting, left: Begun
 ) -> None:
     left(call("write_cancelled", {"a": 1}), *STATELESS)
@@ -273,6 +274,27 @@ def test_a_closed_stream_cancels_the_call_at_the_server_late(
     assert counting.cancels == []
     assert rig.row().kind == "cancelled_by_caller"
     assert rig.notes() == ["abandoned", "cancel_forwarded"]
+
+
+@pytest.mark.promise("TWICE-12")
+def test_a_closed_stream_cancels_the_call_after_the_grace(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    grace = {"never_twice": {"cancel_grace": "300ms"}}
+    settings = {"rules": ["rules.yaml"], **grace}
+    counting = Counting()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+        Client(proxy.url) as client,
+    ):
+        client.ask("POST", "/s/one/mcp", call("write", {"a": 1}), headers=STATELESS)
+        wait_until(lambda: counting.asked == 1, "the server has the call")
+        client.close()
+        assert counting.hung_up.wait(BOUND)
+        counting.go.set()
+    (left, left_at), (cancelled, cancelled_at) = timed_notes(proxy.data, "one")
+    assert (left, cancelled) == ("abandoned", "cancel_forwarded")
+    assert cancelled_at - left_at >= 300_000_000
 
 
 def test_in_earlier_revisions_the_server_gets_a_cancel_notification(

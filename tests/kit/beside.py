@@ -122,12 +122,18 @@ def session_rows(data: Path, name: str) -> list[Row]:
 
 def session_notes(data: Path, name: str) -> list[str]:
     """Return the kinds of the notes in the session that is called `name`, oldest first."""
+    return [kind for kind, _ in timed_notes(data, name)]
+
+
+def timed_notes(data: Path, name: str) -> list[tuple[str, int]]:
+    """Return kind and time (ns) of the notes in the session that is called `name`, oldest first."""
     reader = LmdbReader.open(data)
     try:
         with reader.view() as view:
             found = [one.session for one in view.sessions() if name in _names(one.aliases)]
             commits = [commit for one in found for commit in view.commits(one)]
-            return [commit.facts.note for commit in commits if commit.facts.note]
+            facts = [commit.facts for commit in commits]
+            return [(each.note, each.at) for each in facts if each.note]
     finally:
         reader.close()
 

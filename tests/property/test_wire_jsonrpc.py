@@ -246,6 +246,33 @@ def test_arbitrary_bytes_are_read_without_raising(data: bytes) -> None:
     text_of(data, 5).encode()
 
 
+@pytest.mark.promise("SEC-12")
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (b"", b""),
+        (b'{"jsonrpc":"2.0","id":1,"result":', b"}"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":', b"}}"),
+        (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":', b"}}"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":', b"}}"),
+    ],
+)
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":[', b"]}")])
+def test_nesting_of_any_depth_is_read_without_raising(
+    start: bytes, end: bytes, pair: tuple[bytes, bytes]
+) -> None:
+    opening, closing = pair
+    text = start + opening * 30_000 + closing * 30_000 + end
+    read_everything(parse(text))
+    skim(text, [])
+    members(text)
+    assert integer_of(text) is None
+    text_of(text, 5).encode()
+    reader = MessageReader(len(text))
+    reader.feed(text)
+    assert reader.finish() == text
+
+
 @given(messages(), st.integers(0, 64), cuts)
 def test_a_message_reader_says_the_same_whatever_its_limit_and_the_chunks(
     data: bytes, limit: int, where: list[int]

@@ -488,6 +488,22 @@ def test_a_dropped_call_ends_with_the_outcome_of_its_attempt() -> None:
     assert (dropped, play.call.stage) == (Stage.WITHDRAWN, Stage.ENDED)
 
 
+def test_a_guessed_caller_joins_a_call_from_when_it_was_left() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0), at=7.0)
+    assert [play.call.may_be_guessed(now) for now in (12.0, 12.1)] == [True, False]
+
+
+@pytest.mark.parametrize("event", [ev.Left(), ev.Cancelled()])
+def test_a_caller_that_gives_up_between_two_attempts_ends_the_call(event: ev.Event) -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.call.handle(limited(), 0.0)
+    play.call.handle(event, 0.0)
+    assert play.call.stage is Stage.ENDED
+
+
 # -- others that wait --------------------------------------------------------------------------
 
 

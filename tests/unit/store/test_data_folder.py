@@ -11,6 +11,8 @@ import lmdb
 import pytest
 
 from conformance.store.kit import intent, known, new_id, put, seqs, session
+from kit.clients import wait_until
+from kit.holding import nobody_writes
 from turnlog.packs.lock import write_lock_note
 from turnlog.sessions.overview import ServerHealth, write_health
 from turnlog.store import data_folder
@@ -339,6 +341,30 @@ async def test_a_commit_waits_for_its_pages_and_for_the_page_that_makes_them_cou
     with open_environment(tmp_path / "data" / "log", readonly=False) as env:
         flags = env.raw.flags()
     assert (flags["sync"], flags["metasync"], flags["writemap"]) == (True, True, False)
+
+
+@pytest.mark.promise("STORE-3")
+async def test_what_is_submitted_is_not_done_before_it_is_committed(tmp_path: Path) -> None:
+    data, ref = tmp_path / "data", session("alice")
+    store = LmdbStore.open(data)
+    await put(store, intent(ref, new_id()))
+    with nobody_writes(data):
+        ticket = store.submit(intent(ref, new_id()), wait=True)
+        await asyncio.to_thread(wait_until, lambda: waits_to_write(data), "the writer waits")
+        assert ticket.placed is None
+    commit = await ticket.done()
+    reader = LmdbReader.open(data)
+    with reader.view() as view:
+        assert view.get(known(ref), commit.link.seq) is not None
+    reader.close()
+    await store.close()
+
+
+def waits_to_write(data: Path) -> bool:
+    """Return whether a thread waits for the lock on the log (proc_locks(5): `->` is a waiting one)."""
+    number = f":{(data / 'log' / 'data.mdb').stat().st_ino} "
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any(" -> " in line and number in line for line in locks)
 
 
 @pytest.mark.parametrize("boot", ["", "first"])
