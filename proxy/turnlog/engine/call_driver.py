@@ -64,8 +64,13 @@ class Carrier(Protocol):
         """Return a slot, held or queued, of the rule's concurrency limit."""
         ...
 
-    def may_retry(self) -> bool:
-        """Spend one retry of the server's quota; false where none is left."""
+    @property
+    def has_retry_left(self) -> bool:
+        """Whether the server's quota has a retry left."""
+        ...
+
+    def on_retry(self, *, refused: bool) -> None:
+        """Count a retry that follows, or that the server's quota refused."""
         ...
 
     def tell(self, failure: Failure) -> None:
@@ -260,7 +265,7 @@ class CallDriver:
             is_held=carrier.is_held,
             is_stopping=carrier.is_stopping,
             dice=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
-            may_retry=carrier.may_retry,
+            has_retry_left=carrier.has_retry_left,
         )
 
     def on_outcome_written(self, *, written: bool) -> None:
@@ -399,8 +404,15 @@ class CallDriver:
         self.to_send = command
 
     def do_rest(self, command: ev.Rest) -> None:
-        """Set how long to wait before the next attempt."""
+        """Set how long to wait before the next attempt, which counts as a retry of the server's quota."""
         self.delay = command.delay
+        if self.carrier is not None:
+            self.carrier.on_retry(refused=False)
+
+    def do_refuse_retry(self, _: ev.RefuseRetry) -> None:
+        """Count a retry that the server's quota refused."""
+        if self.carrier is not None:
+            self.carrier.on_retry(refused=True)
 
     def do_release(self, command: ev.Release) -> None:
         """Set which answer goes to the caller."""
@@ -451,6 +463,7 @@ class CallDriver:
         ev.Disarm: do_disarm,
         ev.Send: do_send,
         ev.Rest: do_rest,
+        ev.RefuseRetry: do_refuse_retry,
         ev.Release: do_release,
         ev.Acquire: do_acquire,
         ev.Dequeue: do_dequeue,

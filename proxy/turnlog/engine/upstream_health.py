@@ -96,16 +96,22 @@ class Health:
             del self._known[server]
             self._tell()
 
-    def may_retry(self, server: str) -> bool:
-        """Spend one retry of a server's quota; false if none is left."""
+    def has_retry_left(self, server: str) -> bool:
+        """Return whether a server's quota has a retry left."""
         quota = self._quotas.get(server)
-        if quota is None or quota.take(self._now):
-            return True
+        return quota is None or quota.has_left(self._now)
+
+    def on_retry(self, server: str) -> None:
+        """Spend one retry of a server's quota."""
+        if (quota := self._quotas.get(server)) is not None:
+            quota.spend()
+
+    def on_retry_refused(self, server: str) -> None:
+        """Count a retry for which a server's quota had nothing left."""
         known = self._known.get(server, ServerHealth(server=server))
         refused = known.retries_refused + 1
         self._known[server] = structs.replace(known, retries_refused=refused)
         self._tell_later()
-        return False
 
     def uncovered(self, server: str) -> None:
         """Count a caller for whose sessions never-twice does not hold."""

@@ -602,6 +602,8 @@ class CallMachine(Struct, eq=False):
         if isinstance(verdict, RetryIn):
             self.stage = WAITING
             return (outcome, *back, ev.Rest(verdict.delay))
+        if verdict is StopReason.QUOTA:
+            back = (*back, ev.RefuseRetry())
         if terms.waits:
             self.stage = SETTLING
             return (outcome, *back)
@@ -656,7 +658,7 @@ class CallMachine(Struct, eq=False):
             return StopReason.STOPPING
         if event.has_left or not event.is_held:
             return StopReason.RELAYED
-        return None if event.may_retry() else StopReason.QUOTA
+        return None if event.has_retry_left else StopReason.QUOTA
 
     def _may_answer_the_call(self, said: Ending) -> bool:
         """Return whether the server's answer to an earlier attempt may be the answer to the call."""

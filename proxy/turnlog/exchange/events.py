@@ -1,7 +1,5 @@
 """The events of a call and the commands that follow from them, see `exchange.call`."""
 
-from collections.abc import Callable
-
 from msgspec import Struct
 
 from turnlog.core.classify import Ending
@@ -86,8 +84,8 @@ class Judged(Event, frozen=True, kw_only=True):
     """Whether the proxy is stopping: no new attempt may begin."""
     dice: float = 0.0
     """Random number in [0, 1) for the jitter of retries."""
-    may_retry: Callable[[], bool] = bool
-    """Spends one retry of the server's quota; false if none is left."""
+    has_retry_left: bool = False
+    """Whether the server's quota has a retry left."""
 
 
 class TimeoutAnswered(Event, frozen=True):
@@ -242,9 +240,13 @@ class AppendOutcome(Command, frozen=True):
 
 
 class Rest(Command, frozen=True):
-    """Hold the answer and wait `delay` seconds before a retry; reply with `Woken` or `Overdue`."""
+    """Spend a retry of the quota, hold the answer and wait `delay` seconds; reply with `Woken` or `Overdue`."""
 
     delay: float
+
+
+class RefuseRetry(Command, frozen=True):
+    """Count a retry that the server's quota refused."""
 
 
 class Release(Command, frozen=True):

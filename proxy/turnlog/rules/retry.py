@@ -165,13 +165,14 @@ class RetryBucket:
         """Add the share of a call."""
         self._fill(now, self._settings.ratio)
 
-    def take(self, now: float) -> bool:
-        """Use up one retry; false if there is none left."""
+    def has_left(self, now: float) -> bool:
+        """Return whether a retry is left."""
         self._fill(now, 0.0)
-        if self._left < 1:
-            return False
+        return self._left >= 1
+
+    def spend(self) -> None:
+        """Use up one retry."""
         self._left -= 1
-        return True
 
     def _fill(self, now: float, more: float) -> None:
         more += (now - self._at) * self._settings.min_per_second

@@ -47,13 +47,13 @@ def lost(number: int = 1, effect: Effect = Effect.READ, **more: bool) -> ev.Judg
         ours=True,
         has_left=more.get("has_left", False),
         is_stopping=more.get("is_stopping", False),
-        may_retry=lambda: True,
+        has_retry_left=True,
     )
 
 
 def limited(retry_after: float | None = None, *, quota: bool = True) -> ev.Judged:
     ending = refused(ErrorKind.RATE_LIMITED, Effect.READ)
-    return ev.Judged(number=1, ending=ending, retry_after=retry_after, may_retry=lambda: quota)
+    return ev.Judged(number=1, ending=ending, retry_after=retry_after, has_retry_left=quota)
 
 
 class Play:
@@ -196,7 +196,7 @@ def test_no_attempt_follows_where_none_may(event: ev.Judged, reason: StopReason)
 def test_no_attempt_follows_beyond_the_quota_of_the_server() -> None:
     play = Play(RETRIED)
     play.sent()
-    play.feed(limited(quota=False), ev.AppendOutcome(StopReason.QUOTA))
+    play.feed(limited(quota=False), ev.AppendOutcome(StopReason.QUOTA), ev.RefuseRetry())
 
 
 def test_no_attempt_follows_where_the_message_cannot_be_sent_again() -> None:

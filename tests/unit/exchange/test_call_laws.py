@@ -182,10 +182,10 @@ class Play:
         if self.is_open and number not in self.sent:
             yield ev.Judged(number=number, ending=CANCELLED, ours=True)
         if self.is_open and number in self.sent:
-            yield ev.Judged(number=number, ending=succeeded(), may_retry=yes)
-            yield ev.Judged(number=number, ending=LOST, ours=True, may_retry=yes)
+            yield ev.Judged(number=number, ending=succeeded(), has_retry_left=True)
+            yield ev.Judged(number=number, ending=LOST, ours=True, has_retry_left=True)
             if self.call.terms.retry is not None:
-                yield ev.Judged(number=number, ending=LIMITED, may_retry=yes)
+                yield ev.Judged(number=number, ending=LIMITED, has_retry_left=True)
         for earlier in sorted(self.replaceable):
             yield ev.Judged(number=earlier, ending=succeeded())
 
@@ -406,10 +406,6 @@ def walk(terms: Terms, state: Callable[[Play], object], joiners: int = 1) -> Ite
             if (reached := state(after)) not in known:
                 known.add(reached)
                 plays.append(after)
-
-
-def yes() -> bool:
-    return True
 
 
 def unlinked(chain: tuple[Any, ...]) -> list[Any]:

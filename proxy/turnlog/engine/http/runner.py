@@ -134,9 +134,15 @@ class HttpCarrier(Struct, eq=False):
         """Return a slot, held or queued, of the rule's concurrency limit."""
         return self._context.limiter.claim(self._policy)
 
-    def may_retry(self) -> bool:
-        """Spend one retry of the server's quota; false where none is left."""
-        return self._context.health.may_retry(self._request.server)
+    @property
+    def has_retry_left(self) -> bool:
+        """Whether the server's quota has a retry left."""
+        return self._context.health.has_retry_left(self._request.server)
+
+    def on_retry(self, *, refused: bool) -> None:
+        """Count a retry that follows, or that the server's quota refused."""
+        health = self._context.health
+        (health.on_retry_refused if refused else health.on_retry)(self._request.server)
 
     def tell(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""

@@ -313,10 +313,17 @@ class PipeCarrier:
         """Return the call's slot among those that its rule counts."""
         return self._context.limiter.claim(self.policy)
 
-    def may_retry(self) -> bool:
-        """Spend one retry of the server's quota; false where none is left."""
+    @property
+    def has_retry_left(self) -> bool:
+        """Whether the server's quota has a retry left."""
         attempt = self.exchange.attempt
-        return attempt is not None and self._context.health.may_retry(attempt.ask.server)
+        return attempt is not None and self._context.health.has_retry_left(attempt.ask.server)
+
+    def on_retry(self, *, refused: bool) -> None:
+        """Count a retry that follows, or that the server's quota refused."""
+        health, attempt = self._context.health, self.exchange.attempt
+        assert attempt is not None  # it has just ended
+        (health.on_retry_refused if refused else health.on_retry)(attempt.ask.server)
 
     def tell(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
