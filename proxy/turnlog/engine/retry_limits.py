@@ -1,14 +1,13 @@
-"""Until when the next attempt of a call may begin."""
+"""Waiting for the next attempt of a call."""
 
 import asyncio
 from collections.abc import Coroutine
 from math import inf
 
-from turnlog.core.kinds import ErrorKind
+from turnlog.exchange.call import STOPPED_WHILE_RECORDED, RetryWindow
 from turnlog.exchange.events import NotRecorded, Overdue, Woken
 from turnlog.record.deadlines import Progress
 from turnlog.rules.policy import Policy
-from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError
 
 from .call_driver import CallDriver
@@ -17,39 +16,29 @@ from .mcp.mcp_exchange import McpExchange
 
 
 class TooLate(Exception):
-    """The attempt that is due does not begin any more; `kind` is how it ends."""
+    """The attempt that is due does not begin any more."""
 
-    def __init__(self, reason: StopReason, kind: ErrorKind) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
+    def __init__(self, event: Overdue) -> None:
+        super().__init__(event.reason)
+        self.event = event
 
 
 class RetryLimits:
-    """The limits of one call's further attempts. Points in time are on the loop's clock, in s."""
+    """Waits for the further attempts of one call, as long as they may begin (`RetryWindow`)."""
 
     def __init__(self, policy: Policy, began: float, stop: asyncio.Event) -> None:
-        """`stop` is set when nothing new may begin."""
+        """`began` is on the loop's clock; `stop` is set when nothing new may begin."""
         retry, limits = policy.retry, policy.timeout
-        self._total = began + limits.total
-        self._budget = began + (retry.budget if retry is not None else inf)
-        self._queue = limits.queue
+        budget = retry.budget if retry is not None else inf
+        self._window = RetryWindow(
+            total=began + limits.total, budget=began + budget, queue=limits.queue
+        )
         self._stop = stop
 
     @property
     def left(self) -> float:
         """For how many seconds another attempt may still begin."""
-        return min(self._total, self._budget) - asyncio.get_running_loop().time()
-
-    def overdue(self, notice: "asyncio.Task[None] | None") -> StopReason | None:
-        """Return why it may not begin; `notice` takes the attempt before back."""
-        if self._stop.is_set():
-            return StopReason.STOPPING
-        if self._total <= asyncio.get_running_loop().time():
-            return StopReason.TOTAL
-        if notice is not None and not notice.done():
-            return StopReason.TOTAL if self._total <= self._budget else StopReason.BUDGET
-        return None
+        return self._window.end - asyncio.get_running_loop().time()
 
     async def pause(self, delay: float) -> None:
         """Wait `delay` seconds, or until the proxy stops."""
@@ -71,7 +60,12 @@ class RetryLimits:
         await exchange.rest(pause)
         if driver.is_over or driver.machine.cancelled_at is not None:
             return None
-        if reason := self.overdue(notice):
+        reason = self._window.obstacle(
+            asyncio.get_running_loop().time(),
+            is_stopping=self._stop.is_set(),
+            is_cancel_pending=notice is not None and not notice.done(),
+        )
+        if reason is not None:
             driver.feed(Overdue(reason))
             return None
         driver.feed(Woken())
@@ -82,7 +76,7 @@ class RetryLimits:
             driver.feed(NotRecorded())
         except TooLate as late:
             if not driver.is_over:
-                driver.feed(Overdue(late.reason, late.kind))
+                driver.feed(late.event)
         else:
             if driver.machine.cancelled_at is None:
                 return again
@@ -90,7 +84,7 @@ class RetryLimits:
 
     async def in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
         """Do what comes before an attempt. Raises `StoreError`, and `TooLate`."""
-        at, reason, kind = self._last_moment(asyncio.get_running_loop().time())
+        at, overdue = self._window.deadline(asyncio.get_running_loop().time())
         limit = asyncio.timeout_at(at if at < inf else None)
         try:
             async with limit:
@@ -99,11 +93,11 @@ class RetryLimits:
             if not limit.expired():
                 raise
             if not self._stop.is_set():
-                raise TooLate(reason, kind) from None
+                raise TooLate(overdue) from None
         else:
             if not self._stop.is_set():
                 return done
-        raise TooLate(StopReason.STOPPING, ErrorKind.OUTCOME_UNKNOWN)
+        raise TooLate(STOPPED_WHILE_RECORDED)
 
     async def _unless_stopped(
         self, step: Coroutine[None, None, bytes], limit: asyncio.Timeout
@@ -127,12 +121,3 @@ class RetryLimits:
         await self._stop.wait()
         if not limit.expired():
             limit.reschedule(asyncio.get_running_loop().time())
-
-    def _last_moment(self, now: float) -> tuple[float, StopReason, ErrorKind]:
-        """Return when an attempt that is due `now` has to begin."""
-        return min(
-            (self._total, StopReason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED),
-            (now + self._queue, StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT),
-            (self._budget, StopReason.BUDGET, ErrorKind.QUEUE_TIMEOUT),
-            key=lambda end: end[0],
-        )

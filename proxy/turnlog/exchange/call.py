@@ -146,6 +146,50 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     """Whether a caller may abandon a call on one connection and repeat it on another."""
 
 
+class RetryWindow(Struct, frozen=True, kw_only=True):
+    """Until when further attempts of a call may begin. Points in time are in seconds, on one clock."""
+
+    total: float
+    """End of the time limit for all attempts together."""
+    budget: float
+    """End of the rule's time for retries."""
+    queue: float
+    """Seconds in which the intent of an attempt that is due has to be on disk."""
+
+    @property
+    def end(self) -> float:
+        """After this no attempt begins."""
+        return min(self.total, self.budget)
+
+    def obstacle(
+        self, now: float, *, is_stopping: bool, is_cancel_pending: bool
+    ) -> StopReason | None:
+        """Return why the attempt that is due now is not made.
+
+        `is_cancel_pending` is whether the server still has to be told to cancel the attempt before.
+        """
+        if is_stopping:
+            return StopReason.STOPPING
+        if self.total <= now:
+            return StopReason.TOTAL
+        if is_cancel_pending:  # it was waited for until the end
+            return StopReason.TOTAL if self.total <= self.budget else StopReason.BUDGET
+        return None
+
+    def deadline(self, now: float) -> tuple[float, ev.Overdue]:
+        """Return until when the intent of an attempt that is due has to be on disk, and what happens if not."""
+        return min(
+            (self.total, ev.Overdue(StopReason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED)),
+            (now + self.queue, ev.Overdue(StopReason.QUEUE)),
+            (self.budget, ev.Overdue(StopReason.BUDGET)),
+            key=lambda limit: limit[0],
+        )
+
+
+STOPPED_WHILE_RECORDED: Final = ev.Overdue(StopReason.STOPPING, ErrorKind.OUTCOME_UNKNOWN)
+"""What happens to an attempt whose intent is not on disk as the proxy stops."""
+
+
 class InvalidEvent(Exception):
     """An event that cannot happen at this stage: a bug of the driver."""
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, NoteKind, Phase
 from turnlog.exchange import events as ev
-from turnlog.exchange.call import CallMachine, InvalidEvent, Stage, Terms
+from turnlog.exchange.call import CallMachine, InvalidEvent, RetryWindow, Stage, Terms
 from turnlog.exchange.duplicates import DuplicateAction, EarlierCall, Likeness
 from turnlog.rules.model import Jitter, OnDisconnect, OnDuplicate, Retry
 from turnlog.rules.retry import StopReason
@@ -303,6 +303,52 @@ def test_a_late_answer_while_the_next_attempt_is_recorded_is_only_recorded() -> 
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
     play.feed(STORED, ev.Send(2, hold=True))
+
+
+WINDOW = RetryWindow(total=20.0, budget=10.0, queue=3.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "is_stopping", "is_cancel_pending", "reason"),
+    [
+        (5.0, False, False, None),
+        (5.0, True, True, StopReason.STOPPING),
+        (20.0, False, True, StopReason.TOTAL),
+        (10.0, False, True, StopReason.BUDGET),
+    ],
+)
+def test_an_attempt_that_is_due_is_not_made_beyond_its_limits(
+    now: float, is_stopping: bool, is_cancel_pending: bool, reason: StopReason | None
+) -> None:
+    state = {"is_stopping": is_stopping, "is_cancel_pending": is_cancel_pending}
+    assert WINDOW.obstacle(now, **state) is reason
+
+
+def test_a_cancel_that_is_pending_until_the_total_limit_ends_the_call_by_that() -> None:
+    window = structs.replace(WINDOW, total=10.0)
+    pending = window.obstacle(9.0, is_stopping=False, is_cancel_pending=True)
+    assert (pending, window.end) == (StopReason.TOTAL, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "at", "reason", "kind"),
+    [
+        (5.0, 8.0, StopReason.QUEUE, ErrorKind.QUEUE_TIMEOUT),
+        (8.0, 10.0, StopReason.BUDGET, ErrorKind.QUEUE_TIMEOUT),
+    ],
+)
+def test_the_intent_of_a_retry_has_to_be_on_disk_by_the_first_of_its_limits(
+    now: float, at: float, reason: StopReason, kind: ErrorKind
+) -> None:
+    assert WINDOW.deadline(now) == (at, ev.Overdue(reason, kind))
+
+
+def test_the_total_limit_counts_before_one_that_is_reached_at_the_same_time() -> None:
+    window = structs.replace(WINDOW, total=10.0)
+    assert window.deadline(9.0) == (
+        10.0,
+        ev.Overdue(StopReason.TOTAL, ErrorKind.DEADLINE_EXHAUSTED),
+    )
 
 
 # -- callers that leave ------------------------------------------------------------------------
