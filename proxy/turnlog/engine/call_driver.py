@@ -56,7 +56,7 @@ class Carrier(Protocol):
         ...
 
     @property
-    def can_tell(self) -> bool:
+    def can_answer_timeout(self) -> bool:
         """Whether the caller can be answered with a timeout now."""
         ...
 
@@ -73,7 +73,7 @@ class Carrier(Protocol):
         """Count a retry that follows, or that the server's quota refused."""
         ...
 
-    def tell(self, failure: Failure) -> None:
+    def answer_timeout(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
         ...
 
@@ -275,10 +275,10 @@ class CallDriver:
 
     def on_expired(self, failure: Failure) -> bool:
         """Handle a timeout; return whether the call runs on while its caller is answered."""
-        can_tell = self.carrier is not None and self.carrier.can_tell
+        can_answer_timeout = self.carrier is not None and self.carrier.can_answer_timeout
         self._failure = failure
         try:
-            commands = self.feed(ev.Expired(failure.kind, can_tell=can_tell))
+            commands = self.feed(ev.Expired(failure.kind, can_answer_timeout=can_answer_timeout))
         finally:
             self._failure = None
         return any(isinstance(command, ev.AnswerTimeout) for command in commands)
@@ -433,8 +433,8 @@ class CallDriver:
     def do_answer_timeout(self, _: ev.AnswerTimeout) -> None:
         """Answer the caller with a timeout."""
         assert self._failure is not None  # a limit was reached
-        assert self.carrier is not None  # its `can_tell` was true
-        self.carrier.tell(self._failure)
+        assert self.carrier is not None  # its `can_answer_timeout` was true
+        self.carrier.answer_timeout(self._failure)
 
     def do_fail(self, command: ev.Fail) -> None:
         """End the attempt as failed; after a timeout its connection does that."""

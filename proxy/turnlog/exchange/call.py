@@ -517,7 +517,7 @@ class CallMachine(Struct, eq=False):
     # -- while it is sent -------------------------------------------------------------------
 
     def on_expired(self, event: ev.Expired, now: float) -> Commands:
-        stays = self.terms.outlives_limits and event.can_tell
+        stays = self.terms.outlives_limits and event.can_answer_timeout
         if not stays or self.caller is GONE or self.joiners:
             return (ev.Fail(event.kind),)
         self.caller, self._left_at, self._has_timed_out = GONE, now, True

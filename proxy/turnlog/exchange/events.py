@@ -117,7 +117,7 @@ class Expired(Event, frozen=True):
     """A time limit was reached."""
 
     kind: ErrorKind
-    can_tell: bool = False
+    can_answer_timeout: bool = False
     """Whether the caller can be answered now while the call runs on."""
 
 

@@ -98,6 +98,7 @@ def test_the_answer_to_a_read_waits_for_no_disk() -> None:
     play = Play(UNWAITED)
     play.sent()
     play.feed(answered(), OUTCOME, ev.Release(1))
+    assert play.call.stage is Stage.ENDED
 
 
 def test_a_call_that_cannot_be_recorded_is_refused() -> None:
@@ -440,7 +441,7 @@ def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> N
     play = Play(NAMED)
     play.sent()
     play.feed(
-        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True),
+        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True),
         ev.AnswerTimeout(),
         ABANDONED,
         ev.Arm(600.0),
@@ -454,14 +455,14 @@ def test_a_call_that_outlives_the_time_of_its_caller_tells_it_and_runs_on() -> N
 def test_a_guessed_caller_joins_a_call_whose_caller_was_answered_with_a_timeout() -> None:
     play = Play(NAMED)
     play.sent()
-    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 7.0)
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True), 7.0)
     assert [play.call.may_be_guessed(now) for now in (12.0, 12.1)] == [True, False]
 
 
 def test_a_call_that_is_never_answered_after_its_timeout_gets_a_note() -> None:
     play = Play(NAMED)
     play.sent()
-    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True), 0.0)
     play.feed(
         ev.TimeoutAnswered(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME
     )
@@ -469,12 +470,25 @@ def test_a_call_that_is_never_answered_after_its_timeout_gets_a_note() -> None:
     play.feed(ev.Over(), ev.Disarm(), unanswered, ev.Close())
 
 
-@pytest.mark.parametrize("can_tell", [True, False])
-def test_at_a_limit_a_call_ends_that_does_not_outlive_it(can_tell: bool) -> None:
-    play = Play(READ if can_tell else NAMED)
+def test_a_call_that_is_answered_after_its_timeout_gets_no_note_of_silence() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True), 0.0)
+    play.feed(
+        ev.TimeoutAnswered(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME
+    )
+    play.feed(answered(), ev.AppendOutcome(is_late=True))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+
+
+@pytest.mark.parametrize("can_answer_timeout", [True, False])
+def test_at_a_limit_a_call_ends_that_does_not_outlive_it(can_answer_timeout: bool) -> None:
+    play = Play(READ if can_answer_timeout else NAMED)
     play.sent()
     failure = ev.Fail(ErrorKind.RESPONSE_TIMEOUT)
-    play.feed(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=can_tell), failure)
+    play.feed(
+        ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=can_answer_timeout), failure
+    )
 
 
 def test_a_question_of_the_server_ends_a_call_that_nobody_waits_for() -> None:
@@ -664,6 +678,7 @@ def test_a_call_that_waits_between_attempts_gets_the_answer_it_has_when_the_prox
     play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     release = ev.Release(1, StopReason.STOPPING)
     play.feed(ev.Stopped(), release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+    assert play.call.stage is Stage.ENDED
 
 
 def test_if_a_retry_cannot_be_recorded_the_earlier_answer_is_given() -> None:
@@ -947,7 +962,7 @@ def test_a_guessed_caller_joins_a_call_that_was_left_a_moment_ago() -> None:
 def test_a_call_is_closed_once() -> None:
     play = Play(NAMED)
     play.sent()
-    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True), 0.0)
+    play.call.handle(ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True), 0.0)
     play.feed(
         ev.TimeoutAnswered(failed(ErrorKind.RESPONSE_TIMEOUT, Phase.SENT, Effect.WRITE)), OUTCOME
     )

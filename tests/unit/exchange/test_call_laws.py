@@ -173,7 +173,7 @@ class Play:
             yield ev.Overdue(StopReason.QUEUE)
         if self.intents:
             yield ev.Expired(ErrorKind.RESPONSE_TIMEOUT)
-            yield ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_tell=True)
+            yield ev.Expired(ErrorKind.RESPONSE_TIMEOUT, can_answer_timeout=True)
 
     def _ends_of_attempts(self) -> Iterator[ev.Event]:
         number = self.call.number

@@ -125,7 +125,7 @@ class HttpCarrier(Struct, eq=False):
         return self._context.stop.is_set()
 
     @property
-    def can_tell(self) -> bool:
+    def can_answer_timeout(self) -> bool:
         """Whether the caller can be answered with a timeout now."""
         guard = self.guard
         return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
@@ -144,9 +144,9 @@ class HttpCarrier(Struct, eq=False):
         health = self._context.health
         (health.on_retry_refused if refused else health.on_retry)(self._request.server)
 
-    def tell(self, failure: Failure) -> None:
+    def answer_timeout(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
-        assert self.guard is not None  # `can_tell` was true
+        assert self.guard is not None  # `can_answer_timeout` was true
         self.guard.agent.drop()
         self.guard.told.set_result(self._exchange.outlived(failure))
 

@@ -273,7 +273,7 @@ class PipeCarrier:
     """Whether some of the answer has left: lines leave whole."""
     is_held = True
     may_be_gone = False
-    can_tell = True
+    can_answer_timeout = True
 
     policy = _NO_RULES
     """The policy of its call; without a call that of no rules."""
@@ -325,7 +325,7 @@ class PipeCarrier:
         assert attempt is not None  # it has just ended
         (health.on_retry_refused if refused else health.on_retry)(attempt.ask.server)
 
-    def tell(self, failure: Failure) -> None:
+    def answer_timeout(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
         self._give_up()
         made, tickets = self.exchange.failed(failure)
