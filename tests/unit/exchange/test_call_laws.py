@@ -62,8 +62,14 @@ OF_STAGE: dict[Stage, tuple[ev.Event, ...]] = {
 }
 """The events that a driver feeds at one stage only."""
 TIMES = frozenset({"began", "cancelled_at", "ended_at", "_left_at", "_waits_since"})
-_BEFORE_DECISION = TIMES | {"_is_caller_checked", "_waits_for_no_other", "_earlier", "_has_joined"}
-_BEFORE_DECISION |= {"_is_repeat"}
+_BEFORE_DECISION = TIMES | {
+    "_is_caller_checked",
+    "_waits_for_no_other",
+    "_earlier",
+    "_has_joined",
+    "_is_repeat",
+}
+"""Fields that no longer matter once a call is begun."""
 OVER = frozenset({Stage.OPEN, Stage.DONE, Stage.REPLAYED})
 UNDECIDED = frozenset({Stage.CHECKING_EARLIER, Stage.JOINING})
 
@@ -408,9 +414,9 @@ def walk(terms: Terms, state: Callable[[Play], object], joiners: int = 1) -> Ite
                 plays.append(after)
 
 
-def unlinked(chain: tuple[Any, ...]) -> list[Any]:
+def unlinked(chain: tuple[Any, ...]) -> list[tuple[Stage, ev.Event]]:
     """Return the items of a chain of (earlier, item), oldest first."""
-    items: list[Any] = []
+    items: list[tuple[Stage, ev.Event]] = []
     while chain:
         chain, item = chain
         items.append(item)
