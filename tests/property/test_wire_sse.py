@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnlog.wire.sse import Event, EventReader
+from turnlog.wire.sse import EventReader, SseEvent
 
 ends = st.sampled_from([b"\n", b"\r", b"\r\n"])
 lines = st.one_of(
@@ -70,7 +70,7 @@ def reference(stream: bytes) -> list[tuple[Any, ...]]:
     return events
 
 
-def described(event: Event) -> tuple[Any, ...]:
+def described(event: SseEvent) -> tuple[Any, ...]:
     return event.type, event.id, None if event.body is None else event.data
 
 

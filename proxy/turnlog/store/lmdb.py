@@ -35,7 +35,7 @@ from turnlog.store.log.tables import (
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
-from turnlog.store.write.drafts import Admission, prepare
+from turnlog.store.write.drafts import DraftAdmission, prepare
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
 from turnlog.store.write.submit_queue import SubmitQueue
 
@@ -61,7 +61,7 @@ class LmdbStore:
         *,
         writer: SubmitQueue,
         blobs: BlobReader,
-        admission: Admission,
+        admission: DraftAdmission,
         entropy: Callable[[int], bytes],
         key: bytes,
         recovered: list[Commit],
@@ -146,7 +146,7 @@ class LmdbStore:
                 engine,
                 writer=SubmitQueue(engine, asyncio.get_running_loop(), report),
                 blobs=blobs,
-                admission=Admission(data, quota),
+                admission=DraftAdmission(data, quota),
                 entropy=entropy,
                 key=key,
                 recovered=recovered,

@@ -59,7 +59,7 @@ _ZEROS: Final = b"0" * 7
 """May stand before the size of a chunk (RFC 9112, 7.1); some parsers stop at 16 digits."""
 
 
-class Gone(Exception):
+class AgentGone(Exception):
     """The agent's side closed its connection, or does not go on with its request."""
 
 
@@ -86,12 +86,12 @@ class RequestBody(BodyReader, eq=False):
         self._came.set()
 
     async def read(self) -> bytes:
-        """Return what has come; nothing at its end. Raises `Gone`."""
+        """Return what has come; nothing at its end. Raises `AgentGone`."""
         while not self.pieces:
             if not self.missing:
                 return b""
             if self._why_not:
-                raise Gone(self._why_not)
+                raise AgentGone(self._why_not)
             self._came.clear()
             self.wanted_at = asyncio.get_running_loop().time()
             await self._came.wait()
@@ -274,7 +274,7 @@ class AgentConnection(asyncio.Protocol):
 
     async def _discard(self, body: RequestBody) -> bool:
         """Read the rest of a body that was not needed, for `_LINGER`; return whether it has come to its end."""
-        with suppress(TimeoutError, Gone):
+        with suppress(TimeoutError, AgentGone):
             async with asyncio.timeout(_LINGER):
                 while await body.read():
                     pass
@@ -399,11 +399,11 @@ class AgentConnection(asyncio.Protocol):
         self._writable.set()
 
     async def drained(self) -> None:
-        """Wait while the agent reads slowly. Raises `Gone`."""
+        """Wait while the agent reads slowly. Raises `AgentGone`."""
         if self.writing_paused:
             await self._writable.wait()
         if self.transport is None:
-            raise Gone("the agent closed its connection")
+            raise AgentGone("the agent closed its connection")
 
     # -- whether the agent is there --------------------------------------------------------
 
@@ -494,7 +494,7 @@ class AgentServer:
 
 # One is made for each request, and a struct takes a third of the time of another class.
 class Downstream(Struct, eq=False):
-    """One request of the agent, and the answer to it. Raises `Gone` where the agent left."""
+    """One request of the agent, and the answer to it. Raises `AgentGone` where the agent left."""
 
     agent: AgentConnection
     """The connection that it came on."""
@@ -705,7 +705,7 @@ class Downstream(Struct, eq=False):
             data, self._ahead = data[self._ahead :], 0
         transport = self.agent.transport
         if transport is None or transport.is_closing():
-            raise Gone("the agent closed its connection")
+            raise AgentGone("the agent closed its connection")
         transport.write(data)
 
 

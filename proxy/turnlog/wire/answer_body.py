@@ -26,7 +26,7 @@ from .outcome_key import (
     without_mask,
     without_outcome,
 )
-from .sse import Event
+from .sse import SseEvent
 
 _EVENTS: Final = "text/event-stream"
 _USUAL: Final = b'{"'
@@ -152,7 +152,7 @@ class AnswerBody(Struct, eq=False):
         is_masked = self._mask is not None and self._mask.found
         return (without_mask(text) if is_masked else None) or text
 
-    def unmasked_event(self, event: Event, limit: int, *, may_change: bool) -> Event:
+    def unmasked_event(self, event: SseEvent, limit: int, *, may_change: bool) -> SseEvent:
         """Return an event without the outcomes that were overwritten, if it may be changed.
 
         `limit` is how much of its data is kept.

@@ -29,7 +29,7 @@ _USUAL: Final = re.compile(
 )
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class SseEvent(Struct, frozen=True, kw_only=True):
     """One block of fields. `id` is `None` without an id field."""
 
     type: str
@@ -47,7 +47,7 @@ class EventPiece(Struct, frozen=True):
     """Bytes as they were sent; with `event` they end with the blank line that completes it."""
 
     raw: bytes
-    event: Event | None
+    event: SseEvent | None
 
 
 class EventReader:
@@ -112,7 +112,7 @@ class EventReader:
         place = 0
         while (found := _USUAL.match(chunk, place)) is not None:
             kind, id_, data = found.groups()
-            event = Event(
+            event = SseEvent(
                 type=kind.decode("utf-8", "replace") if kind else "message",
                 id=None if id_ is None else id_.decode("utf-8", "replace"),
                 body=MessageReader.of(data, self._limit),
@@ -122,7 +122,7 @@ class EventReader:
             place, self._first = end, False
         return place
 
-    def _take(self, line: bytes) -> Event | None:
+    def _take(self, line: bytes) -> SseEvent | None:
         """Read a line, or a part of one, or a run of data lines."""
         if self._after_cr:
             self._after_cr = False
@@ -153,7 +153,7 @@ class EventReader:
         elif len(self._line) > FIELD_LIMIT:
             del self._line[FIELD_LIMIT + 1 :]
 
-    def _end_line(self, rest: bytes) -> Event | None:
+    def _end_line(self, rest: bytes) -> SseEvent | None:
         if self._streaming:
             self._streaming = False
             self._data(rest)
@@ -211,12 +211,12 @@ class EventReader:
                 return
         self._fields = True
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> SseEvent | None:
         if not self._fields:
             return None
         if self._body is not None:
             self._body.finish()
-        event = Event(type=self._type or "message", id=self._id, body=self._body)
+        event = SseEvent(type=self._type or "message", id=self._id, body=self._body)
         self._reset()
         return event
 

@@ -12,7 +12,7 @@ from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.quota import Quota
 from turnlog.store.write.drafts import (
     COMMIT_LIMIT,
-    Admission,
+    DraftAdmission,
     drop_content,
     prepare,
 )
@@ -20,9 +20,9 @@ from turnlog.store.write.drafts import (
 CONTENT = Blob(b"content")
 
 
-def admission(data: Path) -> Admission:
+def admission(data: Path) -> DraftAdmission:
     """Return the admission to a folder with room, and a short queue."""
-    return Admission(data, Quota(data, 1 << 30), ample=100, most=200)
+    return DraftAdmission(data, Quota(data, 1 << 30), ample=100, most=200)
 
 
 def test_content_that_nobody_waits_for_is_dropped_when_too_much_is_queued(tmp_path: Path) -> None:

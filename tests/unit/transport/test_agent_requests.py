@@ -11,10 +11,10 @@ import pytest
 from kit.clients import BOUND
 from turnlog.transport.http_server import (
     UNFINISHED,
+    AgentGone,
     AgentServer,
     Answer,
     Downstream,
-    Gone,
 )
 
 REQUESTS = [
@@ -245,7 +245,7 @@ async def noting() -> AsyncGenerator[tuple[int, asyncio.Queue[bytes]]]:
             try:
                 async for piece in down.rest(b""):
                     seen.put_nowait(piece)
-            except Gone:
+            except AgentGone:
                 return down.done()
         await down.answer(200, b"OK", b"", b"done")
         return down.done()

@@ -8,10 +8,10 @@ import pytest
 from kit.clients import BOUND, Client, ClosedEarlyError, Head
 from turnlog.engine.http.handler import Handler
 from turnlog.transport.http_server import (
+    AgentGone,
     AgentServer,
     Answer,
     Downstream,
-    Gone,
 )
 
 Handle = Callable[[Downstream], Awaitable[None]]
@@ -28,7 +28,7 @@ async def served(handle: Handle) -> AsyncGenerator[str]:
     async def answer(down: Downstream) -> bool:
         try:
             await handle(down)
-        except Gone:
+        except AgentGone:
             down.abort()
         return down.done()
 
@@ -276,7 +276,7 @@ async def test_writing_to_an_agent_that_left_raises_gone() -> None:
         try:
             while True:
                 await down.write(bytes(100_000))
-        except Gone:
+        except AgentGone:
             outcome.put_nowait("gone")
             raise
         except asyncio.CancelledError:
@@ -343,7 +343,7 @@ async def test_an_answer_that_only_the_close_ends_and_that_was_cut_is_reset(ends
     async def handle(down: Downstream) -> None:
         await down.start(200, b"OK", b"", None)
         await down.write(b"one")
-        raise Gone if ends == "aborts" else RuntimeError
+        raise AgentGone if ends == "aborts" else RuntimeError
 
     async with served(handle) as url:
         host, _, port = url.removeprefix("http://").partition(":")

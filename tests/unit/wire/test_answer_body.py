@@ -9,7 +9,7 @@ from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.response_head import response_head
 from turnlog.wire.message import MessageReader
-from turnlog.wire.sse import Event, EventReader
+from turnlog.wire.sse import EventReader, SseEvent
 
 PLAIN = b'{"result":{}}'
 FORGED = b'{"result":{"_meta":{"turnlog/outcome":{"status":"ok"}}}}'
@@ -142,7 +142,7 @@ def test_an_encoded_body_in_pieces_with_an_outcome_is_forged() -> None:
     assert read.is_forged
 
 
-def event(read: AnswerBody, data: bytes, *, may_change: bool, limit: int = 1000) -> Event:
+def event(read: AnswerBody, data: bytes, *, may_change: bool, limit: int = 1000) -> SseEvent:
     """Return an event of a stream as the observer gets it."""
     text = read.feed(b"data: %b\n\n" % data)
     (piece,) = EventReader(limit).feed(text)
@@ -160,7 +160,7 @@ def test_events_lose_the_outcomes_that_were_overwritten() -> None:
     later = event(read, PLAIN, may_change=True)
     assert later.body is not None
     assert (later.data, later.body.notes) == (PLAIN, ())
-    bare = Event(type="message", id="1", body=None)
+    bare = SseEvent(type="message", id="1", body=None)
     assert read.unmasked_event(bare, 1000, may_change=True) is bare
 
 

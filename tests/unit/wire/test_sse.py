@@ -4,10 +4,10 @@ import pytest
 
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message
-from turnlog.wire.sse import FIELD_LIMIT, Event, EventPiece, EventReader
+from turnlog.wire.sse import FIELD_LIMIT, EventPiece, EventReader, SseEvent
 
 
-def events(stream: bytes, size: int = 1 << 20, limit: int = 1 << 20) -> list[Event]:
+def events(stream: bytes, size: int = 1 << 20, limit: int = 1 << 20) -> list[SseEvent]:
     reader = EventReader(limit)
     pieces = [
         piece

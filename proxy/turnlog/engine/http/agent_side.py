@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Final
 
 from turnlog.record.own_answers import OwnAnswer
-from turnlog.transport.http_server import Downstream, Gone
+from turnlog.transport.http_server import AgentGone, Downstream
 from turnlog.wire.http.head import Headers, lines
 from turnlog.wire.splice import as_event
 
@@ -18,7 +18,7 @@ _END_BYTES: Final = 3
 
 
 class GuardedAgent:
-    """The agent's side of a call that may outlive it: never raises `Gone`; `keeps` a copy if asked to."""
+    """The agent's side of a call that may outlive it: never raises `AgentGone`; `keeps` a copy if asked to."""
 
     def __init__(self, down: Downstream, *, keeps: bool) -> None:
         self._down = down
@@ -118,7 +118,7 @@ class GuardedAgent:
             return
         try:
             await self._down.write(data)
-        except Gone:
+        except AgentGone:
             self.is_there = False
 
     async def end(self, last: bytes = b"") -> None:
@@ -157,7 +157,7 @@ class GuardedAgent:
             return
         try:
             await step
-        except Gone:
+        except AgentGone:
             self.is_there = False
 
 

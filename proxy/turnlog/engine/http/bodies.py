@@ -40,7 +40,7 @@ _MCP: Final = Transport.MCP
 async def read_exchange(
     down: Downstream, context: Context, request: Request
 ) -> tuple[McpExchange | PlainCall, Content]:
-    """Return the exchange that a request begins, and the body to send. Raises `Gone`."""
+    """Return the exchange that a request begins, and the body to send. Raises `AgentGone`."""
     body, whole = await down.read(PLAIN_LIMIT)
     if whole:
         return exchange_of(context, request, body), body

@@ -18,7 +18,7 @@ from turnlog.record.own_answers import OwnAnswer, call_lines, problem
 from turnlog.settings.model import Settings
 from turnlog.store.base import StoreError
 from turnlog.transport.http_client import Content, Failure
-from turnlog.transport.http_server import AgentConnection, Downstream, Gone
+from turnlog.transport.http_server import AgentConnection, AgentGone, Downstream
 from turnlog.transport.message_heads import RequestStart
 from turnlog.transport.routes import Route, Routes, is_own, is_probe, origin_form, own_path
 from turnlog.wire.http.head import lines
@@ -77,7 +77,7 @@ class Handler:
                 await self._answer_here(down, down.agent)
             else:
                 await self._handle(down, request)
-        except Gone:
+        except AgentGone:
             down.abort()
         finally:
             self.in_flight -= 1
@@ -312,7 +312,7 @@ class Handler:
             driver.close()
 
     def _end(self, exchange: Exchange, error: BaseException) -> None:
-        by_caller = isinstance(error, Gone | asyncio.CancelledError)
+        by_caller = isinstance(error, AgentGone | asyncio.CancelledError)
         has_left = by_caller and not self._context.stop.is_set()
         driver = exchange.driver
         if driver is not None and not driver.is_guarded:
@@ -331,7 +331,7 @@ class Handler:
         unsent = driver.unsent
         if unsent is None:
             # A cancelled request gets no answer (MCP, cancellation).
-            raise Gone("the call was taken back")
+            raise AgentGone("the call was taken back")
         attempt, made = unsent.attempt, exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])

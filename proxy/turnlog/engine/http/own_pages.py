@@ -23,7 +23,7 @@ from turnlog.record.own_answers import JSON, OwnAnswer, problem
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.transport.http_client import Answer, Upstreams
-from turnlog.transport.http_server import Downstream, Gone
+from turnlog.transport.http_server import AgentGone, Downstream
 from turnlog.transport.message_heads import OutgoingHead, outgoing_head
 from turnlog.transport.routes import HEALTH, OWN, Target
 from turnlog.wire.http.head import Body, fields, lines, request_headers
@@ -54,7 +54,7 @@ class OwnPages:
         self._secret = secret.encode()
 
     async def relay(self, down: Downstream, request: Request, path: str, query: str) -> None:
-        """Answer a request with what the application says. Raises `Gone`."""
+        """Answer a request with what the application says. Raises `AgentGone`."""
         try:
             answer = await self._upstreams.send(
                 APPLICATION,
@@ -67,7 +67,7 @@ class OwnPages:
             finally:
                 await answer.close()
         except Failure as failure:  # turnlog stops, or the agent broke off
-            raise Gone(failure.detail) from failure
+            raise AgentGone(failure.detail) from failure
 
     def _head(self, down: Downstream, request: Request, path: str, query: str) -> OutgoingHead:
         """Return the head for the application: with the fields of the request, then the private ones."""
@@ -94,7 +94,7 @@ class OwnPages:
 
 
 async def _body(down: Downstream) -> AsyncIterator[bytes]:
-    """Yield a body that did not come with its head, as it comes. Raises `Gone`."""
+    """Yield a body that did not come with its head, as it comes. Raises `AgentGone`."""
     start, is_whole = await down.read(0)
     if not is_whole:
         async for piece in down.rest(start):
@@ -114,7 +114,7 @@ def resource_of(path: str, query: str) -> str:
 
 
 async def _pass_on(answer: Answer, down: Downstream) -> None:
-    """Pass an answer on as it comes. Raises `Failure` where it is cut, and `Gone`."""
+    """Pass an answer on as it comes. Raises `Failure` where it is cut, and `AgentGone`."""
     head = answer.head
     if head.body is Body.NONE or down.asked.method == "HEAD":
         await down.bodiless(head.status, head.reason, head.lines)

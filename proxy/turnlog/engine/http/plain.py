@@ -35,7 +35,7 @@ from turnlog.wire.json_text import read_value
 from turnlog.wire.jsonrpc import Defect, Malformed
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
-from turnlog.wire.sse import Event
+from turnlog.wire.sse import SseEvent
 
 from .redirects import FOLLOWED, RedirectTarget, lead, plain_key
 
@@ -286,7 +286,7 @@ class PlainCall:
         self._status, self._headers = answer.head.status, answer.head.raw
         self.progress.phase = _HEAD
 
-    def event(self, event: Event) -> Sequence[Ticket]:
+    def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Keep an event's data; the stream is the answer."""
         if self._streamed is None:
             self._streamed = MessageReader(self._context.keep)

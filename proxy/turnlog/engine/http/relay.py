@@ -27,7 +27,7 @@ from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import holds_json
 from turnlog.wire.splice import as_event, with_data
-from turnlog.wire.sse import Event, EventReader
+from turnlog.wire.sse import EventReader, SseEvent
 
 from .plain import PlainCall
 from .response_buffer import HOLD, ResponseBuffer
@@ -75,7 +75,7 @@ class Relay(Struct, eq=False):
     async def run(self) -> None:
         """Relay head and body; some bodies of moderate size are sent only once they are whole.
 
-        Raises `Gone` when the agent leaves, `Withheld` when another attempt is to be made.
+        Raises `AgentGone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
         head = self._head
         if head.codings or head.charsets or self._out.respelling is not None:
@@ -449,7 +449,7 @@ class Relay(Struct, eq=False):
                     clean = self._body.clean(raw)
                     known = None if clean.is_changed else content
                     body = MessageReader.of(clean.text, self._keep, clean.notes, known)
-                    event = Event(type="message", id=None, body=body)
+                    event = SseEvent(type="message", id=None, body=body)
                     if tickets := self._observe(self._exchange.event, event):
                         await self._written(ready, tickets)
                     ready.append(self._seen(event, as_event(clean.text), changed=False))
@@ -464,7 +464,7 @@ class Relay(Struct, eq=False):
         wanted = self._exchange.amends and not self._torn
         return wanted and events.in_data and len(raw) <= HOLD
 
-    def _seen(self, event: Event, raw: bytes, *, changed: bool) -> bytes:
+    def _seen(self, event: SseEvent, raw: bytes, *, changed: bool) -> bytes:
         """Return an event as it is sent, amended if needed; opens the gate."""
         self._restart_idle()
         attempt = self._exchange.attempt

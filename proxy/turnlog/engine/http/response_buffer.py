@@ -43,7 +43,7 @@ class Withheld(Exception):
 
 # One is made for each call, and a struct takes a third of the time of another class.
 class ResponseBuffer(Struct, eq=False):
-    """The buffer between one attempt's answer and the agent. Raises `Gone` if the agent has left.
+    """The buffer between one attempt's answer and the agent. Raises `AgentGone` if the agent has left.
 
     With a `gate` nothing is sent before the gate was asked, unless more than `HOLD` bytes are held. A
     `respelling` replaces the attempt's id in the answer by the caller's, which changes the length.

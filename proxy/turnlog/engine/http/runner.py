@@ -80,7 +80,7 @@ class Guard(Struct, frozen=True):
 
 # One is made for each call, and a struct takes a third of the time of another class.
 class HttpCarrier(Struct, eq=False):
-    """Carries one exchange out over HTTP (`engine.call_driver.Carrier`). Raises `Gone` when the agent
+    """Carries one exchange out over HTTP (`engine.call_driver.Carrier`). Raises `AgentGone` when the agent
     leaves."""
 
     _context: Context

@@ -13,7 +13,7 @@ from turnlog.record.errors import Failure
 from turnlog.record.own_answers import Unanswered
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message
-from turnlog.wire.sse import Event
+from turnlog.wire.sse import SseEvent
 
 from .legacy_sse import LegacyStream, endpoint_of, renamed
 
@@ -41,7 +41,7 @@ class Listening:
         """Whether requests are answered here."""
         return self._channel is not None
 
-    def begins(self, event: Event) -> bool:
+    def begins(self, event: SseEvent) -> bool:
         """Return whether an event is the first one of such a stream, and register that then."""
         first, self.spoken = not self.spoken, True
         if not first or event.type != _ENDPOINT:

@@ -37,7 +37,7 @@ from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Content
-from turnlog.transport.http_server import Gone
+from turnlog.transport.http_server import AgentGone
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
 from turnlog.wire.json_text import read_value, text_of
@@ -316,7 +316,7 @@ class McpExchange(ResponseObserver):
         return attempt
 
     async def _guarded(self, message: Message, ask: Ask, key: str) -> None:
-        """Begin a guarded call, unless it is not sent because of an earlier one. Raises `Gone`."""
+        """Begin a guarded call, unless it is not sent because of an earlier one. Raises `AgentGone`."""
         while True:
             call = self.driver = self._guarded_call(ask)
             if call is not None:
@@ -339,7 +339,7 @@ class McpExchange(ResponseObserver):
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
             self.driver = None
             if attempt.cancelled:
-                raise Gone("the call was taken back before it had begun")
+                raise AgentGone("the call was taken back before it had begun")
 
     def _guarded_call(self, ask: Ask) -> GuardedCall | None:
         return guarded(self._context.duplicate_index, ask, stateless=self.stateless)

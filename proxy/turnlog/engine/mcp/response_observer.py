@@ -63,7 +63,7 @@ from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, meant_key, other_type
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
-from turnlog.wire.sse import Event
+from turnlog.wire.sse import SseEvent
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
 from .continuations import Continuations
@@ -183,7 +183,7 @@ class ResponseObserver:
         self._answer, self._status = answer, answer.head.status
         self.progress.phase = _HEAD
 
-    def event(self, event: Event) -> Sequence[Ticket]:
+    def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Read one event of a stream."""
         self.progress.phase = _BODY
         self._events += 1

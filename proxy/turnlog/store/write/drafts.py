@@ -123,7 +123,7 @@ def _with_handle(draft: Draft, handle: bytes, salt: bytes = b"") -> CommitBody:
     return structs.replace(body, salt=salt, input_blob=handle)
 
 
-class Admission:
+class DraftAdmission:
     """Refuses drafts without room, in the store or in the queue, and takes content out of them."""
 
     def __init__(
