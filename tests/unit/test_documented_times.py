@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.engine.http.redirects import CONSENTED, FOLLOWED
+from turnlog.engine.redirects import CONSENTED, FOLLOWED
 from turnlog.exchange.duplicates import CANCELLED_LIFE, KEY_LIFE, NeverTwice
 from turnlog.exchange.replacement import REPLACE_WITHIN
 from turnlog.record.drafts import PARKED_LIFE

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from turnlog.core.identity import VendorTable, vendor_variables
-from turnlog.engine.command.child import Child
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
 from turnlog.engine.services import recording
@@ -24,6 +23,7 @@ from turnlog.packs.load import load
 from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.settings.model import Settings
 from turnlog.store.log.translate_errors import translated
+from turnlog.transport.child_process import Child
 from turnlog.transport.message_heads import RequestHead, RequestStart
 from turnlog.transport.routes import Route, Target
 

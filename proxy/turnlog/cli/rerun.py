@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from turnlog.engine.command.child import exit_as
 from turnlog.host import kill_with_parent, wait_for_signal
 from turnlog.store.base import ProcessIdTaken
 from turnlog.store.log.environment import is_id_taken
+from turnlog.transport.child_process import exit_as
 
 MOST: Final = 256
 """Number of ids to try; each process in another container may take one or two."""

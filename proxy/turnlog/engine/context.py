@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from turnlog.engine.http.redirects import Redirects
-from turnlog.engine.mcp.legacy_sse import LegacyStreams
+from turnlog.engine.legacy_sse import LegacyStreams
+from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings

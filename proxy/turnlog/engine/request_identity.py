@@ -11,7 +11,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify, vendor_headers
 from turnlog.core.kinds import Rung
-from turnlog.engine.mcp.legacy_sse import LegacyStream
+from turnlog.engine.legacy_sse import LegacyStream
 from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
 from turnlog.observe.clock import Clock

@@ -11,8 +11,8 @@ from turnlog.rules.policy import Policy
 from turnlog.store.base import StoreError
 
 from .call_driver import CallDriver
-from .http.plain import PlainCall
 from .mcp.mcp_exchange import McpExchange
+from .plain_call import PlainCall
 
 
 class TooLate(Exception):

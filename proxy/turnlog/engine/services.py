@@ -15,8 +15,8 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
-from turnlog.engine.http.redirects import Redirects
-from turnlog.engine.mcp.legacy_sse import LegacyStreams
+from turnlog.engine.legacy_sse import LegacyStreams
+from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings

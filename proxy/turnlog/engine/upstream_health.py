@@ -13,7 +13,6 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending
 from turnlog.core.kinds import ErrorKind, Phase
-from turnlog.engine.command.child import missing
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import CircuitClosed, CircuitOpened, CircuitProbed, Log, ProcessFailed
 from turnlog.record.attempt import Attempt
@@ -22,6 +21,7 @@ from turnlog.rules.circuit_breaker import CircuitBreaker, CircuitPass, CircuitSt
 from turnlog.rules.retry import RetryBucket
 from turnlog.sessions.overview import ServerHealth, remove_health, write_health
 from turnlog.settings.model import UpstreamSettings
+from turnlog.transport.child_process import missing
 
 _NS: Final = 1_000_000_000
 _LAG: Final = 1.0

@@ -15,12 +15,12 @@ from kit.attempts import bench
 from kit.clients import call, message
 from kit.commands import COMMAND, META, NEWEST, text_of
 from kit.proxy import until
-from turnlog.engine.command.child import start
 from turnlog.engine.command.command_endpoint import IDLE, CommandEndpoint, EndpointRequest
 from turnlog.engine.command.supervisor import Supervisor
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.record.deadlines import Progress
 from turnlog.settings.model import Share
+from turnlog.transport.child_process import start
 from turnlog.transport.http_client import Answer
 
 EVENTS = {b"accept": b"application/json, text/event-stream"}

@@ -13,9 +13,9 @@ from turnlog.engine.call_registry import CallRegistry
 from turnlog.engine.concurrency import Limiter
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import DuplicateIndex
-from turnlog.engine.http.redirects import Redirects
+from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.mcp.continuations import Continuations
-from turnlog.engine.mcp.legacy_sse import LegacyStreams
+from turnlog.engine.redirects import Redirects
 from turnlog.engine.request_identity import Clients, Sessions
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet

@@ -1,8 +1,8 @@
-"""`engine.mcp.legacy_sse`: where the endpoint of an HTTP+SSE stream leads, and what is asked there."""
+"""`engine.legacy_sse`: where the endpoint of an HTTP+SSE stream leads, and what is asked there."""
 
 import pytest
 
-from turnlog.engine.mcp.legacy_sse import LegacyStreams, endpoint_of, renamed
+from turnlog.engine.legacy_sse import LegacyStreams, endpoint_of, renamed
 from turnlog.transport.routes import Route, Routes, target_of
 from turnlog.wire.jsonrpc import Kind, Message
 

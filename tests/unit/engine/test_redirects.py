@@ -1,4 +1,4 @@
-"""`engine.http.redirects`: which call follows which redirect."""
+"""`engine.redirects`: which call follows which redirect."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import refused
 from turnlog.core.kinds import Effect, ErrorKind
-from turnlog.engine.http.redirects import Redirects, call_key, lead
+from turnlog.engine.redirects import Redirects, call_key, lead
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.transport.routes import Route, Routes, target_of

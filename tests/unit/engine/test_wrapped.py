@@ -14,10 +14,10 @@ from kit.attempts import Collected
 from kit.clients import BOUND, call, message
 from kit.wraps import End
 from turnlog.app.wrap import request_of
-from turnlog.engine.command.child import start
 from turnlog.engine.services import recording
 from turnlog.engine.stdio.wrapped import Wrapped
 from turnlog.settings.layers import Flags, read_wrap_settings
+from turnlog.transport.child_process import start
 
 MUTE = "exec sleep 300"
 

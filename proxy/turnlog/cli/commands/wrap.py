@@ -7,13 +7,13 @@ import click
 
 from turnlog.cli.failures import complain
 from turnlog.cli.options import Parsed, config_option, settings_data_option
-from turnlog.engine.command.child import Child, exit_as, exit_code, start
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.packs.lock import lock_file
 from turnlog.settings.layers import Flags, config_file, read_wrap_settings
 from turnlog.settings.model import Settings
 from turnlog.settings.values import name_of_command, session_name, upstream_name
 from turnlog.store.data_folder import reach
+from turnlog.transport.child_process import Child, exit_as, exit_code, start
 
 
 def _read_session(text: str) -> str:

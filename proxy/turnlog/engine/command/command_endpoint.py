@@ -27,6 +27,7 @@ from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import Share, UpstreamSettings
+from turnlog.transport.child_process import start
 from turnlog.transport.http_client import Content, Interim, connected
 from turnlog.transport.message_heads import OutgoingHead
 from turnlog.transport.routes import Target
@@ -36,7 +37,6 @@ from turnlog.wire.jsonrpc import BATCH_LIMIT, Batch, Kind, Message, messages_of,
 from turnlog.wire.mcp import INVALID_REQUEST, PARSE_ERROR
 from turnlog.wire.splice import with_id
 
-from .child import start
 from .multiplexer import CommandClient
 from .process import startup_limit
 from .reply import CommandReply

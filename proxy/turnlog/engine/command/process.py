@@ -21,10 +21,9 @@ from turnlog.record.recorder import Recorder
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import Subject
 from turnlog.transport.async_pipes import ReadEnd, WriteEnd
+from turnlog.transport.child_process import Child
 from turnlog.transport.outbox import Outbox
 from turnlog.wire.message import is_length_header
-
-from .child import Child
 
 GRACE: Final = 1.0
 """s: how long a command may take to end by itself."""

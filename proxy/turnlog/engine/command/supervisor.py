@@ -13,10 +13,10 @@ from turnlog.observe.events import Log, ProcessFailed
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
+from turnlog.transport.child_process import Child
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, parse
 from turnlog.wire.message import LinePiece, LineReader
 
-from .child import Child
 from .multiplexer import CommandClient, Multiplexer
 from .process import GRACE, Process
 from .reply import CommandReply

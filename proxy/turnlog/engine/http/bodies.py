@@ -7,6 +7,7 @@ from msgspec import Raw, structs
 
 from turnlog.engine.context import Context
 from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.engine.plain_call import PlainCall
 from turnlog.engine.request_identity import MCP_LIMIT, Request
 from turnlog.rules.http_tools import normalized_path
 from turnlog.settings.model import Transport
@@ -24,8 +25,6 @@ from turnlog.wire.jsonrpc import (
     parse,
 )
 from turnlog.wire.mcp import START, start_of
-
-from .plain import PlainCall
 
 PLAIN_LIMIT: Final = 1 << 20
 """bytes: a larger body of a plain tool streams through and is recorded by its start."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.command.reply import CommandReply
 from turnlog.engine.mcp.mcp_exchange import McpExchange
+from turnlog.engine.plain_call import PlainCall
 from turnlog.exchange.delivery import BrokenAnswer
 from turnlog.record.own_answers import call_lines
 from turnlog.record.recorder import Recorder
@@ -29,7 +30,6 @@ from turnlog.wire.outcome_key import holds_json
 from turnlog.wire.splice import as_event, with_data
 from turnlog.wire.sse import EventReader, SseEvent
 
-from .plain import PlainCall
 from .response_buffer import HOLD, ResponseBuffer
 
 Exchange = McpExchange | PlainCall

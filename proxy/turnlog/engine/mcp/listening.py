@@ -6,6 +6,7 @@ from typing import Final
 from turnlog.core.classify import Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.engine.context import Context
+from turnlog.engine.legacy_sse import LegacyStream, endpoint_of, renamed
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Attempt
@@ -14,8 +15,6 @@ from turnlog.record.own_answers import Unanswered
 from turnlog.store.base import Ticket
 from turnlog.wire.jsonrpc import Kind, Message
 from turnlog.wire.sse import SseEvent
-
-from .legacy_sse import LegacyStream, endpoint_of, renamed
 
 EndAttempt = Callable[[Attempt, Ending, AnswerFacts], Sequence[Ticket]]
 _ENDPOINT: Final = "endpoint"

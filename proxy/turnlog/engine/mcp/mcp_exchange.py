@@ -18,7 +18,7 @@ from turnlog.engine.call_driver import Unsent, unguarded
 from turnlog.engine.call_keys import identified
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
-from turnlog.engine.http.redirects import call_key
+from turnlog.engine.redirects import call_key
 from turnlog.engine.request_identity import Request, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.exchange.call import Stage

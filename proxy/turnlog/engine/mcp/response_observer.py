@@ -19,7 +19,8 @@ from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
-from turnlog.engine.http.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
+from turnlog.engine.legacy_sse import LegacyStream
+from turnlog.engine.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
@@ -68,7 +69,6 @@ from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
 from .continuations import Continuations
 from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
-from .legacy_sse import LegacyStream
 from .listening import Listening
 
 _REQUEST: Final = Kind.REQUEST

@@ -13,12 +13,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.engine.command.child import Child
 from turnlog.engine.command.process import GRACE, Process, startup_limit
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
 from turnlog.engine.services import own_tasks
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
+from turnlog.transport.child_process import Child
 from turnlog.transport.outbox import Outbox
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, messages_of
 from turnlog.wire.message import LinePiece, LineReader

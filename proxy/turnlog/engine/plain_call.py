@@ -13,11 +13,6 @@ from turnlog.core.classify import (
     is_method_preserving_redirect,
 )
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
-from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
-from turnlog.engine.call_keys import identified
-from turnlog.engine.context import Context
-from turnlog.engine.guarded_call import guarded
-from turnlog.engine.request_identity import Request
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.outcome import AnswerFacts, answered_plainly, judged, waiting
 from turnlog.record.attempt import Ask, Attempt, following
@@ -37,7 +32,12 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
 from turnlog.wire.sse import SseEvent
 
+from .call_driver import CallDriver, Unsent, unguarded
+from .call_keys import identified
+from .context import Context
+from .guarded_call import guarded
 from .redirects import FOLLOWED, RedirectTarget, lead, plain_key
+from .request_identity import Request
 
 _STATUSES: Final[dict[str, int]] = {
     ErrorFamily.TIMEOUT: 504,
