@@ -157,9 +157,9 @@ class CallRegistry:
 
     def on_server_request(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
         """Note that the server asks the agent something, and wait for the agent."""
-        waiting = [a.patience for a in attempts if a.patience is not None]
-        for patience in waiting:
-            patience.on_server_request(id_key)
+        waiting = [a.deadlines for a in attempts if a.deadlines is not None]
+        for deadlines in waiting:
+            deadlines.on_server_request(id_key)
         if waiting:
             self._asked[scope, id_key] = (attempts[0].kin, waiting)
 
@@ -176,17 +176,17 @@ class CallRegistry:
                 if each[1] == id_key and its == kin and any(p.runs for p in waiting)
             ]
             key = open_ones[0] if len(open_ones) == 1 else key
-        _, patiences = self._asked.pop(key, ("", ()))
-        for patience in patiences:
-            patience.on_server_request_settled(id_key)
+        _, all_deadlines = self._asked.pop(key, ("", ()))
+        for deadlines in all_deadlines:
+            deadlines.on_server_request_settled(id_key)
 
     def detach(self, scope: Scope, id_key: str, attempt: Attempt, now: int) -> None:
         """Keep a call open whose own stream has ended, as its answer may come on a resuming GET."""
         attempt.shrink()
         life = DETACHED_LIFE
-        if attempt.patience is not None:
+        if attempt.deadlines is not None:
             loop_time = asyncio.get_running_loop().time()
-            life = round(attempt.patience.resumable(life / 1e9, loop_time) * 1e9)
+            life = round(attempt.deadlines.resumable(life / 1e9, loop_time) * 1e9)
         self._detached[attempt] = (scope, id_key, now + life)
 
     def claim(self, scope: Scope, id_key: str) -> Attempt | None:

@@ -293,7 +293,7 @@ class Attempt(Struct, eq=False):
     """Common to all requests of its client: `Request.kin`."""
     wire_id: bytes = b""
     """JSON-RPC id sent to the server; empty if that is the caller's own."""
-    patience: Deadlines | None = None
+    deadlines: Deadlines | None = None
     """Its time limits."""
     past: EarlierAttempts | None = None
     """The combined result of the attempts before it; `None` if there were none."""
@@ -365,8 +365,8 @@ class Attempt(Struct, eq=False):
 
     def tell(self, ending: Ending) -> None:
         """Stop its timers, and report its ending to the circuit breaker."""
-        if self.patience is not None and self.patience.runs:
-            self.patience.close()
+        if self.deadlines is not None and self.deadlines.runs:
+            self.deadlines.close()
         if self.watch is not None:
             self.watch(ending)
 
@@ -385,7 +385,7 @@ class Attempt(Struct, eq=False):
         self.message, self.event_ids = b"", None
         if self.ended:
             self.outcome = _settled(self.outcome)
-            self.patience = self.watch = None
+            self.deadlines = self.watch = None
 
 
 def _settled(ticket: Ticket | None) -> Ticket | None:

@@ -33,7 +33,7 @@ _CALLED: Final = {
     ErrorKind.DEADLINE_EXHAUSTED: "total",
 }
 Expire = Callable[[ErrorKind, str], bool]
-"""Gives an attempt up, for a reason and its detail; returns false where the server is not waited for right now."""
+"""Called at a limit, with the error and its detail. Returns false if the agent is slow and not the server; it is called again after 1 s then."""
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -150,21 +150,21 @@ class Progress(Struct, eq=False):
     phase: Phase = Phase.QUEUED
     marks: frozenset[Flag] = frozenset()
     """Flags of what happened on the way."""
-    patience: Deadlines | None = None
+    deadlines: Deadlines | None = None
     """Its time limits; `None` where it has none."""
-    time_out: Callable[[Failure], bool] | None = None
+    on_timeout: Callable[[Failure], bool] | None = None
     """Returns whether the attempt runs on although its caller's time is over; `None` where it may not."""
     late: Callable[[], LateReader | None] | None = None
     """Returns what reads the late answers of a command: those to requests that were given up."""
 
     @property
-    def may_outlive(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether the attempt may run on when its caller has given it up."""
-        return self.time_out is not None
+        return self.on_timeout is not None
 
-    def outlives(self, failure: Failure) -> bool:
+    def continues(self, failure: Failure) -> bool:
         """Return whether the attempt runs on, now that a time limit was reached."""
-        return self.time_out is not None and self.time_out(failure)
+        return self.on_timeout is not None and self.on_timeout(failure)
 
     def mark(self, flag: Flag) -> None:
         """Note what happened on the way."""
@@ -174,8 +174,8 @@ class Progress(Struct, eq=False):
         """Note that the whole request has been handed to the connection."""
         if self.phase is _SENDING:
             self.phase = _SENT
-        if self.patience is not None:
-            self.patience.sent()
+        if self.deadlines is not None:
+            self.deadlines.sent()
 
 
 def in_time(
@@ -187,10 +187,10 @@ def in_time(
     """
     if limits.queue == limits.total == inf:
         return step
-    patience = Deadlines(limits, began)
-    at, kind = patience.before_sent(ErrorKind.QUEUE_TIMEOUT, since)
+    deadlines = Deadlines(limits, began)
+    at, kind = deadlines.before_sent(ErrorKind.QUEUE_TIMEOUT, since)
     assert at is not None
-    return _by(at, step, Failure(kind, Phase.QUEUED, patience.detail(kind)))
+    return _by(at, step, Failure(kind, Phase.QUEUED, deadlines.detail(kind)))
 
 
 async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:

@@ -115,8 +115,8 @@ class Connection(asyncio.Protocol):
         self._method, self._progress, self._interim = method, progress, interim
         self._head = self._body = self.length = None
         progress.phase = _SENDING
-        if progress.patience is not None and not progress.patience.connected(self.expire):
-            progress.patience = None
+        if progress.deadlines is not None and not progress.deadlines.connected(self.expire):
+            progress.deadlines = None
         if self._closed or self._transport is None:
             raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
         self._transport.write(request)
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             return False
         phase = self._progress.phase if self._body is None else Phase.BODY
         failure = Failure(kind, phase, detail)
-        if not self._progress.outlives(failure):
+        if not self._progress.continues(failure):
             self._error = failure
             self.close()
             self._wake()
@@ -483,7 +483,7 @@ class HttpAnswer(Struct, eq=False):
     _connection: Connection
     _origin: Origin
     _upload: asyncio.Task[None] | None
-    _patience: Deadlines | None
+    _deadlines: Deadlines | None
     head: ResponseHead
     length: int | None
     take_whole: Callable[[], bytes | None]
@@ -512,8 +512,8 @@ class HttpAnswer(Struct, eq=False):
     async def close(self) -> None:
         """Return the connection to the pool if the exchange is complete, else close it."""
         # A request that is still being sent is cut: the agent's side is not read after this.
-        if self._patience is not None:
-            self._patience.close()
+        if self._deadlines is not None:
+            self._deadlines.close()
         try:
             if self._upload is not None:
                 await _stopped(self._upload)
@@ -563,7 +563,7 @@ class Upstreams:
         connection = origin.reuse()
         if connection is None:
             now = asyncio.get_running_loop().time()
-            connection = await connected(origin.connect(), progress.patience, now)
+            connection = await connected(origin.connect(), progress.deadlines, now)
         upload: asyncio.Task[None] | None = None
         try:
             if isinstance(body, bytes) and len(body) <= _PIECE:
@@ -575,13 +575,13 @@ class Upstreams:
                 upload = self._group.create_task(_upload(connection, body, length))
             answer = await connection.head()
         except BaseException:
-            await _given_up(connection, upload, progress.patience)
+            await _given_up(connection, upload, progress.deadlines)
             raise
         return HttpAnswer(
             connection,
             origin,
             upload,
-            progress.patience,
+            progress.deadlines,
             answer,
             connection.length,
             connection.take_whole,
@@ -609,12 +609,12 @@ class Upstreams:
 
 
 async def connected(
-    connect: Coroutine[None, None, _C], patience: Deadlines | None, now: float
+    connect: Coroutine[None, None, _C], deadlines: Deadlines | None, now: float
 ) -> _C:
     """Connect within the time there is. Raises `Failure`."""
-    if patience is None:
+    if deadlines is None:
         return await connect
-    at, kind = patience.before_sent(ErrorKind.CONNECT_TIMEOUT, now)
+    at, kind = deadlines.before_sent(ErrorKind.CONNECT_TIMEOUT, now)
     limit = asyncio.timeout_at(at)
     try:
         async with limit:
@@ -622,7 +622,7 @@ async def connected(
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Failure(kind, Phase.CONNECTING, patience.detail(kind)) from None
+        raise Failure(kind, Phase.CONNECTING, deadlines.detail(kind)) from None
 
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
@@ -657,11 +657,11 @@ async def _upload(connection: Connection, body: Content, length: int | None) -> 
 
 
 async def _given_up(
-    connection: Connection, upload: asyncio.Task[None] | None, patience: Deadlines | None
+    connection: Connection, upload: asyncio.Task[None] | None, deadlines: Deadlines | None
 ) -> None:
     """End an exchange that got no answer."""
-    if patience is not None:
-        patience.close()
+    if deadlines is not None:
+        deadlines.close()
     connection.close()
     if upload is not None:
         await _stopped(upload)

@@ -142,11 +142,11 @@ def test_a_detached_call_that_nobody_resumes_is_overdue_in_the_end() -> None:
 def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
     limits: Timeouts, asked: bool, life: float
 ) -> None:
-    patience = Deadlines(limits, 100.0)
+    deadlines = Deadlines(limits, 100.0)
     if asked:
-        patience.on_server_request("1")
-    patience.close()
-    assert patience.resumable(600.0, 102.0) == life
+        deadlines.on_server_request("1")
+    deadlines.close()
+    assert deadlines.resumable(600.0, 102.0) == life
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_stream_may_be_resumed_for_as_long_as_rules_say(
 async def test_an_attempt_is_timed_once_connected_if_its_answer_is_limited(
     limits: Timeouts, timed: bool
 ) -> None:
-    patience = Deadlines(limits, asyncio.get_running_loop().time())
-    assert patience.connected(lambda kind, detail: True) is timed
-    assert patience.runs is timed
-    patience.close()
-    assert not patience.runs
+    deadlines = Deadlines(limits, asyncio.get_running_loop().time())
+    assert deadlines.connected(lambda kind, detail: True) is timed
+    assert deadlines.runs is timed
+    deadlines.close()
+    assert not deadlines.runs
 
 
 def test_all_detached_calls_can_be_taken_and_running_ones_stay() -> None:
@@ -199,7 +199,7 @@ def test_parked_calls_do_not_grow_without_bound() -> None:
 async def test_a_call_left_to_another_stream_waits_for_the_rules_time_limit() -> None:
     calls = CallRegistry()
     short, plain = attempt("a"), attempt("b")
-    short.patience = Deadlines(Timeouts(idle=2.0), asyncio.get_running_loop().time())
+    short.deadlines = Deadlines(Timeouts(idle=2.0), asyncio.get_running_loop().time())
     for key, each in (("1", short), ("2", plain)):
         calls.add(HERE, key, each)
         calls.detach(HERE, key, each, 0)

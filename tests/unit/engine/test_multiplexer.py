@@ -163,7 +163,7 @@ async def test_a_cancel_of_a_single_client_passes_as_it_came(alone: Command) -> 
 
 async def test_a_guarded_request_that_was_cancelled_may_still_be_answered(shared: Command) -> None:
     client = shared.client()
-    reply = shared.sent(client, call("a"), Progress(time_out=lambda _: True))
+    reply = shared.sent(client, call("a"), Progress(on_timeout=lambda _: True))
     (asked,) = shared.got()
     shared.tell(client, cancel(1))
     shared.say(result(asked["id"]))

@@ -44,7 +44,7 @@ async def wrapping(folder: Path, script: str) -> AsyncGenerator[Client]:
     async with recording(settings, Collected()) as context, asyncio.TaskGroup() as tasks:
         child = start(("sh", "-c", script))
         request = request_of(context, "sh", ("sh",), "", {})
-        wrapped = Wrapped(child, context, request, stdin=theirs, stdout=ours, patience=0.05)
+        wrapped = Wrapped(child, context, request, stdin=theirs, stdout=ours, stall_limit=0.05)
         client = Client(End(stdin), End(stdout), tasks.create_task(wrapped.relay()))
         try:
             yield client

@@ -74,7 +74,7 @@ class EndpointRequest(Struct, frozen=True):
         """Start the process where it does not run, within the time limit. Raises `Failure`."""
         if not supervisor.is_ready:
             now = asyncio.get_running_loop().time()
-            await connected(supervisor.connect(handshake), self.progress.patience, now)
+            await connected(supervisor.connect(handshake), self.progress.deadlines, now)
 
     def on_sent(self) -> None:
         """Mark the whole request as sent."""
@@ -260,8 +260,8 @@ class CommandEndpoint:
         await asked.connect(path.supervisor)
         progress.phase = Phase.SENDING
         reply = CommandReply(progress, streams=asked.streams)
-        if progress.patience is not None and not progress.patience.connected(reply.expire):
-            progress.patience = None
+        if progress.deadlines is not None and not progress.deadlines.connected(reply.expire):
+            progress.deadlines = None
         path.supervisor.send(path.client, reply, messages, asked.body)
         progress.sent()
         try:

@@ -356,7 +356,7 @@ class Multiplexer:
 
     def _on_cancelled(self, one: OpenRequest) -> None:
         """Remove a request that its client cancelled; a guarded one only after a grace."""
-        if one.reply is None or not one.reply.progress.may_outlive:
+        if one.reply is None or not one.reply.progress.may_continue:
             self._forget(one)
         else:
             one.is_cancelled = True

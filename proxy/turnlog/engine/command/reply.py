@@ -105,7 +105,7 @@ class CommandReply:
         """Fail with a timeout, unless the call runs on; false if no task waits."""
         if self._waiter is None or self._failure is not None:
             return False
-        if not self.progress.outlives(Failure(kind, self._phase, detail)):
+        if not self.progress.continues(Failure(kind, self._phase, detail)):
             self.fail(kind, detail)
         return True
 
@@ -182,8 +182,8 @@ class CommandReply:
 
     async def close(self) -> None:
         """Stop reading."""
-        if self.progress.patience is not None:
-            self.progress.patience.close()
+        if self.progress.deadlines is not None:
+            self.progress.deadlines.close()
         self._left(self)
 
     def _wake(self) -> None:

@@ -156,7 +156,7 @@ class Relay(Struct, eq=False):
 
     def _restart_idle(self) -> None:
         """Restart the time limit between two events, or two pieces of a body."""
-        if (limits := self._exchange.progress.patience) is not None:
+        if (limits := self._exchange.progress.deadlines) is not None:
             limits.on_data()
 
     async def _start(

@@ -330,11 +330,11 @@ class HttpCarrier(Struct, eq=False):
         if attempt is not None:
             if self._policy.timeout != _UNLIMITED:
                 limits = Deadlines(self._policy.timeout, self._began)
-                attempt.patience = progress.patience = limits
+                attempt.deadlines = progress.deadlines = limits
             if attempt.ask.key_sent:
                 head = self._with_key(head, attempt.ask.key_sent)
         if driver is not None and driver.is_guarded:
-            progress.time_out = driver.on_expired
+            progress.on_timeout = driver.on_expired
         if target.is_command:
             progress.late = exchange.late_reader
         return self._way.send(

@@ -436,9 +436,9 @@ class PipeCarrier:
         progress = self.exchange.progress = Progress()
         progress.phase = Phase.SENDING
         if attempt is not None and self.policy.timeout != _NO_RULES.timeout:
-            attempt.patience = Deadlines(self.policy.timeout, self._began)
-            if attempt.patience.connected(self._expire):
-                progress.patience = attempt.patience
+            attempt.deadlines = Deadlines(self.policy.timeout, self._began)
+            if attempt.deadlines.connected(self._expire):
+                progress.deadlines = attempt.deadlines
         begun = self.exchange.begun
         self._awaited = {key: AwaitedAnswer(self, begun.get(key)) for key in self.exchange.awaited}
         for key, one in self._awaited.items():
@@ -472,12 +472,12 @@ class PipeCarrier:
     @property
     def is_limited(self) -> bool:
         """Whether a time limit may yet put turnlog's answer in place of the server's."""
-        return self.exchange.progress.patience is not None
+        return self.exchange.progress.deadlines is not None
 
     def on_answer_begun(self) -> None:
         """Stop the time limits: the start of the answer leaves, so nothing can take its place."""
-        if (patience := self.exchange.progress.patience) is not None:
-            patience.close()
+        if (deadlines := self.exchange.progress.deadlines) is not None:
+            deadlines.close()
 
     def on_lost(self, failure: Failure) -> None:
         """Answer the agent: nothing will come from the server any more."""

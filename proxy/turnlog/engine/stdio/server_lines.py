@@ -201,8 +201,8 @@ class ServerLines:
     def _on_progress(self, token: str) -> None:
         for line in self._lines.sent() if token else ():
             attempt = line.exchange.attempt
-            if attempt is not None and attempt.patience is not None and line.token == token:
-                attempt.patience.on_data()
+            if attempt is not None and attempt.deadlines is not None and line.token == token:
+                attempt.deadlines.on_data()
 
     def _on_stray(self, content: Malformed, body: MessageReader) -> None:
         """Flag and log a line that is no message: something else in the server writes to its stdout."""

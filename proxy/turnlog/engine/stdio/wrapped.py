@@ -33,7 +33,7 @@ _QUEUED: Final = 64
 """Lines of the client that wait for the disk before no more are read."""
 _LAST_LOOKS: Final = 3
 """Times `GRACE` that a client which asks on is answered when its command has ended."""
-PATIENCE: Final = 600.0
+STALL_LIMIT: Final = 600.0
 """s: a client that reads nothing for so long is not waited for at the end, nor a command that writes
 nothing after its input was closed (no default limit is shorter)."""
 _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -62,9 +62,9 @@ class Wrapped:
         *,
         stdin: int = _STDIN,
         stdout: int = _STDOUT,
-        patience: float = PATIENCE,
+        stall_limit: float = STALL_LIMIT,
     ) -> None:
-        """`stdin` and `stdout` are the descriptors of the client's pipes; `patience` is in s."""
+        """`stdin` and `stdout` are the descriptors of the client's pipes; `stall_limit` is in s."""
         server, log = request.server, context.log
         limit = startup_limit(context.rules, server)
         self._process = Process(child, server, context.recorder, log, limit)
@@ -85,7 +85,7 @@ class Wrapped:
         """Lines of the client, not passed on yet, that may wait for the disk."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once a signal asks to end."""
-        self._patience = patience
+        self._stall_limit = stall_limit
         self._output = 0
         """Bytes that the command has written."""
 
@@ -167,7 +167,7 @@ class Wrapped:
                 self._process.failed("it has answered nothing yet, and its client has left")
             await asyncio.wait({idle, left}, return_when=first)
             # Nothing more is due, but the client may read what the command still writes.
-            await done_or_stalled({left}, lambda: self._output, self._patience)
+            await done_or_stalled({left}, lambda: self._output, self._stall_limit)
         finally:
             for task in (sent, idle, left):
                 task.cancel()
@@ -217,7 +217,7 @@ class Wrapped:
         self._to_agent.close()
         # One that closes its input first may still read, slowly, the answers that it waits for.
         over = {self._delivery, self._told}
-        await done_or_stalled(over, lambda: self._agent_end.written, self._patience)
+        await done_or_stalled(over, lambda: self._agent_end.written, self._stall_limit)
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
     async def _answer_last_calls(self) -> None:
