@@ -18,7 +18,6 @@ SECOND = 1_000_000_000
     ("page", "sentence", "seconds"),
     [
         ("rules", "one tool by one principal for 24 hours", KEY_LIFE),
-        ("rules", "until 24 hours (with a key)", KEY_LIFE),
         ("rules", "It can still be joined for 5 s", CANCELLED_LIFE),
         ("rules", "it begins with `initialize` within 60 s", REPLACE_WITHIN),
         ("outcomes", "It must come within 60 s in the same session", FOLLOWED / SECOND),
