@@ -22,7 +22,7 @@ RULES = """
 rules:
   - {match: {tool: "pay*"}, effect: irreversible}
 """
-NOTHING = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+NOTHING: dict[str, object] = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 SIDE = "turnlog.transport.http_server:Downstream."
 SESSION = ("Mcp-Session-Id", "m")
 

@@ -132,6 +132,8 @@ class DuplicateIndex:
         self._given: list[tuple[bytes, asyncio.Event]] = []
         """Calls whose answers are being given again, each with an event that is set at the end of that."""
         self._under_way: set[CallDriver] = set()
+        self._none_under_way = asyncio.Event()
+        self._none_under_way.set()
         self._held = 0
         self._arrived: BoundedDict[bytes, None] = BoundedDict(MOST)
         """Calls of other processes whose answers were delivered by this one."""
@@ -464,6 +466,7 @@ class DuplicateIndex:
     def remember(self, running: CallDriver) -> None:
         """Index a call that is about to be recorded, so that later calls find it."""
         self._under_way.add(running)
+        self._none_under_way.clear()
         for link in running.found_by:
             before = self._known.get(link)
             self._known[link] = running
@@ -516,6 +519,8 @@ class DuplicateIndex:
         running.feed(Over())
         running.shrink()
         self._under_way.discard(running)
+        if not self._under_way:
+            self._none_under_way.set()
         if running.attempt is None:
             self.forget(running)  # refused before it was recorded
         self._held += running.size
@@ -543,8 +548,7 @@ class DuplicateIndex:
 
     async def idle(self) -> None:
         """Wait until no guarded call runs."""
-        while self._under_way:
-            await next(iter(self._under_way)).ended()
+        await self._none_under_way.wait()
 
     async def end_all(self) -> None:
         """End all running guarded calls, and wait for that."""

@@ -250,3 +250,16 @@ async def test_a_call_that_was_not_sent_does_not_hide_the_one_beside_which_it_wa
     again.begin()
     assert again.machine.stage is Stage.JOINING
     again.give_up()
+
+
+async def test_the_wait_for_running_calls_includes_one_that_a_bug_has_ended(
+    one: Bench, index: DuplicateIndex
+) -> None:
+    running = await admitted(one, index, "write", session())
+    running.begins(await one.recorder.begin(running.ask))
+    running.feed(Woken())  # it waits for nothing
+    idle = asyncio.ensure_future(index.idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    index.over(running)
+    await idle
