@@ -86,7 +86,7 @@ def store(plan: list[Call], flush_every: int) -> Generator[View]:
 def query(*narrow: dict[str, Any]) -> Query:
     """Return the query that wants all of these together."""
     given = {name: value for one in narrow for name, value in one.items()}
-    own = {name: given.pop(name) for name in ("session", "turns", "field", "path") if name in given}
+    own = {name: given.pop(name) for name in ("session", "turns") if name in given}
     return Query(**own, match=Filter(**given))
 
 

@@ -1,6 +1,7 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
 from collections.abc import Awaitable, Sequence
+from contextlib import nullcontext
 from typing import Final, cast
 
 from msgspec import structs
@@ -329,6 +330,9 @@ class PlainCall:
 
     holds_others = False
     """Whether it holds answers to other requests: never."""
+
+    giving_others = nullcontext
+    """It holds no answers to other requests."""
 
     def handed_over(self) -> None:
         """Note nothing: the answer ends where its transfer does."""

@@ -95,7 +95,8 @@ class Relay(Struct, eq=False):
         else:
             await self._flow()
         if self._exchange.holds_others:
-            await self._mark_delivered()
+            with self._exchange.giving_others():
+                await self._mark_delivered()
 
     async def _prepare(self) -> None:
         """Set up how a body with a coding or charset is decoded for reading, and whether it is sent decoded."""
@@ -428,9 +429,11 @@ class Relay(Struct, eq=False):
 
     async def _hand_over(self, data: bytes) -> None:
         """Send what may hold a response, and mark that as delivered if its agent takes it."""
-        may_be_there = self._exchange.hands_over and not self._out.has_ended
-        await self._out.write(data)
-        if may_be_there:
+        if not self._exchange.hands_over or self._out.has_ended:
+            await self._out.write(data)
+            return
+        with self._exchange.giving_others():
+            await self._out.write(data)
             await self._mark_delivered()
 
     async def _mark_delivered(self) -> None:

@@ -2,6 +2,7 @@
 own answers where the server gave none."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from msgspec import structs
@@ -284,6 +285,14 @@ class ResponseObserver:
         """Whether responses to calls of other exchanges were read, and not handed over yet."""
         return bool(self._others)
 
+    def giving_others(self) -> ExitStack:
+        """Keep repeats of the calls of other exchanges waiting, within the block, while the agent gets the
+        responses to them (decision 79)."""
+        giving = ExitStack()
+        for attempt in self._others:
+            giving.enter_context(self._context.duplicate_index.giving(attempt.ask.call))
+        return giving
+
     @property
     def _is_awaited(self) -> bool:
         """Whether its call is guarded and was answered, and its caller waits for that."""
@@ -306,6 +315,8 @@ class ResponseObserver:
         elif attempt.facts.guarded:  # from another process
             session, facts = attempt.ask.session, attempt.facts
             self._context.recorder.note(NoteKind.DELIVERED, session, facts, attempt.outcome)
+            # The note is on disk a moment later; a repeat may be here before.
+            self._context.duplicate_index.on_credited(attempt.ask.call, delivered=True)
 
     def _on_all_read(self) -> None:
         """Note the requests that the answer, now read to its end, has left without a response."""
