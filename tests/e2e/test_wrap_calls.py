@@ -9,9 +9,20 @@ import pytest
 from e2e.stores import process
 from kit.clients import call, message, wait_until
 from kit.proxy import findings, payloads, written
-from kit.wraps import Wrap, error_of, initialize, outcome, result_of, text_answer, wrapping
+from kit.wraps import (
+    Wrap,
+    error_of,
+    initialize,
+    outcome,
+    pumped,
+    result_of,
+    text_answer,
+    wrapping,
+)
 
 NEW = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+LARGE = call("put", {"text": "x" * 17_000_000}, request_id=2) + b"\n"
+ONE_AT_A_TIME = "rules: [{match: {tool: put}, concurrency: 1}]"
 SECRET = "sk-proj-Tr0ub4dor8Xq2Lm9Zk4Vw7Yp1Hs6Jd3Fb5Gc0Na"
 
 
@@ -267,18 +278,83 @@ def test_rules_that_change_count_for_the_calls_that_follow(tmp_path: Path) -> No
 
 
 def test_a_large_call_waits_for_its_slot_and_is_sent_whole(tmp_path: Path) -> None:
-    rules = "rules: [{match: {tool: put}, concurrency: 1}]"
-    large = call("put", {"text": "x" * 17_000_000}, request_id=2) + b"\n"
-    with wrapping(tmp_path, rules=rules) as wrap:
+    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
         first = wrap.asked(call("put", request_id=1))
-        wrap.stdin.send(large)
+        wrap.stdin.send(LARGE)
         wait_until(lambda: len(wrap.rows()) == 2, "the large call")
         assert wrap.server.stdin.is_silent()
         wrap.server.answer(first)
         assert wrap.stdout.json() == text_answer(1)
-        assert wrap.server.stdin.line() == large
+        assert wrap.server.stdin.line() == LARGE
         wrap.server.answer({"id": 2})
         assert wrap.stdout.json() == text_answer(2)
         # Its slot is free again.
         wrap.server.answer(wrap.asked(call("put", request_id=3)))
         assert wrap.stdout.json() == text_answer(3)
+
+
+@pytest.mark.promise("WAIT-7")
+@pytest.mark.promise("TWICE-11")
+def test_a_large_call_that_waits_for_its_slot_holds_up_no_other_message(tmp_path: Path) -> None:
+    ping = message("ping", request_id="p")
+    cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)
+    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
+        wrap.asked(call("put", request_id=1))
+        wrap.stdin.send(LARGE)
+        wrap.send(ping)
+        assert wrap.server.stdin.line() == ping + b"\n"
+        wrap.send(cancel)
+        assert wrap.server.stdin.line() == cancel + b"\n"
+        # The slot of the cancelled call is free.
+        assert wrap.server.stdin.line() == LARGE
+        wrap.server.answer({"id": 2})
+        assert wrap.stdout.json() == text_answer(2)
+
+
+def test_a_large_call_that_gets_its_slot_in_the_midst_of_another_line_follows_that(
+    tmp_path: Path,
+) -> None:
+    other = call("else", {"text": "y" * 17_000_000}, request_id=3) + b"\n"
+    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
+        first = wrap.asked(call("put", request_id=1))
+        wrap.stdin.send(LARGE)
+        assert pumped(other[:-2], wrap.stdin, wrap.server.stdin, len(other) - 2) == other[:-2]
+        wrap.server.answer(first)
+        assert wrap.stdout.json() == text_answer(1)
+        wrap.stdin.send(other[-2:])
+        assert wrap.server.stdin.line() == other[-2:]
+        assert wrap.server.stdin.line() == LARGE
+        for number in (3, 2):
+            wrap.server.answer({"id": number})
+            assert wrap.stdout.json() == text_answer(number)
+
+
+def test_a_call_that_is_too_large_to_keep_while_it_waits_is_sent_whole(tmp_path: Path) -> None:
+    larger = call("put", {"text": "x" * 30_000_000}, request_id=2) + b"\n"
+    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
+        first = wrap.asked(call("put", request_id=1))
+        rest = memoryview(larger)
+        while len(wrap.rows()) < 2:
+            rest = rest[wrap.stdin.send_some(rest) :]
+        while wrap.stdin.can_send(0.5):
+            rest = rest[wrap.stdin.send_some(rest) :]
+        assert rest
+        wrap.server.answer(first)
+        assert pumped(bytes(rest), wrap.stdin, wrap.server.stdin, len(larger)) == larger
+        assert wrap.stdout.json() == text_answer(1)
+        wrap.server.answer({"id": 2})
+        assert wrap.stdout.json() == text_answer(2)
+
+
+def test_a_large_call_that_waits_for_its_slot_is_answered_when_the_command_ends(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
+        wrap.asked(call("put", request_id=1))
+        wrap.stdin.send(LARGE)
+        wait_until(lambda: len(wrap.rows()) == 2, "the large call")
+        wrap.server.exit(3)
+        answers = [wrap.stdout.json(), wrap.stdout.json()]
+        kinds = {answer["id"]: outcome(answer)["kind"] for answer in answers}
+        assert kinds == {1: "connection_lost", 2: "connect_failed"}
+        assert wrap.exited() == 3

@@ -29,6 +29,7 @@ from turnlog.wire.jsonrpc import (
 )
 from turnlog.wire.message import LinePiece
 
+from .large_line import LargeLine
 from .pipe_carrier import OpenLines, PipeCarrier, PipedExchange, Waits, line_of
 
 _CALL: Final = "tools/call"
@@ -48,9 +49,8 @@ class StdioHandler:
         self._caller = caller
         self._cancelled: dict[str, bool] = {}
         """Ids in cancels that are read and wait behind other lines; whether their calls were kept back."""
-        self._large: PipeCarrier | None = None
-        """The line that goes to the server in pieces right now, where it is recorded."""
-        self._large_passes = True
+        self._large: LargeLine | None = None
+        """The latest line that comes in pieces."""
         self.deaf = False
         """Whether the server reads no more."""
         self._gone = False
@@ -153,32 +153,40 @@ class StdioHandler:
     async def forward_piece(self, piece: LinePiece) -> None:
         """Pass on a piece of a line that is too large to hold, which is recorded by its start."""
         if piece.starts:
-            self._large = None
-            self._large_passes = await self._begins(piece.raw)
-        if self._large_passes and not self._gone:
-            self._to_server.piece(piece.raw, ends=piece.ends)
-        if piece.ends and self._large is not None:
-            self._large.on_sent()
+            self._large = await self._begun(piece.raw)
+        assert self._large is not None  # its start came before
+        if not self._gone:
+            await self._large.feed(piece)
 
-    async def _begins(self, start: bytes) -> bool:
-        """Record the start of a line; return whether it may pass."""
+    async def _begun(self, start: bytes) -> LargeLine:
+        """Record the start of a line; return what takes its pieces."""
         message = mcp.start_of(start)
         if message is None and self._may_deny:
             message = as_call(Malformed(Defect.CUT), kind=Kind.NOTIFICATION)
         if message is None or (self._gone and message.method != _CALL):
-            return True
+            return LargeLine(self._to_server, None, passes=True)
         known = start[: mcp.START]
         exchange = PipedExchange(
             self.context, self.request, (message,), size=len(start), start=known, cut=True
         )
         line = PipeCarrier(self.lines, exchange, None)
         if not await self._is_admitted(line):
-            return False
-        # Its pieces are not kept: no other line passes one that waits for a slot.
-        if not (line.is_free() or await self._has_turn(line)) or not line.begin():
-            return False
-        self._large = line
-        return True
+            return LargeLine(self._to_server, None, passes=False)
+        if line.is_free():
+            return LargeLine(self._to_server, line, passes=line.begin())
+        large = LargeLine(self._to_server, line, passes=None)
+        line.is_queued = True
+        self.lines.later(line, self._large_in_turn(line, large))
+        return large
+
+    async def _large_in_turn(self, line: PipeCarrier, large: LargeLine) -> None:
+        """Send what has come of a line once it has a slot."""
+        passes = False
+        try:
+            passes = await self._has_turn(line) and line.begin()
+        finally:
+            large.decide(passes=passes)
+            line.is_queued = False
 
     async def _is_admitted(self, line: PipeCarrier) -> bool:
         """Record a line that is about to leave; where it must not, answer it and return false."""
