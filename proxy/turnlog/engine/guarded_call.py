@@ -221,7 +221,7 @@ class GuardedCall(CallDriver):
             ending = replayed_ending(duplicate.earlier.ending, whole=answer is not None)
             flags = (Flag.REPLAYED, *flags)
         else:
-            ending = unsent_ending(action)
+            ending = unsent_ending(action, self.ask.effect)
         detail = "" if answer is not None else unsent_detail(action)
         is_told = action not in _WITHOUT_CALLER
         if duplicate.is_guessed:

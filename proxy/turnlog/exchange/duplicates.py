@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import MEANINGS, Ending
+from turnlog.core.classify import MEANINGS, Ending, retry_class
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, RetryClass, Status
 from turnlog.core.text.units import Duration
 from turnlog.rules.model import OnDisconnect, OnDuplicate
@@ -236,16 +236,18 @@ def unsent_detail(action: DuplicateAction) -> str:
     return _SAID[action]
 
 
-def unsent_ending(action: DuplicateAction) -> Ending:
-    """Return the ending of a call that was refused or not answered, and not sent."""
+def unsent_ending(action: DuplicateAction, effect: Effect) -> Ending:
+    """Return the ending of a call with this effect that was refused or not answered, and not sent."""
     kind, executed = _UNSENT.get(action, _UNSENT[DuplicateAction.UNKNOWN])
+    # The earlier call was sent: its effect decides whether repeating it can do harm.
+    maybe = executed is Executed.MAYBE
     return Ending(
         status=Status.ERROR,
         phase=Phase.SENT if action in _WAITED else Phase.QUEUED,
         executed=executed,
         error=MEANINGS[kind].family,
         kind=kind,
-        retry=RetryClass.UNSAFE if executed is Executed.MAYBE else RetryClass.NEVER,
+        retry=retry_class(kind, Phase.SENT, effect) if maybe else RetryClass.NEVER,
     )
 
 

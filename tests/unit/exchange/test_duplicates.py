@@ -140,13 +140,34 @@ def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
 def test_every_unsent_ending_is_an_error(
     verdict: DuplicateAction, kind: ErrorKind, executed: Executed, retry: RetryClass
 ) -> None:
-    ending = unsent_ending(verdict)
+    ending = unsent_ending(verdict, Effect.WRITE)
     # One that waited in vain has got as far as the call that it waited for.
     waited = verdict in {DuplicateAction.LATE, DuplicateAction.LEFT}
     phase = Phase.SENT if waited else Phase.QUEUED
     assert (ending.status, ending.phase) == (Status.ERROR, phase)
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
     assert unsent_detail(verdict)
+
+
+@pytest.mark.parametrize("verdict", [DuplicateAction.UNKNOWN, DuplicateAction.LATE])
+@pytest.mark.parametrize(
+    ("effect", "retry"),
+    [
+        (Effect.READ, RetryClass.SAFE),
+        (Effect.IDEMPOTENT_WRITE, RetryClass.IF_IDEMPOTENT),
+        (Effect.WRITE, RetryClass.UNSAFE),
+        (Effect.IRREVERSIBLE, RetryClass.UNSAFE),
+    ],
+)
+def test_the_effect_decides_the_retry_class_when_the_earlier_call_may_have_run(
+    verdict: DuplicateAction, effect: Effect, retry: RetryClass
+) -> None:
+    assert unsent_ending(verdict, effect).retry is retry
+
+
+@pytest.mark.parametrize("verdict", [DuplicateAction.CONFLICT, DuplicateAction.BLOCK])
+def test_a_refused_duplicate_is_never_retried_whatever_its_effect(verdict: DuplicateAction) -> None:
+    assert unsent_ending(verdict, Effect.IDEMPOTENT_WRITE).retry is RetryClass.NEVER
 
 
 @pytest.mark.promise("TWICE-30")

@@ -400,7 +400,7 @@ async def test_a_call_that_got_an_earlier_answer_says_what_that_said(one: Bench)
     again = one.recorder.unsent(asked, replayed_ending(OK, whole=True), AnswerFacts(), source)
     asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE)
     unknown = one.recorder.unsent(
-        asked, unsent_ending(DuplicateAction.UNKNOWN), AnswerFacts(), source
+        asked, unsent_ending(DuplicateAction.UNKNOWN, Effect.WRITE), AnswerFacts(), source
     )
     for attempt in (again, unknown):
         await one.recorder.on_disk(attempt)
