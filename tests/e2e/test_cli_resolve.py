@@ -111,7 +111,7 @@ def test_a_secret_in_the_reason_is_not_kept(data: Path) -> None:
     [
         ((name(0), "--happened"), "ended as ok, only unknown calls are resolved"),
         (("ffff0000", "--happened"), "no call begins with 'ffff0000'"),
-        ((name(1)[:4], "--happened"), "begins 3 calls that can be resolved, name one of"),
+        ((name(1)[:4], "--happened"), "begins several calls, write the whole id of one that can"),
         ((name(1), "--happened", "--did-not"), "--happened and --did-not exclude each other"),
         ((name(1),), "give --happened or --did-not"),
         ((name(1), "--happened", "--why", "x" * 2001), "2000 are kept: cut it"),

@@ -23,7 +23,6 @@ from turnlog.store.base import Draft, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .call_detail import find_call
 from .errors import NotFoundError, UnresolvableError, UnresolvableReason
 from .rows import Row, row_of
 
@@ -66,23 +65,22 @@ async def resolve(
 
 
 def find_resolvable(view: View, name: str) -> bytes:
-    """Return the call with this id, or the only resolvable one whose id begins so.
+    """Return the call with this id or beginning of an id. Raises `NotFoundError`.
 
-    Raises `NotFoundError`.
+    The beginning must be unique among all calls of the store, not only among the resolvable ones.
     """
-    # Ids begin with the time, so a short beginning fits all calls of the same minute.
-    if len(view.find_calls(name)) < 2:
-        return find_call(view, name)
-    found = [call for call in _resolvable(view) if ids.has_prefix(call, name)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    # Ids begin with the time: what is unique among few calls is easily meant for a neighbour.
+    calls = view.find_calls(name)
+    if len(calls) == 1:
+        return calls[0]
+    if not calls:
         raise NotFoundError(
-            f"no call that begins with {name!r} can be resolved, `turnlog dangling` lists the unknown"
+            f"no call begins with {name!r}, `turnlog dangling` lists those that can be resolved"
         )
-    some = ", ".join(map(ids.to_text, found[:5]))
+    found = [ids.to_text(call) for call in _resolvable(view) if ids.has_prefix(call, name)]
+    some = ", ".join(found[:5]) or "there is none"
     raise NotFoundError(
-        f"{name!r} begins {len(found)} calls that can be resolved, name one of: {some}"
+        f"{name!r} begins several calls, write the whole id of one that can be resolved: {some}"
     )
 
 

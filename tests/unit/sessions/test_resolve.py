@@ -179,17 +179,27 @@ async def test_a_late_answer_is_recorded_after_the_claim(store: LmdbStore) -> No
     assert reason is UnresolvableReason.KNOWN
 
 
-async def test_an_id_prefix_finds_the_only_resolvable_call(
-    store: LmdbStore,
-) -> None:
-    for status in (Status.OK, Status.ERROR):
-        await unknown(store, status)
+async def test_a_unique_beginning_of_an_id_is_enough(store: LmdbStore) -> None:
     open_ended = await unknown(store)
-    await begin(store, intent(session(), new_id()))  # in flight, in this process
     row = await resolve(store, open_ended[:4], HAPPENED)
     assert (row.call, row.status) == (open_ended, "ok")
-    with pytest.raises(NotFoundError, match=r"no call that begins with .* can be resolved"):
+
+
+async def test_a_beginning_of_two_calls_settles_neither_even_if_one_can_be_resolved(
+    store: LmdbStore,
+) -> None:
+    settled, open_ended = await unknown(store, Status.OK), await unknown(store)
+    with pytest.raises(NotFoundError, match="begins several calls, write the whole id") as caught:
         await resolve(store, open_ended[:4], HAPPENED)
+    assert [name in str(caught.value) for name in (settled, open_ended)] == [False, True]
+    with store.view() as view:
+        assert len(find_dangling(view, DanglingFilter())) == 1
+
+
+async def test_a_beginning_of_calls_that_have_all_ended_is_refused(store: LmdbStore) -> None:
+    names = [await unknown(store, status) for status in (Status.OK, Status.ERROR)]
+    with pytest.raises(NotFoundError, match="one that can be resolved: there is none"):
+        await resolve(store, names[0][:4], HAPPENED)
 
 
 async def test_an_ambiguous_prefix_error_names_only_resolvable_calls(
@@ -197,11 +207,11 @@ async def test_an_ambiguous_prefix_error_names_only_resolvable_calls(
 ) -> None:
     settled = await unknown(store, Status.OK)
     names = [await unknown(store), await unknown(store)]
-    with pytest.raises(NotFoundError, match="begins 2 calls that can be resolved") as caught:
+    with pytest.raises(NotFoundError, match="begins several calls") as caught:
         await resolve(store, names[0][:4], HAPPENED)
     assert [name in str(caught.value) for name in (settled, *names)] == [False, True, True]
 
 
 async def test_an_unknown_call_is_not_found(store: LmdbStore) -> None:
-    with pytest.raises(NotFoundError, match="no call begins with '0123'"):
+    with pytest.raises(NotFoundError, match="no call begins with '0123', `turnlog dangling`"):
         await resolve(store, "0123", HAPPENED)

@@ -32,10 +32,9 @@ def command(
 ) -> None:
     """Record whether a call of unknown outcome happened.
 
-    CALL is an id from `turnlog dangling`, or a beginning that is unique among the calls that can be
-    resolved. Your statement becomes the call's outcome, with the actor `operator`: ok, or an error
-    that is safe to try again. A late answer is still recorded after it. Works beside running
-    proxies.
+    CALL is an id from `turnlog dangling`, or a beginning that no other call in the store has. Your
+    statement becomes the call's outcome, with the actor `operator`: ok, or an error that is safe to
+    try again. A late answer is still recorded after it. Works beside running proxies.
     """
     if happened and did_not:
         raise click.UsageError("--happened and --did-not exclude each other, give one")
