@@ -93,7 +93,7 @@ def _session(name: str) -> SessionRef:
         candidate=session_id(name),
         rung=Rung.EXPLICIT,
         aliases=(alias(Rung.EXPLICIT, name, "somebody"),),
-        metadata={"client": "test-agent 1.0"},
+        metadata={"client": "test-agent 1.0", "client_version": "1.0"},
     )
 
 

@@ -200,7 +200,10 @@ def test_the_commit_that_opened_a_session_is_shown(data: Path) -> None:
 
     assert shown["kind"] == "open"
     assert shown["metadata"]["client"] == "test-agent 1.0"
-    assert "test-agent 1.0" in turnlog("show", f"{WORK}:0", data=data).stdout
+    lines = turnlog("show", f"{WORK}:0", data=data).stdout.splitlines()
+    assert {"client         test-agent 1.0", "client_version 1.0", "names          work"} < set(
+        lines
+    )
 
 
 def test_a_long_payload_is_cut_unless_it_is_wanted_in_full(tmp_path: Path) -> None:

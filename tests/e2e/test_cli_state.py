@@ -99,7 +99,11 @@ def test_a_state_has_every_field(data: Path) -> None:
     assert state["facts"]["port"]["status"] == "asserted"
     assert state["pending_actions"][ids.to_text(call_id(4))]["status"] == "pending"
     assert [e["retrievable"] for e in state["evicted_keys"].values()] == [True, False]
-    assert state["metadata"] == {"client": "test-agent 1.0", "goal": "tidy up"}
+    assert state["metadata"] == {
+        "client": "test-agent 1.0",
+        "client_version": "1.0",
+        "goal": "tidy up",
+    }
     assert state["usage"]["calls"] == 5
 
 

@@ -83,6 +83,12 @@ def list_sessions(view: View) -> Iterator[SessionLine]:
     return map(session_line, view.sessions())
 
 
+def names_of(aliases: Iterable[str]) -> list[str]:
+    """Return the names in a session's aliases, each once."""
+    # The same name may lead to the session on several rungs, or for several principals.
+    return list(dict.fromkeys(alias.partition(ALIAS_SEPARATOR)[0] for alias in aliases))
+
+
 def session_line(row: SessionRow) -> SessionLine:
     """Return one session as `turnlog sessions` lists it."""
     return SessionLine(
@@ -90,8 +96,7 @@ def session_line(row: SessionRow) -> SessionLine:
         seq=row.head_seq,
         hash=f"sha256:{row.head_hash.hex()}",
         named_by=row.rung,
-        # The same name may lead to the session on several rungs, or for several principals.
-        names=list(dict.fromkeys(a.partition(ALIAS_SEPARATOR)[0] for a in row.aliases)),
+        names=names_of(row.aliases),
         metadata=row.metadata,
         opened_at=timestamp(row.opened_at),
         active_at=timestamp(row.place.active_at),

@@ -1,5 +1,6 @@
 """`turnlog show`: one call with all its attempts, or one commit."""
 
+import json
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from turnlog.sessions.call_detail import (
 )
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import find_session
+from turnlog.sessions.overview import names_of
 from turnlog.sessions.payloads import Payload, PayloadState
 from turnlog.store.read.view import View
 
@@ -87,6 +89,8 @@ def _entry(item: CommitEntry) -> str:
         "summary": "" if item.note_kind else item.summary,
         "follows": "" if item.ref is None else str(item.ref),
         **item.metadata,
+        "aliases": "",
+        "names": ", ".join(names_of(json.loads(item.metadata.get("aliases", "[]")))),
         "prev": item.prev,
     }
     return _fields(fields)
@@ -184,9 +188,9 @@ def _commit(item: CommitEntry) -> str:
 
 
 def _fields(fields: dict[str, str]) -> str:
-    return "\n".join(
-        f"{name:<12}{escape_unprintable(text)}" for name, text in fields.items() if text
-    )
+    told = {name: text for name, text in fields.items() if text}
+    width = max(12, *(len(name) + 1 for name in told))
+    return "\n".join(f"{name:<{width}}{escape_unprintable(text)}" for name, text in told.items())
 
 
 def _payload(name: str, payload: Payload, preview: str, shown: int | None) -> str:
