@@ -10,7 +10,7 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import proxy_beside
-from kit.clients import MCP_HEADERS, Client, call, wait_until
+from kit.clients import MCP_HEADERS, Client, call, message, wait_until
 from kit.commands import Agent
 from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, Script, answer, ok, text_result
@@ -164,6 +164,22 @@ def test_calls_whose_urls_hold_other_values_are_never_the_same(tmp_path: Path) -
             "/hook/the-word-of-one",
             "/hook/the-word-of-two",
         ]
+
+
+def test_a_request_to_a_missing_program_is_answered_with_its_name(tmp_path: Path) -> None:
+    upstream = {"command": ["./server"], "cwd": "."}
+    with (
+        proxy_beside(tmp_path, settings={"upstreams": {"one": upstream}}) as proxy,
+        Client(proxy.url) as client,
+    ):
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        asked = message("initialize", params)
+        said = client.request("POST", "/mcp", asked, headers=MCP_HEADERS)
+        assert said.status == 502
+        assert said.json()["detail"] == (
+            "the tool server 'one' could not be reached: cannot run './server': no such file or "
+            "directory; the request was not sent"
+        )
 
 
 def test_a_missing_program_is_reported_at_start_and_in_status_until_it_exists(

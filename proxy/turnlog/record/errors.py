@@ -36,6 +36,8 @@ class Failure(Exception):
     ) -> None:
         """`retry_after` is the time to wait, in seconds, if known."""
         super().__init__(detail)
+        self.is_told = False
+        """Whether callers are told the detail, because nothing else shows them what to mend."""
         self.retry_after = retry_after
         self.kind = kind
         self.phase = phase
@@ -71,6 +73,7 @@ class Failure(Exception):
     def _cause(self, server: str) -> str:
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
+            said += f": {self.detail}" if self.is_told else ""
         elif self.kind is ErrorKind.MALFORMED_RESULT:
             said = "sent what is no HTTP"
         else:

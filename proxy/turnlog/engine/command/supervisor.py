@@ -143,7 +143,9 @@ class Supervisor:
             program = getattr(error, "filename", None) or f"the command of {self._name}"
             detail = f"cannot run {str(program)!r}: {reason.lower()}"
             self._log.emit(ProcessFailed(server=self._name, reason=detail))
-            raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+            failure = Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail)
+            failure.is_told = isinstance(error, OSError)
+            raise failure from error
         self._process = process
         number = self.messages.on_started()
         self._tasks.create_task(self._live(process, number))
@@ -255,7 +257,9 @@ def unopened(failure: Failure) -> Failure:
     """Return why no conversation was opened: nothing was executed."""
     late = MEANINGS[failure.kind].family is ErrorFamily.TIMEOUT
     kind = ErrorKind.CONNECT_TIMEOUT if late else ErrorKind.CONNECT_FAILED
-    return Failure(kind, Phase.CONNECTING, failure.detail)
+    unsent = Failure(kind, Phase.CONNECTING, failure.detail)
+    unsent.is_told = failure.is_told
+    return unsent
 
 
 class _Output:
