@@ -628,3 +628,55 @@ def test_a_command_with_any_output_has_started(tmp_path: Path) -> None:
         assert wrap.stdout.can_read(0.5) is False
         wrap.server.answer({"id": 1})
         assert wrap.stdout.json() == text_answer(1)
+
+
+def test_a_command_that_answers_late_to_a_client_that_reads_on_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        asked = wrap.asked(message("initialize", {}))
+        wrap.stdin.close()
+        # Longer than a command has to end whose client is gone.
+        assert wrap.stdout.can_read(2) is False
+        wrap.server.answer(asked)
+        assert wrap.stdout.json()["id"] == 1
+        wrap.server.exit()
+        assert wrap.stdout.rest() == b""
+        assert wrap.exited() == 0
+    assert wrap.events("process.failed") == []
+
+
+def test_what_a_command_failed_of_is_logged_after_the_end_of_its_input(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("initialize", {}))
+        wrap.stdin.close()
+        assert wrap.stdout.can_read(2) is False
+        wrap.server.exit(3)
+        assert wrap.exited() == 3
+    (failed,) = wrap.events("process.failed")
+    assert failed["turnlog.reason"] == "it ended before it answered anything"
+    assert failed["process.exit.code"] == 3
+
+
+def test_a_client_that_leaves_before_the_first_answer_is_what_the_command_failed_of(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("initialize", {}))
+        wrap.stdin.close()
+        assert wrap.stdout.can_read(2) is False
+        wrap.stdout.close()
+        wrap.exited()
+    (failed,) = wrap.events("process.failed")
+    assert failed["turnlog.reason"] == "it has answered nothing yet, and its client has left"
+
+
+def test_a_foreign_framing_is_logged_once_however_the_command_ends(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("initialize", {}))
+        wrap.server.stdout.send(b"Content-Length: 2\r\n\r\n{}")
+        wait_until(lambda: bool(wrap.events("process.failed")), "the log says so")
+        wrap.server.exit(1)
+        wrap.stdout.rest()
+        assert wrap.exited() == 1
+    assert len(wrap.events("process.failed")) == 1

@@ -28,11 +28,14 @@ class Client(Struct, frozen=True):
     stdin: End
     stdout: End
     relay: "asyncio.Task[int]"
+    their_stdin: int
 
     async def exited(self) -> int:
         """Wait for the end of the relay; return the command's exit code."""
         async with asyncio.timeout(BOUND):
-            return await self.relay
+            code = await self.relay
+        assert not asyncio.get_running_loop().remove_reader(self.their_stdin)
+        return code
 
 
 @asynccontextmanager
@@ -45,7 +48,7 @@ async def wrapping(folder: Path, script: str) -> AsyncGenerator[Client]:
         child = start(("sh", "-c", script))
         request = request_of(context, "sh", ("sh",), "", {})
         wrapped = Wrapped(child, context, request, stdin=theirs, stdout=ours, stall_limit=0.05)
-        client = Client(End(stdin), End(stdout), tasks.create_task(wrapped.relay()))
+        client = Client(End(stdin), End(stdout), tasks.create_task(wrapped.relay()), theirs)
         try:
             yield client
         finally:

@@ -203,7 +203,7 @@ class Process:
     def stray(self, line: bytes, size: int) -> None:
         """Log a line that is no message: something else in the command writes to its stdout."""
         if self.startup.is_foreign(line):
-            self._log.emit(ProcessFailed(server=self._server, reason=_FRAMED))
+            self.failed(_FRAMED)
         self._log.emit(StrayOutput(server=self._server, size=size))
 
     def ended(self, code: int, *, has_failed: bool) -> None:

@@ -99,6 +99,7 @@ class Wrapped:
             code = await self._process.run(self)
             for task in (*running, self._delivery):
                 task.cancel()
+        self._agent.close()
         self._process.ended(code, has_failed=self._startup.is_awaited)
         return code
 
@@ -162,10 +163,9 @@ class Wrapped:
             await asyncio.wait({sent, left}, return_when=first)
             self._to_server.close()
             self._handler.deaf = True
-            await asyncio.wait({idle, left}, timeout=GRACE, return_when=first)
-            if self._startup.is_awaited:
-                self._process.failed("it has answered nothing yet, and its client has left")
             await asyncio.wait({idle, left}, return_when=first)
+            if left.done() and self._startup.is_awaited:
+                self._process.failed("it has answered nothing yet, and its client has left")
             # Nothing more is due, but the client may read what the command still writes.
             await done_or_stalled({left}, lambda: self._output, self._stall_limit)
         finally:
