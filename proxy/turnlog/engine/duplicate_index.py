@@ -246,7 +246,9 @@ class DuplicateIndex:
         earlier = running.ask.guess
         assert ask.guess is not None  # it was found by that
         assert earlier is not None
-        now, calls = asyncio.get_running_loop().time(), self._guessed[ask.guess.pair]
+        now, calls = asyncio.get_running_loop().time(), self._guessed.get(ask.guess.pair)
+        if calls is None:  # forgotten, as others came: so is a third connection
+            return False
         own = {ask.guess.connection, earlier.connection, *running.left_by}
         ago = {connection: now - at for connection, at in calls.items()}
         return may_join_guessed_session(ago, own, self.limits.cancel_grace)

@@ -20,6 +20,7 @@ from turnlog.exchange.duplicates import NeverTwice
 from turnlog.exchange.events import Woken
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.events import CallBug
+from turnlog.record.attempt import GuessedCaller
 from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.store.base import SessionRef, StoreFull
 
@@ -263,3 +264,20 @@ async def test_the_wait_for_running_calls_includes_one_that_a_bug_has_ended(
     assert not idle.done()
     index.over(running)
     await idle
+
+
+async def test_a_guessed_caller_is_not_alone_where_others_are_forgotten(
+    one: Bench, index: DuplicateIndex
+) -> None:
+    guess = GuessedCaller("token", "", 1)
+    asked = ask(session(), one.recorder.new_call(), effect=Effect.WRITE, is_named=True, guess=guess)
+    running = guarded(index, asked, stateless=False)
+    assert running is not None
+    await running.decided()
+    running.begins(await one.recorder.begin(running.ask))
+    running.on_left()
+    assert running.may_be_guessed
+    again = structs.replace(asked, call=one.recorder.new_call())
+    _, found = index.find(again, index.guess_link(again), None)
+    assert found[0].is_guessed
+    assert not found[0].earlier.abandoned
