@@ -133,7 +133,6 @@ class Recorder:
                 attempt.intent = self._store.submit(draft, wait=True, on_written=opened)
             else:
                 attempt.intent = self._store.submit(draft, wait=is_due)
-            self._trouble = ""
         except StoreError as error:
             self._unrecorded(ask, error)
         except ValueError as error:
@@ -147,6 +146,7 @@ class Recorder:
         if attempt.is_due and attempt.intent is not None:
             try:
                 await attempt.intent.done()
+                self._trouble = ""
             except StoreError as error:
                 attempt.intent = None
                 self._unrecorded(attempt.ask, error)
@@ -303,6 +303,8 @@ class Recorder:
 
     def _on_written(self, attempt: Attempt, outcome: Draft, written: bool) -> None:
         """Log the end of an attempt, and release its answer if that waited for the disk."""
+        if written:
+            self._trouble = ""
         if attempt.waits and attempt.driver is not None:
             attempt.driver.on_outcome_written(written=written)
         content = outcome.body if self._tells_content else None
@@ -404,10 +406,10 @@ class Recorder:
         if isinstance(error, Conflict):
             raise error
         # Logged once, however many calls are refused for the same reason.
-        trouble = "full" if isinstance(error, StoreFull) else str(error)
+        is_full = isinstance(error, StoreFull)
+        trouble = "full" if is_full else str(error)
         if trouble != self._trouble:
             self._trouble = trouble
-            is_full = isinstance(error, StoreFull)
             self._log.emit(self._filled() if is_full else StoreFailed(reason=trouble))
         if self._when_full is WhenFull.REFUSE_WRITES and ask.is_call:
             raise error

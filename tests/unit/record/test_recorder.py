@@ -1,5 +1,7 @@
 import hashlib
-from collections.abc import AsyncIterator
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +337,28 @@ async def test_a_store_that_is_gone_is_logged_once_until_it_is_back(tmp_path: Pa
             assert len(one.log.of(StoreFailed)) == times
             elsewhere.rename(data)
             await until(lambda: not one.store.down or None, "a store that can be written to")
+
+
+@contextmanager
+def no_file_grows() -> Iterator[None]:
+    """Let no file be written to until the block ends."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_disk_that_is_full_is_logged_once_until_a_call_is_written(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        for times in (1, 2):
+            await begun(one)
+            for _ in range(3):
+                with no_file_grows(), pytest.raises(StoreError):
+                    await begun(one)
+                await until(lambda: not one.store.down or None, "a store that takes calls")
+            assert len(one.log.of(StoreFilled)) == times
 
 
 async def test_a_full_store_may_be_told_to_let_calls_pass(tmp_path: Path) -> None:
