@@ -12,7 +12,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import ceil
 from multiprocessing import get_context
@@ -51,21 +51,23 @@ class Worker:
         """
         fork = get_context("fork")
         self._messages, theirs = fork.Pipe(duplex=False)
-        self._said, stderr = os.pipe()
-        # More than a pipe takes is not worth waiting for.
-        os.set_blocking(stderr, False)
+        with theirs, ExitStack() as ours:
+            ours.callback(self._messages.close)
+            self._said, stderr = os.pipe()
+            ours.callback(os.close, self._said)
 
-        def run() -> NoReturn:
-            self._messages.close()
-            _work(partial(work, theirs.send_bytes), stderr, processor)
+            def run() -> NoReturn:
+                self._messages.close()
+                _work(partial(work, theirs.send_bytes), stderr, processor)
 
-        self._process = fork.Process(target=run, daemon=True)
-        with warnings.catch_warnings():
-            # From 3.12 on for any thread at all: this child begins with nothing that one could hold.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        theirs.close()
-        os.close(stderr)
+            self._process = fork.Process(target=run, daemon=True)
+            with os.fdopen(stderr, "wb", 0), warnings.catch_warnings():
+                # More than a pipe takes is not worth waiting for.
+                os.set_blocking(stderr, False)
+                # From 3.12 on for any thread at all: this child begins with nothing that one could hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._process.start()
+            ours.pop_all()  # the process has begun: `close` ends it
 
     def messages(self, seconds: float) -> Iterator[bytes]:
         """Yield what the process sends, until its end. Raises `WorkerFailed`, after `seconds` `Unfinished`."""

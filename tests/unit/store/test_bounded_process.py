@@ -1,6 +1,7 @@
 """`store.bounded_process`: work in a process of its own, however that ends."""
 
 import os
+import resource
 import signal
 
 import pytest
@@ -66,3 +67,22 @@ def test_work_that_nobody_wants_any_more_is_ended() -> None:
     assert next(messages) == b"more"
     messages.close()  # type: ignore[attr-defined]
     child.close()
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptor_open() -> None:
+    def work(_: Send) -> None:
+        raise AssertionError
+
+    before = os.listdir("/dev/fd")
+    free = [*os.pipe(), *os.pipe()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for descriptor in free:
+        os.close(descriptor)
+    # Its own two pipes fit, and nothing else.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Worker(work, 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.listdir("/dev/fd") == before
