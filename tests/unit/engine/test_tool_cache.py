@@ -134,3 +134,24 @@ def test_no_more_tools_are_remembered_than_there_is_room_for(tmp_path: Path) -> 
     first, *_, last = [here.tool(f"t{number}") for number in range(4097)]
     assert here.tool("t4096") is last
     assert here.tool("t0") is not first
+
+
+class Compared(dict[tuple[str, str], bytes]):
+    """Pins that count how often they are compared with others."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Count."""
+        self.times += 1
+        return super().__eq__(other)
+
+    __hash__ = None
+
+
+def test_pins_that_are_read_again_are_compared_once(tmp_path: Path) -> None:
+    here = where(tmp_path)
+    here.tool()
+    here.pins.digests = again = Compared(here.pins.digests)
+    assert here.is_remembered()
+    assert again.times == 1

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor_open() -> None:
     def work(_: Send) -> None:
         raise AssertionError
 
-    before = os.listdir("/dev/fd")
+    before = sorted(Path("/dev/fd").iterdir())
     free = [*os.pipe(), *os.pipe()]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for descriptor in free:
@@ -85,4 +86,4 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor_open() -> None:
             Worker(work, 30)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert os.listdir("/dev/fd") == before
+    assert sorted(Path("/dev/fd").iterdir()) == before

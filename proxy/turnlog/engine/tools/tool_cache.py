@@ -165,8 +165,8 @@ class ToolCache:
         # Taken before anything is derived from it: the pins are read in a thread of their own.
         basis = (self._rules.book, self._pins.digests, self._catalog.changes)
         if basis != self._basis:
-            self._basis = basis
             self._tools.clear()
+        self._basis = basis  # compared by identity the next time, also where it is only equal
         key = (request.server, request.target, request.credential, name)
         return self._tools.get(key) or self._look(key, request.place, arguments)
 
