@@ -33,7 +33,7 @@ from .failures import (
 
 COMMANDS = {
     "convert": "Convert a store of turnlog 0.2 to the present format.",
-    "dangling": "List calls whose agent has no answer.",
+    "dangling": "List unknown, open and undelivered calls.",
     "demo": "Watch an agent's calls go through turnlog.",
     "diff": "Show what changed between two states, and by which commits.",
     "log": "List attempts of calls and their outcomes.",

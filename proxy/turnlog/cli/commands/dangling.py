@@ -1,4 +1,4 @@
-"""`turnlog dangling`: calls whose agent has no answer."""
+"""`turnlog dangling`: calls of unknown outcome, open calls and undelivered answers."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -40,9 +40,9 @@ _STYLES = {DanglingReason.UNKNOWN: Style.BAD, DanglingReason.UNDELIVERED: Style.
 @data_option
 @json_option
 def command(session: str | None, since: int | None, data: Path, as_json: bool) -> None:
-    """List the calls whose agent has no answer, newest last.
+    """List calls of unknown outcome, calls still open, and answers that the agent did not get.
 
-    A call is in_flight (a running turnlog waits for it), parked (it waits for more input or for its
+    The newest is last. A call is in_flight (a running turnlog waits for it), parked (it waits for more input or for its
     task), unknown (it is not known whether it happened), or undelivered (its outcome is recorded,
     but the agent did not get it). --json contains the recorded answer if it is whole and nothing
     was redacted. `turnlog resolve` settles an unknown call.
