@@ -139,7 +139,7 @@ class Proxy:
             if found := advice_on_effects(names, self._settings.data):
                 return RulesMissing(upstreams=names, advice=found)
         known = ", ".join(name for name in rule_packs(packs_folder()) if name != "default")
-        advice = f"give them a pack with `packs: [NAME]` or --rules NAME; built in are {known}"
+        advice = f"give {'it' if len(names) == 1 else 'them'} a pack with `packs: [NAME]` or --rules NAME; built in are {known}"
         return RulesMissing(upstreams=names, advice=advice)
 
     def urls(self) -> tuple[str, ...]:

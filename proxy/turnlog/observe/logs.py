@@ -261,7 +261,9 @@ def console_lines(clock: Callable[[], int], colors: bool) -> Render:
             ways = "".join(f", {way}" for way in event.proxies)
             fields = {"event": f"turnlog ready {' '.join(event.urls)}{ways}"}
         elif isinstance(event, RulesMissing):
-            fields = {"event": f"no rules for {', '.join(event.upstreams)}: {event.advice}"}
+            names = ", ".join(map(repr, event.upstreams))
+            has = "servers {} have" if len(event.upstreams) > 1 else "server {} has"
+            fields = {"event": f"the {has.format(names)} no rules: {event.advice}"}
         word = level.name.lower()
         at = now.isoformat(" ", "seconds")
         line = console(None, word, {"timestamp": at, "level": word, **fields})

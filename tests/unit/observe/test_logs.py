@@ -120,7 +120,7 @@ def test_the_console_shows_the_urls_when_ready() -> None:
 
 def test_the_console_names_the_servers_without_rules() -> None:
     (line,) = written(RulesMissing(upstreams=("a", "b"), advice="give them some"), form="console")
-    assert "no rules for a, b: give them some" in line
+    assert "the servers 'a', 'b' have no rules: give them some" in line
 
 
 def test_the_console_shows_a_new_session_in_a_short_line() -> None:

@@ -32,7 +32,7 @@ from turnlog.rules.policy import Subject
 from turnlog.settings.layers import Flags, read_store_settings
 
 _ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
-_RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "TRIED AGAIN")))
+_RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "RETRIED")))
 _NEVER_TWICE = (
     "A repeat of a call is found in a session with a name (/s/NAME/..., Turnlog-Session, wrap --session,",
     "a client that names its conversations, Mcp-Session-Id), or by an idempotency key. It is not where",
@@ -259,9 +259,9 @@ def _retries(retries: list[RetryForecast]) -> list[str]:
         "",
         *table(_RETRIES, rows, width=None),
         "",
-        "Before the first byte was sent, each of these but `never` is safe. `unsafe` is tried again",
-        "only with an idempotency key that the server honours, over HTTP; nothing is once the caller",
-        "has seen a part of the answer.",
+        "Before the first byte was sent, each of these but `never` is safe. `unsafe` is retried",
+        "only with an idempotency key that the server honours, over HTTP. Once the caller has seen part",
+        "of the answer, nothing is retried.",
     ]
 
 
