@@ -1,5 +1,5 @@
 """Calls whose effect is named: one that is asked again while it runs, or whose answer was lost, runs
-once (semantics, section 5)."""
+once."""
 
 import json
 import threading

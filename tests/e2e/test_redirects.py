@@ -1,4 +1,4 @@
-"""Redirects of a server lead back through turnlog, and following one is the same call (semantics, section 13)."""
+"""Redirects of a server lead back through turnlog, and following one is the same call."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise

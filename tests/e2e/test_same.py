@@ -1,4 +1,4 @@
-"""Which calls are the same: those of one target, by one principal (semantics, section 5)."""
+"""Which calls are the same: those of one target, by one principal."""
 
 import json
 import threading

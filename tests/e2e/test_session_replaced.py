@@ -1,5 +1,5 @@
 """A client whose server broke off begins another protocol session and sends its call again: what is
-known of the first one counts for it (semantics, section 2, `session_lost`)."""
+known of the first one counts for it."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """Calls through a wrap whose effect is named: one that is asked again while it runs, or whose answer
-was lost, runs once (semantics, section 5)."""
+was lost, runs once."""
 
 from collections.abc import Iterator
 from pathlib import Path

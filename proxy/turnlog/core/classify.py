@@ -1,6 +1,6 @@
 """How an attempt ended: status, kind of error, whether it was executed, whether to repeat it.
 
-This is the table of semantics, section 2. Each kind of error belongs to one family, so that
+This is the table of `docs/reference/outcomes.md`. Each kind of error belongs to one family, so that
 transport, protocol and tool failures stay apart; `executed` is independent of the kind.
 """
 
@@ -233,7 +233,7 @@ def kind_of_redirect(status: int, *, elsewhere: bool = False) -> ErrorKind | Non
     `elsewhere` is whether it leads to another origin.
     """
     # 307 and 308 ask for the same request at another place, so nothing ran here. The others may follow
-    # finished work, and so may any to another origin, whose work is not seen (semantics, section 13).
+    # finished work, and so may any to another origin, whose work is not seen.
     if not 300 <= status < 400:
         return None
     unsent = status == _NOT_MODIFIED or (status in _SAME_AGAIN and not elsewhere)

@@ -1,4 +1,4 @@
-"""The session that a call belongs to, by the identity ladder of semantics, section 6.
+"""The session that a call belongs to, by the first way of naming it that applies.
 
 The caller gathers `CallerEvidence` and passes the vendor table of `rules/identity.yaml`. Evidence
 comes from outside: a value that cannot be a name is skipped, not an error.

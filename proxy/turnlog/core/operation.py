@@ -11,7 +11,7 @@ TOOLS_USED: Final = "tools_used"
 
 
 class ChangedField(StrEnum):
-    """The fields of session state that a tool's call may change (semantics, section 7)."""
+    """The fields of session state that a tool's call may change."""
 
     FILES_MODIFIED = "files_modified"
 
@@ -51,7 +51,7 @@ class Operation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def had_effect(executed: Executed, status: Status, kind: str) -> bool:
-    """Return whether a call with this ending may have had an effect (semantics, section 7)."""
+    """Return whether a call with this ending may have had an effect."""
     if executed is Executed.NO or status is Status.REPLAYED:
         return False
     return kind != ErrorKind.TOOL_FAILED

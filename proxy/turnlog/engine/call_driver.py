@@ -107,7 +107,7 @@ class CallDriver:
 
     # Defaults on the class: most calls never set these, and construction is faster without them.
     is_guarded: bool
-    """Whether a later duplicate may join it, or be answered from it (semantics, section 5)."""
+    """Whether a later duplicate may join it, or be answered from it."""
     unsent: Unsent | None = None
     """The result for its caller if it is not sent because of an earlier call."""
     found_by: tuple[bytes, ...] = ()

@@ -1,4 +1,4 @@
-"""The index of duplicate calls: those that equal a new one, in memory and in the store (semantics, section 5).
+"""The index of duplicate calls: those that equal a new one, in memory and in the store.
 
 The index keys are keyed digests that are written with each intent, so they survive a restart and are seen by
 other proxies on the same store. What follows from a duplicate is decided in `exchange.call`.

@@ -1,4 +1,4 @@
-"""The driver of a call that must not happen twice: a duplicate joins it or gets its answer (semantics, section 5).
+"""The driver of a call that must not happen twice: a duplicate joins it or gets its answer.
 
 `engine.duplicate_index` finds the duplicates; `exchange.call` decides what follows from one.
 """

@@ -1,4 +1,4 @@
-"""Calls that a server asked to be made again, found when the agent does so (semantics, sections 2, 13).
+"""Calls that a server asked to be made again, found when the agent does so.
 
 To follow a redirect is no call of its own: the agent makes the same call at another place of the same
 server. Only 307 and 308 ask for the same request again. Nor is it to repeat a call that the server

@@ -118,7 +118,7 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
 
     effect: Effect = Effect.UNKNOWN
     is_guarded: bool = False
-    """Whether a later duplicate may join it, or be answered from it (semantics, section 5)."""
+    """Whether a later duplicate may join it, or be answered from it."""
     is_named: bool = False
     """Whether its effect is named or it has a key: it is not sent if its caller is gone."""
     is_limited: bool = False
@@ -448,7 +448,7 @@ class CallMachine(Struct, eq=False):
 
     def _send_if_caller_is_there(self, *, may_be_gone: bool) -> Commands:
         # A proxy that was suspended for a while must not send a call that its caller has abandoned
-        # and may have repeated elsewhere (semantics, section 5, Before the first byte).
+        # and may have repeated elsewhere.
         # A call that no rule names is forwarded as it would be without turnlog.
         if self.has_given_up:
             return (ev.Fail(_CANCELLED),)

@@ -1,4 +1,4 @@
-"""Sessions in which duplicates of a call cannot be found (semantics, section 5)."""
+"""Sessions in which duplicates of a call cannot be found."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -1,6 +1,6 @@
 """Decisions about duplicates of earlier calls, whose effect must not happen twice by accident.
 
-`engine.duplicate_index` finds the earlier call, `exchange.call` does what is decided (semantics, section 5).
+`engine.duplicate_index` finds the earlier call, `exchange.call` does what is decided.
 """
 
 from collections.abc import Collection, Mapping

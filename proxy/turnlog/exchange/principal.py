@@ -1,4 +1,4 @@
-"""The credentials of a request that identify its caller, by name (semantics, section 5, Same).
+"""The credentials of a request that identify its caller, by name.
 
 A digest of them is the *principal*, which separates the sessions, keys and answers of callers. So
 only credentials count that stay the same between requests, not proofs, nonces and signatures.

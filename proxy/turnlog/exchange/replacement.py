@@ -1,4 +1,4 @@
-"""Protocol sessions that replace a lost one (semantics, section 2, `session_lost`).
+"""Protocol sessions that replace a lost one.
 
 A client whose server failed, or forgot its session, begins a new one by `initialize` and sends its
 call again. The new session replaces the old one only if it cannot be another client's.

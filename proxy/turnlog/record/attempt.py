@@ -203,7 +203,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def may_be_guarded(self) -> bool:
-        """Whether an earlier call may be joined or replayed for this one (semantics, section 5)."""
+        """Whether an earlier call may be joined or replayed for this one."""
         return self.is_named or bool(self.key)
 
     @property

@@ -39,7 +39,7 @@ from .own_answers import envelope, with_tail
 
 _DETAIL_CHARS: Final = 1024
 PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
-"""ns: how long a leg waits for more input before it counts as unknown (semantics, section 1)."""
+"""ns: how long a leg waits for more input before it counts as unknown."""
 _FOR_EVER: Final = 2**63 - 1
 """ns UTC: in the year 2262."""
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)

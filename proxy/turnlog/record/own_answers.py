@@ -1,6 +1,6 @@
 """Answers that turnlog makes itself, where there is no upstream answer to relay.
 
-Which one a request gets depends on what it is (semantics, section 2): a `tools/call` gets a
+Which one a request gets depends on what it is: a `tools/call` gets a
 result with `isError`, because a JSON-RPC error ends whole agent runs; anything else gets an HTTP
 status, because clients reconnect after that alone, and a JSON-RPC error only where no status can be
 told. `initialize` and `server/discover` never get one, because it would decide the protocol era.

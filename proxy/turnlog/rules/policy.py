@@ -1,6 +1,6 @@
 """The policy of a call: for each aspect the value of the first matching rule that decides it.
 
-An aspect that no rule decides is as without turnlog (semantics, section 4).
+An aspect that no rule decides is as without turnlog.
 """
 
 import re
@@ -196,7 +196,7 @@ def deny_unreadable(policy: Policy, rule: Rule) -> Policy:
 def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
     """Return the first rule that may deny a call that cannot be read with certainty, if any.
 
-    Such a call is refused if there is one: the rule may be about it (semantics, section 11).
+    Such a call is refused if there is one: the rule may be about it.
     """
     for rule in rules:
         if rule.access is Access.DENY:

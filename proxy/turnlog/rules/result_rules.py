@@ -1,7 +1,6 @@
 """Judgement of an answer by the rules: null results as errors, errors of another kind.
 
-It takes the answer as judged by its protocol and applies the policy of the call (semantics, sections
-3 and 4).
+It takes the answer as judged by its protocol and applies the policy of the call.
 """
 
 from collections.abc import Callable

@@ -129,7 +129,7 @@ def describe(view: View, found: DanglingCall) -> Dangling:
 
 
 def _as_recovered(row: Row, effect: Effect) -> Row:
-    """Return a row with the outcome that recovery will write (semantics, section 1)."""
+    """Return a row with the outcome that recovery will write."""
     ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, effect)
     return structs.replace(
         row,

@@ -197,7 +197,7 @@ _known_fields = lru_cache(HEADS)(_read_fields)
 def answer_lines(raw: Raw, route: Route, asked: Raw) -> bytes:
     """Return the lines of an answer's fields for the agent, to a request with the fields `asked`.
 
-    References of the server's own origin lead back here (semantics, section 13). Cookies are
+    References of the server's own origin lead back here. Cookies are
     confined to the agent's path to that server where other servers stand behind the same origin.
     """
     host = host_of(asked).decode("latin-1")

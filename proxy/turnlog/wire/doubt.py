@@ -2,7 +2,7 @@
 
 Servers differ in what they accept as JSON-RPC: many do not need `jsonrpc`, Go's encoding/json accepts
 keys in any case, Python's json reads UTF-16 and UTF-32, and its text files end lines at CR as well.
-Only rules that deny calls need this (semantics, section 11). Nothing here raises.
+Only rules that deny calls need this. Nothing here raises.
 """
 
 import json

@@ -82,7 +82,7 @@ class CallAnswer(Struct, frozen=True, kw_only=True, gc=False):
     request_state: bytes = b""
     """sha256 of the `requestState` that the next leg must carry; empty for none."""
     null_shape: bool = False
-    """Whether the result has an empty shape (semantics, section 3)."""
+    """Whether the result has an empty shape."""
     void: bool = False
     """Whether it has a shape that the protocol forbids: `null`, `{}`, no content of any kind."""
     foreign: bool = False

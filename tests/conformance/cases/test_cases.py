@@ -68,7 +68,7 @@ async def test_a_call_that_is_sent_again_is_answered_by_the_one_that_runs_on(
 
 
 @pytest.mark.promise("WIRE-1", "WIRE-4", "RULE-1")
-# C65, a stream that is cut, is ended with the typed answer, rule or not (semantics, section 3).
+# C65, a stream that is cut, is ended with the typed answer, rule or not.
 @pytest.mark.parametrize("name", ["C25", "C53"])
 async def test_what_rules_change_is_as_it_comes_without_them(name: str, tmp_path: Path) -> None:
     """A refusal and a cut: the same answers, and the same requests."""

@@ -1,4 +1,4 @@
-"""`core.classify`: the table of outcomes, compared with its text (semantics, section 2)."""
+"""`core.classify`: the table of outcomes, compared with its text."""
 
 from itertools import product
 

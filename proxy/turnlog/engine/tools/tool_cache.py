@@ -119,7 +119,7 @@ def effect_of(definition: Definition | None, *, trusted: bool) -> Effect:
     """Return the effect that a definition's annotations name, where the server is trusted.
 
     readOnlyHint means read, else idempotentHint idempotent_write, else write; destructiveHint
-    changes nothing (semantics, section 4).
+    changes nothing.
     """
     if definition is None or not trusted:
         return Effect.UNKNOWN
