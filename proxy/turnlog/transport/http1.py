@@ -163,7 +163,7 @@ def read_response(head: bytes, method: str) -> tuple[ResponseHead, int] | str:
     """Return what the whole head of a response says, and the length of the body; else why it cannot be
     read. `method` is the request's.
     """
-    # A server's heads differ in their length most, so one that came before is not read again (decision 71).
+    # A server's heads differ in their length most, so one that came before is not read again (decision 74).
     said = LENGTH.search(head)
     if said is not None and len(head) <= KNOWN_BYTES and method != "HEAD":
         known = _known_response(b"%b0%b" % (head[: said.start(1)], head[said.end(1) :]))
@@ -173,23 +173,25 @@ def read_response(head: bytes, method: str) -> tuple[ResponseHead, int] | str:
     if isinstance(found, str):
         # What is nearly HTTP is mended (decision 20).
         again = parse_response(mended(head), method, is_mended=True)
-        if isinstance(again, str):
-            return found
-        found = again
-    return found, found.length
+        return found if isinstance(again, str) else again
+    return found
 
 
 @lru_cache(HEADS)
 def _known_response(head: bytes) -> ResponseHead | None:
-    """Return what a head says whose length stands for any other; `None` where it has not exactly one."""
+    """Return a head whose Content-Length was replaced by 0; `None` unless exactly one gives the body's length."""
     found = parse_response(head, "")
-    if isinstance(found, str) or found.body is not _BY_LENGTH or len(found.lengths) != 1:
+    if isinstance(found, str):
         return None
-    return found
+    known, _ = found
+    return known if known.body is _BY_LENGTH and len(known.lengths) == 1 else None
 
 
-def parse_response(head: bytes, method: str, *, is_mended: bool = False) -> ResponseHead | str:
-    """Return what the whole head of a response says as it stands, or why it cannot be read."""
+def parse_response(
+    head: bytes, method: str, *, is_mended: bool = False
+) -> tuple[ResponseHead, int] | str:
+    """Return what the whole head of a response says as it stands, and the length of the body; else why it
+    cannot be read."""
     collector = _FieldCollector()
     parser = httptools.HttpResponseParser(collector)
     # A lone LF ends a line (RFC 9112, 2.2); chunked wins over a length (6.3). A mended head keeps
@@ -219,15 +221,15 @@ def parse_response(head: bytes, method: str, *, is_mended: bool = False) -> Resp
     stays = b"1.1" <= head[5:8] != b"2.0"
     options = connection_options(fields(headers, b"connection"))
     persists = b"close" not in options and (stays or b"keep-alive" in options)
-    return response_head(
+    said = response_head(
         status,
         head[13 : head.index(b"\n")].rstrip(b"\r"),
         [field for field in headers if field[0].lower() != _LENGTH],
         found.body,
-        length=found.length,
         lengths=tuple(lengths),
         persists=persists and ends != _UNTIL_CLOSE,
     )
+    return said, found.length
 
 
 def connection_options(values: list[bytes]) -> set[bytes]:

@@ -74,12 +74,7 @@ class RequestStart(Struct, frozen=True):
         return self.head.is_moderate and len(self.target) <= KNOWN_BYTES
 
 
-def is_moderate(raw: Raw) -> bool:
-    """Return whether a head is small enough to be remembered."""
-    return len(raw) <= _FIELDS and sum(len(name) + len(value) for name, value in raw) <= KNOWN_BYTES
-
-
-def read_request(raw: Raw) -> RequestHead:
+def read_request(raw: Raw, *, is_moderate: bool = True) -> RequestHead:
     """Return what a request's fields say, of which none is a sound Content-Length."""
     given: dict[bytes, bytes] = {}
     repeated: set[bytes] = set()
@@ -98,7 +93,7 @@ def read_request(raw: Raw) -> RequestHead:
         given,
         {name: value.decode("latin-1") for name, value in given.items()},
         frozenset(repeated),
-        is_moderate=is_moderate(raw),
+        is_moderate=is_moderate,
         speaks_mcp=takes_events or any(name.startswith(b"mcp-") for name in given),
         is_sound=not unsound and coding.rpartition(b",")[2].strip(b" \t").lower() == b"chunked",
         is_chunked=b"transfer-encoding" in given,
@@ -161,7 +156,8 @@ def read_request_head(
     line, fields_of = read_request_line(text[:end]), text[end:]
     if isinstance(line, Unreadable):
         return line
-    found = _known_fields(fields_of) if _is_short(fields_of) else _read_fields(fields_of)
+    is_moderate = len(fields_of) <= KNOWN_BYTES and fields_of.count(b"\r\n") - 2 <= _FIELDS
+    found = _known_fields(fields_of) if is_moderate else _read_fields(fields_of, is_moderate=False)
     if isinstance(found, Unreadable):
         return found
     method, target, version = line
@@ -178,16 +174,12 @@ def read_request_head(
     )
 
 
-def _is_short(lines: bytes) -> bool:
-    return len(lines) <= KNOWN_BYTES and lines.count(b"\r\n") - 2 <= _FIELDS
-
-
-def _read_fields(lines: bytes) -> RequestHead | Unreadable:
+def _read_fields(lines: bytes, *, is_moderate: bool = True) -> RequestHead | Unreadable:
     """Return what the lines of a request's fields say, of which none is a sound Content-Length."""
     given = read_request_fields(lines)
     if isinstance(given, Unreadable):
         return given
-    found = read_request(given)
+    found = read_request(given, is_moderate=is_moderate)
     return found if found.is_sound else UNSOUND
 
 

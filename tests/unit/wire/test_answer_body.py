@@ -190,14 +190,13 @@ def test_the_head_of_an_answer_tells_what_its_fields_say() -> None:
             (b"Turnlog-Call", b"forged"),
         ],
         Body.LENGTH,
-        length=4,
     )
     assert (head.media, head.is_json, head.codings) == ("application/problem+json", True, "gzip")
-    assert (head.sets_cookies, head.leads, head.is_sealed) == (True, True, True)
+    assert (head.sets_cookies, head.has_references, head.is_sealed) == (True, True, True)
     assert head.speaks_for_turnlog
     assert b"Turnlog" not in head.lines
-    assert (head.body, head.length, head.lengths) == (Body.LENGTH, 4, ())
+    assert (head.body, head.lengths) == (Body.LENGTH, ())
     bare = response_head(204, b"", (), Body.NONE)
     assert (bare.media, bare.is_json, bare.codings, bare.lines) == ("", False, "", b"")
-    said = (bare.sets_cookies, bare.leads, bare.is_sealed, bare.speaks_for_turnlog)
+    said = (bare.sets_cookies, bare.has_references, bare.is_sealed, bare.speaks_for_turnlog)
     assert not any(said)

@@ -428,7 +428,7 @@ class HttpCarrier(Struct, eq=False):
             self._exchange,
             context.recorder,
             max(context.keep, self._exchange.reads),
-            self._lines_of(head.raw) if head.leads or head.sets_cookies else head.lines,
+            self._lines_of(head.raw) if head.has_references or head.sets_cookies else head.lines,
             self._lines_of,
             answer.length,
         ).run()

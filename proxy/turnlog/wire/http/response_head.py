@@ -14,11 +14,9 @@ class ResponseHead(Struct, frozen=True, kw_only=True, eq=False):
     raw: tuple[tuple[bytes, bytes], ...]
     """The fields without Content-Length."""
     lengths: tuple[bytes, ...] = ()
-    """The values of Content-Length of an answer without a body: the length of the body that is not sent."""
+    """Values of Content-Length; of use only if `body` is `NONE`."""
     body: Body
     """How the end of the body is found."""
-    length: int = 0
-    """Length of the body in bytes if `body` is `LENGTH`; that of the first head read."""
     persists: bool = False
     """Whether the connection may carry another exchange (RFC 9112, 9.3)."""
     media: str
@@ -27,7 +25,7 @@ class ResponseHead(Struct, frozen=True, kw_only=True, eq=False):
     is_json: bool
     codings: str
     sets_cookies: bool
-    leads: bool
+    has_references: bool
     """Whether the fields hold references such as Location."""
     is_sealed: bool
     """Whether the fields hold a digest or signature of the body, which a change would break."""
@@ -43,7 +41,6 @@ def response_head(
     raw: Headers,
     body: Body,
     *,
-    length: int = 0,
     lengths: tuple[bytes, ...] = (),
     persists: bool = False,
 ) -> ResponseHead:
@@ -58,14 +55,13 @@ def response_head(
         raw=tuple(raw),
         lengths=lengths,
         body=body,
-        length=length,
         persists=persists,
         media=media,
         charsets=charsets,
         is_json=media == "application/json" or media.endswith("+json"),
         codings=b",".join(filter(None, given.get(b"content-encoding", ()))).decode("latin-1"),
         sets_cookies=b"set-cookie" in given,
-        leads=not LEADING.isdisjoint(given),
+        has_references=not LEADING.isdisjoint(given),
         is_sealed=not SEALS.isdisjoint(given),
         lines=lines(response_headers(raw, cookie_path=None)),
         speaks_for_turnlog=any(name.startswith(OWN_PREFIX) for name in given),
