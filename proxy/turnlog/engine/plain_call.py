@@ -300,15 +300,15 @@ class PlainCall:
         """Record the answer."""
         ask = self._ask
         body.media, body.coded_size = media, size
-        leads = RedirectTarget()
+        target = RedirectTarget()
         if is_method_preserving_redirect(self._status):
-            leads = lead(self._request.route, self._headers, self._request.field(b"host"))
+            target = lead(self._request.route, self._headers, self._request.field(b"host"))
         ending, reply = answered_plainly(
-            ask.method, self._status, body, ask.effect, elsewhere=leads.elsewhere
+            ask.method, self._status, body, ask.effect, elsewhere=target.elsewhere
         )
         tickets = self._end(*judged(ask, ending, reply))
-        if leads.resource is not None and self._whole and self.attempt is not None:
-            key = plain_key(ask, leads.resource, self._body, self._request.asker)
+        if target.resource is not None and self._whole and self.attempt is not None:
+            key = plain_key(ask, target.resource, self._body, self._request.asker)
             until = self._context.clock.monotonic() + FOLLOWED
             self._context.redirects.note(key, self.attempt, until)
         return tickets

@@ -15,7 +15,7 @@ from .mcp.mcp_exchange import McpExchange
 from .plain_call import PlainCall
 
 
-class TooLate(Exception):
+class _TooLate(Exception):
     """The attempt that is due does not begin any more."""
 
     def __init__(self, event: Overdue) -> None:
@@ -71,10 +71,10 @@ class RetryLimits:
         driver.feed(Woken())
         exchange.progress = Progress()
         try:
-            again = await self.in_time(exchange.again(body))
+            again = await self._in_time(exchange.again(body))
         except StoreError:
             driver.feed(NotRecorded())
-        except TooLate as late:
+        except _TooLate as late:
             if not driver.is_over:
                 driver.feed(late.event)
         else:
@@ -82,8 +82,8 @@ class RetryLimits:
                 return again
         return None
 
-    async def in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
-        """Do what comes before an attempt. Raises `StoreError`, and `TooLate`."""
+    async def _in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
+        """Do what comes before an attempt. Raises `StoreError`, and `_TooLate`."""
         at, overdue = self._window.deadline(asyncio.get_running_loop().time())
         limit = asyncio.timeout_at(at if at < inf else None)
         try:
@@ -93,11 +93,11 @@ class RetryLimits:
             if not limit.expired():
                 raise
             if not self._stop.is_set():
-                raise TooLate(overdue) from None
+                raise _TooLate(overdue) from None
         else:
             if not self._stop.is_set():
                 return done
-        raise TooLate(STOPPED_WHILE_RECORDED)
+        raise _TooLate(STOPPED_WHILE_RECORDED)
 
     async def _unless_stopped(
         self, step: Coroutine[None, None, bytes], limit: asyncio.Timeout

@@ -141,7 +141,7 @@ class CommandEndpoint:
         path = self._sessions.get(asked.fields.get(_SESSION, b""))
         if path is None:
             return _no_session(asked, messages[0].id)
-        is_shared = path.supervisor.messages.renames
+        is_shared = path.supervisor.multiplexer.renames
         if is_shared and (refused := _unfit(asked.body, messages)) is not None:
             return _refusing(messages[0].id, refused)
         return await self._exchange(asked, messages, path, cancel=False)
@@ -172,7 +172,7 @@ class CommandEndpoint:
     async def _begin(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
         """Begin a session with a process of its own."""
         path = self._new_path(None, renames=False)
-        left = path.supervisor.messages.on_left
+        left = path.supervisor.multiplexer.on_left
         try:
             reply = await self._ask(asked, messages, path, left)
         except Failure as failure:
@@ -237,7 +237,7 @@ class CommandEndpoint:
         cancel: bool,
     ) -> CommandReply:
         """Send messages, and return their response; `cancel` tells what its client's leaving does."""
-        supervisor, messages_of_all = path.supervisor, path.supervisor.messages
+        supervisor, messages_of_all = path.supervisor, path.supervisor.multiplexer
         if not any(message.kind is Kind.REQUEST for message in messages):
             await asked.connect(path.supervisor)
             supervisor.send(path.client, None, messages, asked.body)
@@ -300,11 +300,11 @@ class CommandEndpoint:
     def rest(self, now: float) -> None:
         """End the processes without requests for long; `now` is on the loop's clock."""
         for credential, path in list(self._stateless.items()):
-            if path.supervisor.messages.is_quiet(path.client) and now - path.client.used > IDLE:
+            if path.supervisor.multiplexer.is_quiet(path.client) and now - path.client.used > IDLE:
                 del self._stateless[credential]
                 self._end(path)
         for supervisor in self.supervisors:
-            if supervisor.messages.is_quiet() and now - supervisor.used > IDLE:
+            if supervisor.multiplexer.is_quiet() and now - supervisor.used > IDLE:
                 supervisor.close()
 
 

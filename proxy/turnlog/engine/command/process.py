@@ -149,7 +149,7 @@ class Process:
     ) -> None:
         """`limit` is for its first message, in s; `on_overdue` is called when that is reached."""
         self.startup = Startup(limit, self._on_overdue)
-        self._then = on_overdue
+        self._on_overdue_given = on_overdue
         self._server = server
         self._log = log
         self._has_failed = False
@@ -188,29 +188,29 @@ class Process:
 
     def _on_overdue(self) -> None:
         """End it: its first message takes too long."""
-        self.failed(self.startup.detail)
-        self._then()
+        self.log_failure(self.startup.detail)
+        self._on_overdue_given()
         # Its input is closed later, so that it is known whether it has read any.
         self._child.send(signal.SIGTERM)
         self._loop.call_later(KILLED, self.leave)
 
-    def failed(self, reason: str, code: int | None = None) -> None:
+    def log_failure(self, reason: str, code: int | None = None) -> None:
         """Log that it did not work, once."""
         if not self._has_failed:
             self._has_failed = True
             self._log.emit(ProcessFailed(server=self._server, reason=reason, exit_code=code))
 
-    def stray(self, line: bytes, size: int) -> None:
+    def log_stray(self, line: bytes, size: int) -> None:
         """Log a line that is no message: something else in the command writes to its stdout."""
         if self.startup.is_foreign(line):
-            self.failed(_FRAMED)
+            self.log_failure(_FRAMED)
         self._log.emit(StrayOutput(server=self._server, size=size))
 
-    def ended(self, code: int, *, has_failed: bool) -> None:
+    def log_end(self, code: int, *, has_failed: bool) -> None:
         """Log its end; `has_failed` is whether it should have answered something before."""
         self.startup.close()
         if has_failed:
-            self.failed(_ENDED, code)
+            self.log_failure(_ENDED, code)
         self._log.emit(ProcessEnded(server=self._server, pid=self.pid, exit_code=code))
 
     async def unread(self) -> None:

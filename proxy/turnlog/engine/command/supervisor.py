@@ -70,7 +70,7 @@ class Supervisor:
         self._tasks = tasks
         self._limit = startup
         new_id = recorder.new_request_id
-        self.messages = Multiplexer(name, log, clean, new_id, self._write, renames=renames)
+        self.multiplexer = Multiplexer(name, log, clean, new_id, self._write, renames=renames)
         self._process: Process | None = None
         """The process that requests go to."""
         self.used = asyncio.get_running_loop().time()
@@ -85,15 +85,15 @@ class Supervisor:
     def new_client(self) -> CommandClient:
         """Add a client."""
         client = CommandClient()
-        self.messages.clients.add(client)
+        self.multiplexer.clients.add(client)
         return client
 
     def remove(self, client: CommandClient) -> None:
         """Remove a client; with the last one the process ends, and no other is started."""
-        if self.messages.clients == {client}:
+        if self.multiplexer.clients == {client}:
             self.end()
         else:
-            self.messages.remove(client)
+            self.multiplexer.remove(client)
 
     @property
     def is_ready(self) -> bool:
@@ -147,14 +147,14 @@ class Supervisor:
             failure.is_told = isinstance(error, OSError)
             raise failure from error
         self._process = process
-        number = self.messages.on_started()
+        number = self.multiplexer.on_started()
         self._tasks.create_task(self._live(process, number))
 
     async def _live(self, process: Process, number: int) -> None:
         """Carry a process's lines to its end; whatever goes wrong there ends no other."""
         ended, startup = "it could not be talked to", process.startup
         try:
-            code = await process.run(_Output(process, self.messages, self._on_line))
+            code = await process.run(_Output(process, self.multiplexer, self._on_line))
             ended = startup.detail if startup.over else f"the command has ended with code {code}"
             self._on_ended(process, code)
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
@@ -164,12 +164,12 @@ class Supervisor:
         phase = Phase.CONNECTING if untouched else None
         if self._process is process:
             self._process = None
-        self.messages.on_ended(number, startup.loss(untouched=untouched), ended, phase)
+        self.multiplexer.on_ended(number, startup.loss(untouched=untouched), ended, phase)
 
     def _on_ended(self, process: Process, code: int) -> None:
         """Log the end of a process; one that turnlog did not end may have failed to start."""
         died = self._process is process
-        process.ended(code, has_failed=died and not process.startup.heard)
+        process.log_end(code, has_failed=died and not process.startup.heard)
         lived = asyncio.get_running_loop().time() - self._began
         failed = process.startup.over or (died and lived < _SHORT_LIFE)
         self._failures = self._failures + 1 if failed else 0
@@ -183,13 +183,13 @@ class Supervisor:
         reply = CommandReply(Progress(), streams=False)
         assert self._process is not None  # it was just started
         self._process.startup.on_request()
-        self.messages.open(reply, handshake)
+        self.multiplexer.open(reply, handshake)
         try:
             ((answer, message),) = await reply.messages()
         except Failure as failure:
             raise unopened(failure) from failure
         finally:
-            self.messages.on_left(reply)
+            self.multiplexer.on_left(reply)
         if message is None or message.kind is not Kind.RESPONSE:
             raise Declined(answer)
         self._write(_INITIALIZED)
@@ -211,7 +211,7 @@ class Supervisor:
             return
         if reply is not None:
             self._process.startup.on_request()
-        self.messages.send(client, reply, messages, line)
+        self.multiplexer.send(client, reply, messages, line)
 
     def _write(self, line: bytes) -> None:
         if self._process is not None:
@@ -231,11 +231,11 @@ class Supervisor:
         content = parse(line)
         if not isinstance(content, Malformed):
             process.startup.on_message()
-            self.messages.on_content(content, line)
+            self.multiplexer.on_content(content, line)
         elif content.reason is not Defect.EMPTY:
-            for reply in self.messages.replies():
+            for reply in self.multiplexer.replies():
                 reply.progress.mark(Flag.STRAY_OUTPUT)
-            process.stray(line, len(line))
+            process.log_stray(line, len(line))
 
     def close(self) -> None:
         """End the process, if there is one; the next request gets another."""
@@ -247,7 +247,7 @@ class Supervisor:
     def end(self) -> None:
         """End the process, and start no other."""
         self.closed = True
-        for client in self.messages.clients:
+        for client in self.multiplexer.clients:
             if client.listener is not None:
                 client.listener.end()
         self.close()

@@ -322,7 +322,7 @@ class ResponseObserver:
         """Note the requests that the answer, now read to its end, has left without a response."""
         # In revision 2024-11-05 responses come on another stream.
         if self._answer is not None and self._status < 400 and self._request.channel is None:
-            self._besides.unanswered(self.awaited.values())
+            self._handshakes.unanswered(self.awaited.values())
 
     def went_by(self, duration: int) -> None:
         """Log an exchange without a record; `duration` in ns, from the answer's head."""
@@ -390,7 +390,7 @@ class ResponseObserver:
             return self._notice_answer(self.awaited.pop(key), message, body)
         if (elsewhere := self._elsewhere(key)) is not None:
             return self._close_elsewhere(elsewhere, message, body)
-        self._besides.stray(message)
+        self._handshakes.stray(message)
         return self._answers_nothing(message, body)
 
     def _key_of(self, message: Message | Outline) -> str:
@@ -427,7 +427,7 @@ class ResponseObserver:
         of another process."""
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None and self._resumes and (link := self._request.stream_link(key)):
-            attempt = self._legs.resumed(link)
+            attempt = self._continuations.resumed(link)
         return attempt
 
     def _close_elsewhere(
@@ -457,17 +457,17 @@ class ResponseObserver:
         self, asked: Message, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
-        self._besides.read(
+        self._handshakes.read(
             asked, message, self._answer.head.raw if self._answer is not None else ()
         )
-        return self._legs.polled(asked, message, body, self.revision, self._around)
+        return self._continuations.polled(asked, message, body, self.revision, self._around)
 
     @property
-    def _besides(self) -> HandshakeObserver:
+    def _handshakes(self) -> HandshakeObserver:
         return HandshakeObserver(self._context, self._request)
 
     @property
-    def _legs(self) -> Continuations:
+    def _continuations(self) -> Continuations:
         return Continuations(self._context, self._request.target)
 
     # -- the ends of attempts --------------------------------------------------------------
@@ -509,7 +509,7 @@ class ResponseObserver:
         self, attempt: Attempt, parsed: CallAnswer, ending: Ending, reply: AnswerFacts
     ) -> Sequence[Ticket]:
         """Record the outcome of an attempt that was answered, and remember it if it waits for another leg."""
-        if ending.status.parked and (links := self._legs.links(attempt.ask, parsed)):
+        if ending.status.parked and (links := self._continuations.links(attempt.ask, parsed)):
             self._context.calls.park(links, attempt)
             reply = structs.replace(reply, links=links)
         return self._end_by_answer(attempt, ending, reply)

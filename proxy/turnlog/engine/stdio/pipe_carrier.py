@@ -186,7 +186,7 @@ class OpenLines:
         for line in list(self.counted):
             if not line.exchange.attempts and line not in self.tasks:
                 self.counted.discard(line)
-                line.over()
+                line.release_slot()
         self._changed.set()
 
     @asynccontextmanager
@@ -345,7 +345,7 @@ class PipeCarrier:
         """Stop carrying the call; record what is open as failed so."""
         self.fail(kind)
         self.exchange.over()
-        self.over()
+        self.release_slot()
 
     # -- before it is sent ------------------------------------------------------------------
 
@@ -381,8 +381,8 @@ class PipeCarrier:
         limits = self.policy.timeout
         await in_time(limits, self._began, self._began, driver.slot_granted())
 
-    def over(self) -> None:
-        """Release its slot."""
+    def release_slot(self) -> None:
+        """Give its slot back."""
         driver = self.exchange.driver
         if driver is not None and driver.slot is not None:
             driver.slot.give_back()

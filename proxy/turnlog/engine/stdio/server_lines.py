@@ -210,7 +210,7 @@ class ServerLines:
             return
         for attempt in self._context.calls.of(self._request.scope):
             attempt.marks.add(Flag.STRAY_OUTPUT)
-        self._process.stray(body.finish(), body.wire_size)
+        self._process.log_stray(body.finish(), body.wire_size)
 
     def _is_changed(self, item: Message | Malformed) -> bool:
         """Return whether the agent must not get an answer as it is: its id is another attempt's, or

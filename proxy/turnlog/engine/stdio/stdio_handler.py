@@ -276,7 +276,7 @@ class StdioHandler:
         for line in [line for line in self.lines.tasks if line.is_queued]:
             answered = True
             self._refuse(line.exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
-            line.over()
+            line.release_slot()
         for line in self.lines.sent():
             attempts = line.exchange.attempts
             for attempt in attempts:

@@ -100,7 +100,7 @@ class Wrapped:
             for task in (*running, self._delivery):
                 task.cancel()
         self._agent.close()
-        self._process.ended(code, has_failed=self._startup.is_awaited)
+        self._process.log_end(code, has_failed=self._startup.is_awaited)
         return code
 
     def on_signal(self, number: signal.Signals) -> None:
@@ -165,7 +165,7 @@ class Wrapped:
             self._handler.deaf = True
             await asyncio.wait({idle, left}, return_when=first)
             if left.done() and self._startup.is_awaited:
-                self._process.failed("it has answered nothing yet, and its client has left")
+                self._process.log_failure("it has answered nothing yet, and its client has left")
             # Nothing more is due, but the client may read what the command still writes.
             await done_or_stalled({left}, lambda: self._output, self._stall_limit)
         finally:

@@ -145,13 +145,13 @@ class ToolCache:
 
     def __init__(
         self,
-        catalog: ToolListings,
+        listings: ToolListings,
         pins: PinSet,
         rules: ActiveRules,
         trusted: frozenset[str],
         clean: Callable[[str], str],
     ) -> None:
-        self._catalog = catalog
+        self._listings = listings
         self._pins = pins
         self._rules = rules
         self._trusted = trusted
@@ -163,7 +163,7 @@ class ToolCache:
     def find(self, request: Request, name: str, arguments: Callable[[], object]) -> Ask:
         """Return the part of a call that is the tool's; `arguments` returns the call's own for rules."""
         # Taken before anything is derived from it: the pins are read in a thread of their own.
-        basis = (self._rules.book, self._pins.digests, self._catalog.changes)
+        basis = (self._rules.book, self._pins.digests, self._listings.changes)
         if basis != self._basis:
             self._tools.clear()
         self._basis = basis  # compared by identity the next time, also where it is only equal
@@ -177,7 +177,7 @@ class ToolCache:
         arguments: Callable[[], object],
     ) -> Ask:
         server, target, credential, name = key
-        definition = self._catalog.find(target, credential, name)
+        definition = self._listings.find(target, credential, name)
         digest = definition.digest if definition is not None else b""
         hint = effect_of(definition, trusted=server in self._trusted)
         subject = Subject(server=server, tool=name, method="tools/call", hint=hint)
