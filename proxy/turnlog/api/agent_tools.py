@@ -105,9 +105,8 @@ class Tool(Struct, frozen=True, kw_only=True):
         """Return the arguments. Raises `ValueError`."""
         found = msgspec.json.decode(data, type=self.arguments)
         if isinstance(found, NoteArguments):
-            parse_note(
-                bytes(members(data)["note"])
-            )  # the type does not check which members a kind needs
+            # The type does not check which members a kind needs.
+            parse_note(bytes(members(data)["note"]))
         return found
 
 

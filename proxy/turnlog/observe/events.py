@@ -332,7 +332,7 @@ class ProcessEnded(LogEvent, frozen=True, kw_only=True, tag="process.ended"):
 
 
 class ProcessFailed(LogEvent, frozen=True, kw_only=True, tag="process.failed"):
-    """A command could not be started, ended before its first answer, or does not write lines of JSON."""
+    """A command could not be started, ended before its first message, sent none in time, or frames its messages with `Content-Length`."""
 
     level: ClassVar[Level] = Level.ERROR
     server: str

@@ -1,4 +1,4 @@
-"""A wrapped command: its process, its pipes, and its end.
+"""A command's process: its pipes, its signals, and how turnlog exits as it did.
 
 Light to import: a command is started before the rest of turnlog is loaded, so that both start at
 the same time.

@@ -106,9 +106,9 @@ def result_summary(answer: bytes, *, size: int, limit: int = SUMMARY_BYTES) -> s
     return _result_summary(result, blocks, text, answer, limit)
 
 
-def text_summary(text: str, *, limit: int = SUMMARY_BYTES) -> str:
+def text_summary(text: str) -> str:
     """Return the summary of a result that holds this text and nothing else."""
-    return one_line(text[: 4 * limit], limit - 1) or EMPTY
+    return one_line(text[: 4 * SUMMARY_BYTES], SUMMARY_BYTES - 1) or EMPTY
 
 
 def body_summary(answer: bytes, media_type: str, *, size: int, limit: int = SUMMARY_BYTES) -> str:
