@@ -26,6 +26,7 @@ _WRONG_TYPE = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?.*", re.DOTALL)
 _OUTSIDE = re.compile(r"Expected `\w+` (of length )?([<>]=?) (\S+)")
 _NO_TAG = re.compile(r"Invalid value .*", re.DOTALL)
 _NO_MEMBER = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_ONE_WORD = re.compile(r"[\w.*/-]{1,40}")
 _ANY_KEY = "..."
 _LIMITS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _WORDS = {
@@ -128,7 +129,7 @@ def _translate(
         if _is_later((*steps, key), later):
             message = f"{key!r} is not supported yet, remove it"
         else:
-            message = f"unknown key {key!r}, {suggest(key, _keys_at(kind, steps))}"
+            message = f"unknown key {key!r}, {_place_for(key, kind, steps)}"
         return MismatchError(steps, message, key)
     if missing := _MISSING.fullmatch(what):
         tags = _tags(kind, (*steps, missing[1]))
@@ -145,13 +146,33 @@ def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any
         return f"{dotted_path(steps)} must {verb} {_LIMITS[outside[2]]} {outside[3]}"
     if wrong := _WRONG_TYPE.fullmatch(what):
         wanted, got = (_in_words(names) for names in (wrong[1], wrong[2] or "something else"))
-        return f"{dotted_path(steps)} must be {wanted}, not {got}"
+        return f"{dotted_path(steps)} must be {wanted}, not {got}{_instead(data, kind, steps)}"
     if _NO_TAG.fullmatch(what):
         value = value_at(data, steps)
         return (
             f"{dotted_path(steps)} cannot be {value!r}, {suggest(str(value), _tags(kind, steps))}"
         )
     return what
+
+
+def _place_for(key: str, kind: type[Any], steps: tuple[Step, ...]) -> str:
+    """Return where an unknown key belongs, or what to write in its place."""
+    known = _keys_at(kind, steps)
+    for name in known:
+        if key in _keys_at(kind, (*steps, name)):
+            return f"it belongs under {name!r}"
+    return suggest(key, known)
+
+
+def _instead(data: Plain, kind: type[Any], steps: tuple[Step, ...]) -> str:
+    """Return what to write in place of a text where a list or a mapping is wanted; may be empty."""
+    value = value_at(data, steps)
+    if not isinstance(value, str):
+        return ""
+    if keys := _keys_at(kind, steps):
+        return f"; its keys are {', '.join(sorted(keys))}"
+    is_list_wanted = isinstance(_type_at(kind, steps), inspect.ListType | inspect.VarTupleType)
+    return f"; write [{value}]" if is_list_wanted and _ONE_WORD.fullmatch(value) else ""
 
 
 def _error_of(data: Plain, kind: type[Any]) -> _ParsedError | None:

@@ -3,6 +3,7 @@
 `rules.policy` decides which rules apply to a call.
 """
 
+from difflib import get_close_matches
 from enum import StrEnum
 from math import inf
 from typing import Annotated, Final, cast
@@ -126,8 +127,10 @@ def read_causes(value: object) -> list[str]:
     found = cast("list[str]", _read_words(value))
     for cause in found:
         if cause not in _CAUSES:
-            known = ", ".join(sorted(ErrorFamily))
-            raise ValueError(f"{cause!r} is no error, write a kind or one of the families {known}")
+            close = get_close_matches(cause, list(map(str, _CAUSES)), n=1)
+            families = f"write a kind or one of the families {', '.join(sorted(ErrorFamily))}"
+            advice = f"did you mean {close[0]!r}?" if close else families
+            raise ValueError(f"{cause!r} is no error, {advice}")
     return found
 
 

@@ -43,9 +43,7 @@ rules:
         "mine.yaml:4:5: unknown key 'efect', did you mean 'effect'?",
         "mine.yaml:5:19: [] is no text and no list of texts, write one like read_*",
         "mine.yaml:5:46: 'rules.1.match.effect' cannot be 'reed', did you mean 'read'?",
-        ("mine.yaml:7:17: 'timout' is no error, write a kind or one of the families auth, blocked, "
-        "cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, "
-        "timeout, tool_error, unknown, unverified"),
+        "mine.yaml:7:17: 'timout' is no error, did you mean 'timeout'?",
         "mine.yaml:7:39: 0 is no number of attempts, write one from 1 to 100",
         "mine.yaml:9:17: 'rules.2.delta.0.field' cannot be 'files', use one of: files_modified",
         ("mine.yaml:10:37: 'rules.2.delta.1.op' cannot be 'changed', use one of: created, deleted, "

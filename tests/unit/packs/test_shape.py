@@ -72,6 +72,22 @@ def test_data_that_fits_becomes_the_type() -> None:
         ([], (), "the file must be a mapping, not a list"),
         ({"maybe": 3}, ("maybe",), "'maybe' must be a mapping or nothing, not a whole number"),
         (
+            {"maybe": "x"},
+            ("maybe",),
+            "'maybe' must be a mapping or nothing, not text; its keys are colour, tags, url",
+        ),
+        (
+            {"leaves": {"a": {"url": "x", "tags": "one"}}},
+            ("leaves", "a", "tags"),
+            "'leaves.a.tags' must be a list, not text; write [one]",
+        ),
+        (
+            {"leaves": {"a": {"url": "x", "tags": "one and two"}}},
+            ("leaves", "a", "tags"),
+            "'leaves.a.tags' must be a list, not text",
+        ),
+        ({"url": "x"}, (), "unknown key 'url', it belongs under 'maybe'"),
+        (
             {"leaves": {"a": {"url": "x", "colour": "gren"}}},
             ("leaves", "a", "colour"),
             "'leaves.a.colour' cannot be 'gren', did you mean 'green'?",

@@ -48,7 +48,8 @@ def test_an_error_map_has_a_kind_and_a_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "column", "says"),
     [
-        ("retry: {on: timout}", 17, "'timout' is no error"),
+        ("retry: {on: timout}", 17, "'timout' is no error, did you mean 'timeout'?"),
+        ("retry: {on: xyz}", 17, "'xyz' is no error, write a kind or one of the families auth"),
         ("retry: {}", 12, "'on' is missing"),
         ("retry: {on: timeout, max_attempts: 0}", 40, "0 is no number of attempts"),
         ("retry: {on: timeout, factor: 0.5}", 34, "0.5 is no factor"),
