@@ -28,10 +28,10 @@ from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Ticket
-from turnlog.transport.outbox import OnWritten, Outbox
+from turnlog.transport.outbox import ROOM, OnWritten, Outbox
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import LinePiece, MessageReader
 from turnlog.wire.splice import with_id
 
 _NO_RULES: Final = Policy()
@@ -382,7 +382,7 @@ class PipeCarrier:
         await in_time(limits, self._began, self._began, driver.slot_granted())
 
     def release_slot(self) -> None:
-        """Give its slot back."""
+        """Return its slot to those that wait."""
         driver = self.exchange.driver
         if driver is not None and driver.slot is not None:
             driver.slot.give_back()
@@ -564,6 +564,54 @@ class PipeCarrier:
         raw, tickets = self._held.get(number, (b"", ()))
         self._held.clear()
         self._lines.answer(raw, tickets, self.on_delivery())
+
+
+class LargeLine:
+    """A line of the agent that is too large to hold: its pieces pass, are dropped, or are kept at first.
+
+    While its call waits for a slot, it keeps up to `ROOM` bytes beside the start, so that the lines
+    behind it can be read.
+    """
+
+    def __init__(
+        self, to_server: Outbox, carrier: PipeCarrier | None, *, passes: bool | None
+    ) -> None:
+        """`carrier` is `None` where the line is not recorded; `passes` while that is not decided."""
+        self._to_server = to_server
+        self._carrier = carrier
+        self._passes = passes
+        self._kept: list[LinePiece] = []
+        self._decided = asyncio.Event()
+
+    async def feed(self, piece: LinePiece) -> None:
+        """Pass on, keep or drop the next piece; returns once there is room for another one."""
+        if self._passes is not None:
+            self._pass_on(piece)
+            return
+        self._kept.append(piece)
+        if not piece.ends and sum(len(kept.raw) for kept in self._kept[1:]) > ROOM:
+            await self._decided.wait()
+
+    def decide(self, *, passes: bool) -> None:
+        """Pass on what is kept, and what follows, or drop it."""
+        self._passes = passes
+        kept, self._kept = self._kept, []
+        if kept and kept[-1].ends:
+            # Another line may be under way in pieces.
+            kept = [LinePiece(b"".join(piece.raw for piece in kept), True, True)]
+        for piece in kept:
+            self._pass_on(piece)
+        self._decided.set()
+
+    def _pass_on(self, piece: LinePiece) -> None:
+        if not self._passes:
+            return
+        if piece.starts and piece.ends:
+            self._to_server.line(piece.raw)
+        else:
+            self._to_server.piece(piece.raw, ends=piece.ends)
+        if piece.ends and self._carrier is not None:
+            self._carrier.on_sent()
 
 
 def line_of(made: OwnAnswer) -> bytes:

@@ -29,8 +29,7 @@ from turnlog.wire.jsonrpc import (
 )
 from turnlog.wire.message import LinePiece
 
-from .large_line import LargeLine
-from .pipe_carrier import OpenLines, PipeCarrier, PipedExchange, Waits, line_of
+from .pipe_carrier import LargeLine, OpenLines, PipeCarrier, PipedExchange, Waits, line_of
 
 _CALL: Final = "tools/call"
 
