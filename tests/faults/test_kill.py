@@ -159,6 +159,28 @@ def test_a_call_that_hung_when_the_proxy_was_killed_is_unknown(
     assert row.retry == ("unsafe" if method == "POST" else "if_idempotent")
 
 
+def test_the_repeat_of_a_call_that_a_killed_proxy_left_is_told_what_the_log_says_of_it(
+    tmp_path: Path, upstream: RawUpstream
+) -> None:
+    hangs = Hangs()
+    upstream.script = hangs
+    (tmp_path / "mine.yaml").write_text("rules: [{match: {tool: put}, effect: idempotent_write}]\n")
+    settings: dict[str, object] = {
+        "upstreams": {"one": {"url": upstream.url}},
+        "rules": ["mine.yaml"],
+    }
+    with proxy_beside(tmp_path, settings=settings) as proxy, Client(proxy.url) as client:
+        client.ask("POST", "/s/run/one", call("put"), headers=MCP_HEADERS)
+        assert hangs.asked.wait(BOUND)
+        proxy.kill()
+    with proxy_beside(tmp_path, settings=settings) as again, Client(again.url) as client:
+        said = client.request("POST", "/s/run/one", call("put"), headers=MCP_HEADERS).json()
+    told = said["result"]["_meta"]["turnlog/outcome"]
+    first, repeat = rows(proxy.data)
+    assert (told["kind"], told["retry"]) == ("outcome_unknown", "if_idempotent")
+    assert (first.retry, repeat.retry) == ("if_idempotent", "if_idempotent")
+
+
 @pytest.mark.promise("REC-13")
 def test_a_parked_call_is_not_closed_by_recovery(tmp_path: Path, upstream: RawUpstream) -> None:
     def script(peer: Peer) -> None:
