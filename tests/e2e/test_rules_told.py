@@ -185,6 +185,18 @@ def test_an_event_stream_whose_coding_breaks_off_does_not_look_whole(rig: Rig) -
             client.response()
 
 
+def test_what_the_head_of_an_answer_refers_to_stays_behind_the_proxy_if_its_coding_is_wrong(
+    rig: Rig,
+) -> None:
+    names = "Location: /mcp/else\r\nSet-Cookie: sid=1; Path=/\r\n"
+    rig.upstream.script = events(b"data: %b\n\n" % NOTHING, headers=GZIP + names)
+    with rig.client() as client:
+        judged = client.request("POST", rig.path, call("wants"), headers=MCP_HEADERS).head
+        plain = client.request("POST", rig.path, call("reads"), headers=MCP_HEADERS).head
+    assert (judged.one("location"), plain.one("location")) == (rig.path + "/else",) * 2
+    assert judged.one("set-cookie") == plain.one("set-cookie") != "sid=1; Path=/"
+
+
 def test_an_event_stream_that_no_rule_judges_stays_encoded(rig: Rig) -> None:
     coded = gzip.compress(b"data: %b\n\n" % NOTHING)
     rig.upstream.script = events(coded, headers=GZIP)

@@ -360,7 +360,7 @@ class CallMachine(Struct, eq=False):
         if self._is_caller_checked or not self.terms.checks_earlier_caller:
             return False
         if earlier.is_given:
-            return True
+            return not earlier.keyed  # a key is answered in any case
         if earlier.is_carried:
             passes = self.terms.on_duplicate is OnDuplicate.PASS
             return not passes or earlier.likeness is Likeness.GUESSED

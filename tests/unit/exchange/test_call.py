@@ -876,6 +876,8 @@ def test_a_repeat_waits_while_the_answer_is_given_again_to_a_caller_that_may_hav
     play.feed(ev.EarlierCallerChecked(), ev.LookUp())
     play.feed(found(DELIVERED_EARLIER), ev.AppendIntent(1))
     looking().feed(found(given), withheld(DuplicateAction.REPLAY))
+    keyed = structs.replace(given, keyed=True)
+    looking(CHECKS_EARLIER).feed(found(keyed), withheld(DuplicateAction.REPLAY))
 
 
 def test_the_caller_of_each_call_that_is_found_after_waiting_for_another_is_checked() -> None:

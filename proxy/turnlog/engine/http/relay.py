@@ -118,7 +118,7 @@ class Relay(Struct, eq=False):
         """Relay the body unchanged: its coding is not the one in its head."""
         self._body.is_sent_decoded = False
         respells = self._out.respelling is not None
-        self._lines = self._changed_lines() if respells else self._head.lines
+        self._lines = self._changed_lines() if respells else self._lines_of(self._head.raw)
 
     @property
     def _is_awaited_whole(self) -> bool:
