@@ -10,7 +10,8 @@ V = TypeVar("V")
 class BoundedDict(OrderedDict[K, V]):
     """A dict of at most `most` items, the one set last at its end; a new one pushes out the first.
 
-    A read does not count: where it should, set the item again.
+    A read does not count: where it should, set the item again. It has no copies: `copy` and `|` raise
+    `TypeError`, as they do not know the bound.
     """
 
     # An `OrderedDict`, because a plain dict finds its first item ever more slowly as others go.

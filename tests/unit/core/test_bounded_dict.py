@@ -1,3 +1,5 @@
+import pytest
+
 from turnlog.core.bounded_dict import BoundedDict
 
 
@@ -30,3 +32,10 @@ def test_a_read_does_not_make_an_item_newer() -> None:
     assert known.get("a") == known.setdefault("a", 5) == 1
     known["c"] = 1
     assert "a" not in known
+
+
+def test_there_are_no_copies_without_a_bound() -> None:
+    known: BoundedDict[str, int] = BoundedDict(1)
+    for copied in (known.copy, lambda: known | {"a": 1}):
+        with pytest.raises(TypeError):
+            copied()
