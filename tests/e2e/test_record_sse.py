@@ -104,7 +104,9 @@ def test_a_call_that_is_not_sent_again_has_an_error_status(
         assert b"three" in one.agent.event()
         assert [ask(number) for number in (2, 3)] == [502, 502]
     assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "replayed"]
-    wait_until(lambda: rig.notes() == ["delivered"], "the answer on the stream is noted, no other")
+    # The POST may end before the answer on the stream is known to be taken.
+    in_order = (["delivered"], ["abandoned", "delivered"])
+    wait_until(lambda: rig.notes() in in_order, "the answer on the stream is noted, no other")
     assert len(rig.upstream.requests) == 2
 
 
