@@ -172,7 +172,7 @@ def test_a_request_to_a_missing_program_is_answered_with_its_name(tmp_path: Path
         proxy_beside(tmp_path, settings={"upstreams": {"one": upstream}}) as proxy,
         Client(proxy.url) as client,
     ):
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        params: dict[str, object] = {"protocolVersion": "2025-11-25", "capabilities": {}}
         asked = message("initialize", params)
         said = client.request("POST", "/mcp", asked, headers=MCP_HEADERS)
         assert said.status == 502

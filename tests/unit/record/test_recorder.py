@@ -1,6 +1,6 @@
 import hashlib
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -340,7 +340,7 @@ async def test_a_store_that_is_gone_is_logged_once_until_it_is_back(tmp_path: Pa
 
 
 @contextmanager
-def no_file_grows() -> Iterator[None]:
+def no_file_grows() -> Generator[None]:
     """Let no file be written to until the block ends."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
