@@ -272,7 +272,7 @@ def test_what_did_not_happen_may_be_done_and_what_did_is_not_done_again(tmp_path
             told = pay(proxy, 6)["_meta"]["turnlog/outcome"]
             assert (told["status"], told["executed"], told["retry"]) == ("replayed", "yes", "never")
         assert len(upstream.requests) == sent + 1
-        assert dangling(proxy) == []
+        wait_until(lambda: dangling(proxy) == [], "the delivery is noted")
 
 
 def pay(proxy: Proxy, amount: int) -> dict[str, Any]:
