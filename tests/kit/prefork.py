@@ -36,7 +36,7 @@ LOADED = (
     "turnlog.settings.layers",
     "turnlog.store.startup_check",
     "turnlog.cli.main",
-    *(f"turnlog.cli.commands.{name}" for name in COMMANDS),
+    *(f"turnlog.cli.commands.{found.module}" for found in COMMANDS.values()),
 )
 """Modules that load all that commands need."""
 _PIECE = 1 << 16

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from turnlog.api.endpoints import ENDPOINTS
 from turnlog.app.trial import run_sample
-from turnlog.cli.commands.rules import command as rules_command
+from turnlog.cli.commands.rules.rules import command as rules_command
 from turnlog.cli.main import COMMANDS, turnlog
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, RetryClass

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -31,26 +31,34 @@ from .failures import (
     output_errors,
 )
 
-COMMANDS = {
-    "convert": "Convert a store of turnlog 0.2 to the present format.",
-    "dangling": "List unknown, open and undelivered calls.",
-    "demo": "Watch an agent's calls go through turnlog.",
-    "diff": "Show what changed between two states, and by which commits.",
-    "log": "List attempts of calls and their outcomes.",
-    "mcp": "Give an agent its own session as tools, over stdin and stdout.",
-    "resolve": "Settle a call whose outcome is unknown.",
-    "rules": "Check, explain and test rules.",
-    "serve": "Run the proxy: forward tool calls and record each of them.",
-    "sessions": "List sessions.",
-    "show": "Show a call or a commit in full.",
-    "state": "Show the state of a session.",
-    "status": "Show what the store holds and which calls are pending.",
-    "tail": "Print attempts as they end.",
-    "trust": "Pin the definitions of tools, and show changes.",
-    "verify": "Check that the log was not changed.",
-    "wrap": "Run a stdio tool server and record each call.",
+
+class Subcommand(NamedTuple):
+    """A subcommand: its module in `cli.commands`, which has it as `command`, and one line of help."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Final = {
+    "convert": Subcommand("store.convert", "Convert a store of turnlog 0.2 to the present format."),
+    "dangling": Subcommand("read.dangling", "List unknown, open and undelivered calls."),
+    "demo": Subcommand("run.demo", "Watch an agent's calls go through turnlog."),
+    "diff": Subcommand("read.diff", "Show what changed between two states, and by which commits."),
+    "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
+    "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
+    "resolve": Subcommand("session.resolve", "Settle a call whose outcome is unknown."),
+    "rules": Subcommand("rules.rules", "Check, explain and test rules."),
+    "serve": Subcommand("run.serve", "Run the proxy: forward tool calls and record each of them."),
+    "sessions": Subcommand("session.sessions", "List sessions."),
+    "show": Subcommand("read.show", "Show a call or a commit in full."),
+    "state": Subcommand("read.state", "Show the state of a session."),
+    "status": Subcommand("read.status", "Show what the store holds and which calls are pending."),
+    "tail": Subcommand("read.tail", "Print attempts as they end."),
+    "trust": Subcommand("rules.trust", "Pin the definitions of tools, and show changes."),
+    "verify": Subcommand("read.verify", "Check that the log was not changed."),
+    "wrap": Subcommand("run.wrap", "Run a stdio tool server and record each call."),
 }
-"""Subcommands; each is `command` in the module of that name."""
+"""Subcommands by name."""
 _STDERR = 2
 
 
@@ -76,9 +84,10 @@ class _Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        found = COMMANDS.get(cmd_name)
+        if found is None:
             return None
-        command: click.Command = import_module(f"turnlog.cli.commands.{cmd_name}").command
+        command: click.Command = import_module(f"turnlog.cli.commands.{found.module}").command
         return command
 
     def resolve_command(
@@ -92,7 +101,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+            formatter.write_dl(sorted((name, found.help) for name, found in COMMANDS.items()))
 
 
 @click.command(

@@ -1,6 +1,6 @@
 """`turnlog state`: the entries of the state in words."""
 
-from turnlog.cli.commands.state import described
+from turnlog.cli.commands.read.state import described
 from turnlog.core.state.session_state import ToolUse
 
 

@@ -1,1 +1,1 @@
-"""The subcommands of `turnlog`, one module each."""
+"""The subcommands of `turnlog`, one module each, by what they are for."""

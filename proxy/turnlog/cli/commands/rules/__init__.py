@@ -1,0 +1,1 @@
+"""Commands about rules and pins."""

@@ -1,0 +1,1 @@
+"""Commands that run a proxy, or serve an agent."""

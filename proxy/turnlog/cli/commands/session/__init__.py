@@ -1,0 +1,1 @@
+"""Commands about sessions and calls that change the store."""

@@ -1,0 +1,1 @@
+"""Commands about the store as a whole."""
