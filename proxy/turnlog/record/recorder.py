@@ -121,7 +121,7 @@ class Recorder:
             draft = await asyncio.to_thread(self._drafter.intent, ask)
         else:
             draft = self._drafter.intent(ask)
-        waits = ask.effect not in self._unwaited
+        waits = self.waits(ask)
         is_due = waits or ask.seen is not None
         attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
         if self._tells_content and draft.body is not None:
@@ -168,9 +168,7 @@ class Recorder:
         asked = structs.replace(ask, effect_link=b"")
         draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
-        waits = ask.effect not in self._unwaited
-        is_due = waits or ask.seen is not None
-        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, self.waits(ask), past=ask.past)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
         if ending.error:
