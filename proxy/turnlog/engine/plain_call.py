@@ -141,6 +141,9 @@ class PlainCall:
     is_answered_here = True
     """Whether its client looks for answers in those to its requests: yes."""
 
+    was_accepted = False
+    """Whether its client waits on another stream for the answer: no."""
+
     kept_as_sent = True
     """Whether duplicates get the answer byte by byte as sent: yes."""
 

@@ -261,7 +261,8 @@ class Handler:
                 await self._context.recorder.settle(tickets)
                 await agent.replace(made, call_lines(exchange.attempt, whole=True))
         finally:
-            driver.on_left()
+            if not exchange.was_accepted:  # else its caller waits on another stream
+                driver.on_left()
 
     async def _guarded(
         self,
@@ -275,12 +276,14 @@ class Handler:
         """Carry a call that may outlive its caller; the body of its task."""
         try:
             await self._carried(down, carrier, exchange, content)
-            await driver.caller_checked()
+            if not exchange.was_accepted:
+                await driver.caller_checked()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
             self._context.recorder.faulted(error)
             agent.fail(self.unread(500, ""))
         finally:
-            if agent.has_answer and not driver.machine.has_given_up:
+            has_answer = agent.has_answer and not exchange.was_accepted
+            if has_answer and not driver.machine.has_given_up:
                 driver.on_delivered()
             self._context.duplicate_index.over(driver, exchange.kept(agent.kept))
 

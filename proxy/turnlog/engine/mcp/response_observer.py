@@ -172,6 +172,11 @@ class ResponseObserver:
         """Whether responses come in the answer to the POST; not in revision 2024-11-05."""
         return self._request.channel is None
 
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the server has accepted the POST, so that its caller waits on another stream (2024-11-05)."""
+        return self._request.channel is not None and 200 <= self._status < 300
+
     # -- an answer as it arrives -----------------------------------------------------------
 
     def _on_retry(self) -> None:
@@ -229,7 +234,7 @@ class ResponseObserver:
             for event in mislabelled(body, self._context.keep):
                 tickets += self.message(event.content, event)
         channel = self._request.channel
-        if channel is not None and 200 <= self._status < 300:
+        if channel is not None and self.was_accepted:
             return [*tickets, *self._accepted(channel)]
         for attempt in list(self.attempts):
             ask, around = attempt.ask, self._around(attempt.ask)
