@@ -173,6 +173,11 @@ class Log:
         )
         return self.add(facts, CommitBody(note=encode_note(note)))
 
+    def rewind(self, to: int) -> int:
+        """Append a rewind to a commit."""
+        facts = Facts(kind=CommitKind.REWIND, at=AT + len(self.commits) * 1_000_000, clock=0)
+        return self.add(facts, ref=to)
+
     def notes(self, notes: Iterable[Note]) -> None:
         """Append several notes."""
         for note in notes:

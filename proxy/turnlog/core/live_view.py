@@ -1,0 +1,122 @@
+"""Which commits of a session count after rewinds: its live view, as the current branch of a git history.
+
+A rewind is a commit with a target: the commits between the two stay in the log, but do not count any
+more. The parent of a rewind is its target, the parent of any other commit the one before it. The
+commits that a reader reaches from the newest one by going to parents are its *path*.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from .commit import Commit
+from .kinds import CommitKind
+
+
+class Rewind(Struct, frozen=True, kw_only=True, gc=False):
+    """A rewind commit. All numbers are seqs of its session."""
+
+    seq: int
+    target: int
+    keep: frozenset[int] = frozenset()
+    """First intents of calls that count although the rewind discards what is around them."""
+
+
+class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The content of a rewind commit, in `CommitBody.note`. New fields go to the end."""
+
+    keep: tuple[int, ...] = ()
+
+
+class LiveView(Struct, frozen=True, gc=False):
+    """The commits that count for a reader who stands at a commit."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """The path, newest first; both ends of a range are included."""
+    kept: tuple[Rewind, ...] = ()
+    """The rewinds on the path that keep calls."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no commit is discarded."""
+        return len(self.ranges) == 1
+
+    def has(self, seq: int) -> bool:
+        """Return whether a commit is on the path."""
+        return any(first <= seq <= last for first, last in self.ranges)
+
+    def has_call(self, begun: int) -> bool:
+        """Return whether the call whose first intent is at `begun` counts."""
+        return self.has(begun) or any(begun in rewind.keep for rewind in self.kept)
+
+    def before(self, seq: int) -> int:
+        """Return the newest commit of the path up to `seq`."""
+        return next(min(last, seq) for first, last in self.ranges if first <= seq)
+
+    def continues(self, seq: int) -> bool:
+        """Return whether the view from commit `seq` plus later commits is this view.
+
+        If so, a fold up to there can be continued. Not if a later rewind keeps a call that began
+        before, on another branch.
+        """
+        later = (rewind for rewind in self.kept if rewind.seq > seq)
+        return self.has(seq) and all(min(rewind.keep) > seq for rewind in later)
+
+
+def live_view(at: int, rewinds: Iterable[Rewind]) -> LiveView:
+    """Return the view of a reader who stands at commit `at` of a session with these rewinds."""
+    ranges: list[tuple[int, int]] = []
+    kept: list[Rewind] = []
+    last = at
+    for rewind in sorted(rewinds, key=lambda one: one.seq, reverse=True):
+        if rewind.seq <= last and rewind.target < rewind.seq - 1:
+            ranges.append((rewind.seq, last))
+            last = rewind.target
+            kept += [rewind] if rewind.keep else []
+    return LiveView((*ranges, (0, last)), tuple(kept))
+
+
+class CallStarts:
+    """The first intents of the calls of one session. `look_up` returns that of a call, if it has one."""
+
+    def __init__(self, look_up: Callable[[bytes], int | None]) -> None:
+        self._look_up = look_up
+        self._known: dict[bytes, int] = {}
+
+    def of(self, commit: Commit) -> int:
+        """Return where the call of a commit began."""
+        facts, seq = commit.facts, commit.link.seq
+        known = self._known.get(facts.call)
+        if known is None:
+            is_first = facts.kind is CommitKind.INTENT and facts.leg == 0 and facts.attempt == 1
+            found = seq if is_first else self._look_up(facts.call)
+            # A call whose intent is not in the log counts where it is first seen.
+            known = self._known[facts.call] = seq if found is None else found
+        return known
+
+
+def live_commits(view: LiveView, commits: Iterable[Commit], starts: CallStarts) -> Iterator[Commit]:
+    """Yield the commits that count. A commit of a call counts where the call began.
+
+    So a late outcome is part of its call: it counts if the call began before the cut of a rewind,
+    and is *detached* if the call was discarded.
+    """
+    for commit in commits:
+        if counts(view, commit, starts):
+            yield commit
+
+
+def counts(view: LiveView, commit: Commit, starts: CallStarts) -> bool:
+    """Return whether a commit counts."""
+    return view.has_call(starts.of(commit)) if commit.facts.call else view.has(commit.link.seq)
+
+
+def is_detached(view: LiveView, commit: Commit, starts: CallStarts) -> bool:
+    """Return whether a commit is an outcome that came after its call had been discarded."""
+    is_outcome = commit.facts.kind is CommitKind.OUTCOME
+    return is_outcome and view.has(commit.link.seq) and not counts(view, commit, starts)
+
+
+NOTHING_DISCARDED: Final = live_view(1 << 62, ())
+"""The view of a session without rewinds, at any commit."""
