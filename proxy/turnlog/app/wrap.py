@@ -87,14 +87,26 @@ class Signals:
     def __init__(self) -> None:
         self._came: list[signal.Signals] = []
         self._take: Callable[[signal.Signals], None] = self._came.append
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in _FORWARDED:
             # What our client has us ignore (nohup) the command ignores as well.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._on_signal, number)
+                self._loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._take(number)
+        if number == signal.SIGTSTP:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Stop this process as well: the shell waits for it, not for the command."""
+        # By the default action, which does nothing in an orphaned process group, where nobody could
+        # continue it (POSIX, System Interfaces, 2.4.3).
+        self._loop.remove_signal_handler(signal.SIGTSTP)
+        signal.raise_signal(signal.SIGTSTP)
+        self._loop.add_signal_handler(signal.SIGTSTP, self._on_signal, signal.SIGTSTP)
+        # The command's group is not orphaned: it has stopped, and in an orphaned one no SIGCONT follows.
+        self._take(signal.SIGCONT)
 
     def go_to(self, take: Callable[[signal.Signals], None]) -> None:
         """Call `take` with each signal, those that came before as well."""

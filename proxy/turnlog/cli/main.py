@@ -5,6 +5,7 @@ the server.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -88,6 +89,9 @@ class _Commands(click.Group):
         if found is None:
             return None
         command: click.Command = import_module(f"turnlog.cli.commands.{found.module}").command
+        # SIGINT has ended the process so far (`__main__`). `wrap` handles it itself, like SIGTERM.
+        if cmd_name != "wrap" and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
     def resolve_command(

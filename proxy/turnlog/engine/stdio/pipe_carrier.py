@@ -389,15 +389,11 @@ class PipeCarrier:
 
     # -- attempts ---------------------------------------------------------------------------
 
-    def send(self) -> None:
-        """Make the first attempt."""
+    def send(self) -> bool:
+        """Make the first attempt; false where it must not be sent. The caller sends a line in pieces."""
         line = self.exchange.outgoing(self._line)
         assert isinstance(line, bytes)
-        self._attempt(line)
-
-    def begin(self) -> bool:
-        """Begin the only attempt, whose pieces the caller sends; false where it must not be sent."""
-        return self._attempt(None)
+        return self._attempt(line if self._whole else None)
 
     def _attempt(self, line: bytes | None) -> bool:
         """Begin an attempt, and send its line if that is whole; false where it must not be sent."""

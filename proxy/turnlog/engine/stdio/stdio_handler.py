@@ -123,10 +123,11 @@ class StdioHandler:
             if (cancelled := mcp.cancelled_id(message)) is not None:
                 self.lines.on_cancel(cancelled)
 
-    def _send(self, line: PipeCarrier) -> None:
-        line.send()
+    def _send(self, line: PipeCarrier) -> bool:
+        """Make the first attempt of a line; false where it must not be sent."""
         if line.exchange.awaited:
             self.process.startup.on_request()
+        return line.send()
 
     async def _in_turn(self, line: PipeCarrier) -> None:
         """Send a line once it has a slot."""
@@ -172,7 +173,7 @@ class StdioHandler:
         if not await self._is_admitted(line):
             return LargeLine(self._to_server, None, passes=False)
         if line.is_free():
-            return LargeLine(self._to_server, line, passes=line.begin())
+            return LargeLine(self._to_server, line, passes=self._send(line))
         large = LargeLine(self._to_server, line, passes=None)
         line.is_queued = True
         self.lines.later(line, self._large_in_turn(line, large))
@@ -182,7 +183,7 @@ class StdioHandler:
         """Send what has come of a line once it has a slot."""
         passes = False
         try:
-            passes = await self._has_turn(line) and line.begin()
+            passes = await self._has_turn(line) and self._send(line)
         finally:
             large.decide(passes=passes)
             line.is_queued = False

@@ -5,7 +5,6 @@ by itself. A command whose client is gone, or that is told to end by a signal, i
 """
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -106,9 +105,6 @@ class Wrapped:
     def on_signal(self, number: signal.Signals) -> None:
         """Pass a signal on; after one that asks to end begin no attempt any more."""
         self._process.send(number)
-        if number == signal.SIGTSTP:
-            # The shell waits for this process, not for the command.
-            os.kill(os.getpid(), signal.SIGSTOP)
         if number not in _ENDING:
             return
         if not self._told.done():

@@ -59,22 +59,21 @@ def command(
     reach(settings.data)
     pins = PinSet(lock_file(config_file(flags), settings.data))
     # The command starts while the rest of turnlog loads.
-    child, error = None, None
+    started: Child | OSError
     try:
-        child = start(command)
-    except OSError as failed:
-        error = failed
+        started = start(command)
+    except OSError as error:
+        started = error
     try:
-        code = _relay(child, error, settings, pins, command, server=server, session=session)
+        code = _relay(started, settings, pins, command, server=server, session=session)
     finally:
-        if child is not None:
-            child.end()
+        if isinstance(started, Child):
+            started.end()
     return exit_as(code)
 
 
 def _relay(
-    child: Child | None,
-    failed: OSError | None,
+    started: Child | OSError,
     settings: Settings,
     pins: PinSet,
     command: tuple[str, ...],
@@ -94,15 +93,14 @@ def _relay(
     from turnlog.transport.routes import place_of_command
 
     with logging_to(settings) as log:
-        if child is None:
-            assert failed is not None
-            log.emit(ProcessFailed(server=server, reason=failed.strerror or str(failed)))
-            complain(_not_started(command[0], failed))
-            return exit_code(failed)
+        if isinstance(started, OSError):
+            log.emit(ProcessFailed(server=server, reason=started.strerror or str(started)))
+            complain(_not_started(command[0], started))
+            return exit_code(started)
         look.result()
         place = place_of_command(command, Path.cwd())
         relaying = run(
-            child, settings, log, pins, server=server, place=place, session=session or ""
+            started, settings, log, pins, server=server, place=place, session=session or ""
         )
         return asyncio.run(relaying)
 
