@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +18,9 @@ from msgspec import Raw, Struct
 from conformance.store import kit
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import CommitKind, Flag, Status
+from turnlog.core.lifecycle import CONTROL_KINDS, Action
 from turnlog.core.operation import Operation
-from turnlog.store.base import Filter, SessionRow
+from turnlog.store.base import Filter, LeaseRefused, SessionRef, SessionRow, TransitionRefused
 from turnlog.store.lmdb import LmdbReader, LmdbStore, rebuild_indexes
 from turnlog.store.log.tables import NAMES
 from turnlog.store.read.view import View
@@ -26,6 +28,7 @@ from turnlog.store.read.view import View
 T = TypeVar("T")
 DURABLE = {"log", "bodies", "aliases", "meta"}
 TOOLS = ("read", "write", "read_all")
+ACTIONS = [action for action in Action if action is not Action.CALL]
 ERRORS = ("", "timeout", "connection")
 NAMED = ("/a", "/a/b.py", "/a/\u00e9", "/a\0", "/" + "x" * 500)
 GLOBS = (
@@ -59,6 +62,9 @@ class Step(Struct, frozen=True):
     linked: bool
     changed: str
     n: int
+    action: Action | None
+    """A control commit instead, for one."""
+    fence: int | None
 
 
 def steps() -> st.SearchStrategy[list[Step]]:
@@ -78,6 +84,8 @@ def steps() -> st.SearchStrategy[list[Step]]:
             linked=st.booleans(),
             changed=st.sampled_from(["", "", *NAMED]),
             n=st.integers(0, 2),
+            action=st.one_of(st.none(), st.none(), st.none(), st.sampled_from(ACTIONS)),
+            fence=st.sampled_from([None, None, 1, 2, 3]),
         ),
         max_size=40,
     )
@@ -95,6 +103,9 @@ async def write(store: LmdbStore, plan: list[Step]) -> None:
     calls = [[kit.new_id() for _ in range(6)] for _ in refs]
     begun: set[tuple[int, int, int, int]] = set()
     for step in plan:
+        if step.action is not None:
+            await control(store, refs[step.session], step)
+            continue
         attempt = (step.session, step.call, step.leg, step.attempt)
         first = (*attempt[:2], 0, 1)
         # A call begins with its first attempt, and an attempt with its intent.
@@ -130,6 +141,29 @@ async def write(store: LmdbStore, plan: list[Step]) -> None:
         await kit.put(store, draft)
 
 
+async def control(store: LmdbStore, ref: SessionRef, step: Step) -> None:
+    """Write a control commit of a session that exists, unless it is refused."""
+    assert step.action is not None
+    with store.view() as view:
+        row = view.session(ref.id) if ref.id else None
+    if row is None:
+        return
+    at = kit.START + step.minutes * kit.MINUTE
+    renews = step.action in (Action.CLAIM, Action.RENEW)
+    draft = kit.control(
+        ref,
+        step.action,
+        row.head_seq,
+        at=at,
+        fence=step.fence,
+        expires=at + kit.MINUTE if renews else 0,
+        target=row.head_seq // 2 if step.action is Action.REWIND else None,
+        names=(f"name {step.n}",) if step.action is Action.ALIAS else (),
+    )
+    with suppress(TransitionRefused, LeaseRefused):
+        await kit.put(store, draft)
+
+
 def changed(name: str) -> Raw:
     """Return what a commit says that changed a file, and moved it where that has another name."""
     to = f"{name}.old" if name == NAMED[0] else ""
@@ -147,6 +181,7 @@ class Answers(Struct, frozen=True):
     attempts: dict[str, list[list[Commit]]]
     unsettled: list[list[Commit]]
     links: list[Commit | None]
+    controls: list[list[Commit]]
 
 
 FILTERS = (
@@ -182,6 +217,7 @@ def answers(view: View) -> Answers:
         attempts=found,
         unsettled=list(view.unsettled()),
         links=[view.linked(b"link %d" % n) for n in range(6)],
+        controls=[list(view.controls(row.session)) for row in rows],
     )
 
 
@@ -306,6 +342,9 @@ def test_an_index_finds_what_a_search_of_the_log_finds(plan: list[Step], flush_e
         assert all(b.link.prev == a.hash for a, b in pairwise(session))
     activity = [session[-1].position for session in found.commits]
     assert activity == sorted(activity, reverse=True)
+    assert found.controls == [
+        [c for c in session if c.facts.kind in CONTROL_KINDS] for session in found.commits
+    ]
     for number, link in enumerate(found.links):
         carrying = [c for c in log if c.body and b"link %d" % number in c.body.links]
         assert link == (carrying[-1] if carrying else None)

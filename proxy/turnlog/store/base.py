@@ -8,12 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Rung
+from turnlog.core.lifecycle import Action, Control, SessionStage
 from turnlog.core.turns import TurnPosition
 
 ALIAS_SEPARATOR = "\x1f"
@@ -47,6 +48,34 @@ class Conflict(StoreError):
     def __init__(self, message: str, seq: int) -> None:
         super().__init__(message)
         self.seq = seq
+
+
+class TransitionRefused(StoreError):
+    """An action is not possible at the present stage of its session; `seq` is the session's head."""
+
+    def __init__(
+        self, message: str, *, stage: SessionStage, action: Action | None, seq: int
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.action = action
+        self.seq = seq
+
+
+class LeaseRefused(StoreError):
+    """A control operation under a lease that does not hold, or a claim while another holds.
+
+    `fence` is the number of the newest lease, `seq` the session's head.
+    """
+
+    def __init__(self, message: str, *, fence: int, seq: int) -> None:
+        super().__init__(message)
+        self.fence = fence
+        self.seq = seq
+
+
+Refusal: TypeAlias = Conflict | TransitionRefused | LeaseRefused
+"""Why a draft was not placed, although its transaction is on disk."""
 
 
 class StoreGone(StoreError):
@@ -146,6 +175,14 @@ class Draft(Struct, kw_only=True, eq=False):
     seen: int | None = None
     """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""
+    expected_head: int | None = None
+    """On a control commit, and only there: the seq that must be the session's newest (`Conflict`)."""
+    fence: int | None = None
+    """On a control commit: the number of the lease that its writer believes to hold."""
+    target: int | None = None
+    """On a rewind: the seq that the session goes back to, which becomes `Link.ref`."""
+    names: tuple[str, ...] = ()
+    """On a control commit: aliases that lead to its session from then on, whatever they led to."""
     encoded_facts: bytes = b""
     """Set by `submit`, with all below."""
     encoded_body: bytes = b""
@@ -155,8 +192,7 @@ class Draft(Struct, kw_only=True, eq=False):
     """Whether it was submitted without `wait`."""
     commit: Commit | None = None
     """The commit, once its transaction has placed it; what is on disk is `placed`."""
-    refused: Conflict | None = None
-    """Why it was not placed, although its transaction is on disk."""
+    refused: Refusal | None = None
     on_written: Callable[[bool], None] | None = None
     """Called with whether the commit is on disk, as soon as that is known."""
     landed: bool = False
@@ -214,7 +250,7 @@ class Ticket(Protocol):
         ...
 
     async def done(self) -> Commit:
-        """Wait until the transaction is on disk. Raises `StoreClosed`, `Conflict`, `StoreError`.
+        """Wait until the transaction is on disk. Raises `StoreClosed`, `StoreError`, also a `Refusal`.
 
         A cancelled wait cancels nothing else.
         """
@@ -235,6 +271,9 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     position: int
     """Of the session's newest commit: the order of `View.sessions`."""
     place: TurnPosition
+    stage: SessionStage
+    control: Control | None
+    """The result of its control commits; `None` for none."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):

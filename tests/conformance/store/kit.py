@@ -8,6 +8,7 @@ from typing import Protocol
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.ids import uuid7
 from turnlog.core.kinds import (
+    Actor,
     CommitKind,
     Effect,
     Executed,
@@ -18,6 +19,7 @@ from turnlog.core.kinds import (
     Status,
     TurnSource,
 )
+from turnlog.core.lifecycle import Action
 from turnlog.store.base import Blob, Draft, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.read.view import View
@@ -145,6 +147,41 @@ def note(
     """Return the draft of a note that follows the commit of `ticket`."""
     facts = Facts(kind=CommitKind.NOTE, at=at, clock=at, call=call, note=kind)
     return Draft(session=ref, facts=facts, intent=ticket)
+
+
+def control(
+    ref: SessionRef,
+    action: Action,
+    head: int,
+    *,
+    actor: Actor = Actor.OPERATOR,
+    at: int = START + 3_000_000,
+    fence: int | None = None,
+    expires: int = 0,
+    target: int | None = None,
+    names: tuple[str, ...] = (),
+) -> Draft:
+    """Return the draft of a control commit whose writer has seen the commit `head`."""
+    own = action in (Action.REWIND, Action.COMPACT, Action.REDACT)
+    facts = Facts(
+        kind=CommitKind(action.value) if own else CommitKind.LIFECYCLE,
+        at=at,
+        clock=at,
+        actor=actor,
+        phase=Phase.DONE,
+        status=Status.OK,
+        expires=expires,
+        note="" if own else action.value,
+    )
+    return Draft(
+        session=ref,
+        facts=facts,
+        body=CommitBody(detail="why"),
+        expected_head=head,
+        fence=fence,
+        target=target,
+        names=names,
+    )
 
 
 async def put(store: LmdbStore, draft: Draft) -> Commit:

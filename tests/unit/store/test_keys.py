@@ -9,6 +9,7 @@ from turnlog.store.log import keys
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=600)
 LONGEST = 511
+SESSION = bytes(16)
 
 
 @given(one=st.integers(0, 2**64 - 1), other=st.integers(0, 2**64 - 1))
@@ -52,7 +53,7 @@ def test_a_name_is_found_by_how_its_key_begins(name: str, rest: str) -> None:
 
 def test_a_commit_is_posted_under_what_it_says() -> None:
     intent = Facts(kind=CommitKind.INTENT, at=0, clock=0, server="s", tool="t", error="no")
-    assert keys.terms_of(intent) == [keys.tool_term("s", "t")]
+    assert keys.terms_of(intent, SESSION) == [keys.tool_term("s", "t")]
     outcome = Facts(
         kind=CommitKind.OUTCOME,
         at=0,
@@ -61,14 +62,16 @@ def test_a_commit_is_posted_under_what_it_says() -> None:
         error_kind="idle",
         flags=(Flag.LATE, Flag.BOM),
     )
-    assert sorted(keys.terms_of(outcome)) == [
+    assert sorted(keys.terms_of(outcome, SESSION)) == [
         b"etimeout\0",
         b"fbom\0",
         b"flate\0",
         b"kidle\0",
     ]
-    assert keys.terms_of(Facts(kind=CommitKind.OUTCOME, at=0, clock=0)) == []
-    assert keys.terms_of(Facts(kind=CommitKind.OPEN, at=0, clock=0, server="s")) == []
+    assert keys.terms_of(Facts(kind=CommitKind.OUTCOME, at=0, clock=0), SESSION) == []
+    assert keys.terms_of(Facts(kind=CommitKind.OPEN, at=0, clock=0, server="s"), SESSION) == []
     note = Facts(kind=CommitKind.NOTE, at=0, clock=0, note="abandoned", flags=(Flag.BOM,))
-    assert keys.terms_of(note) == [b"nabandoned\0"]
-    assert keys.terms_of(Facts(kind=CommitKind.NOTE, at=0, clock=0)) == []
+    assert keys.terms_of(note, SESSION) == [b"nabandoned\0"]
+    assert keys.terms_of(Facts(kind=CommitKind.NOTE, at=0, clock=0), SESSION) == []
+    paused = Facts(kind=CommitKind.LIFECYCLE, at=0, clock=0, note="pause")
+    assert keys.terms_of(paused, SESSION) == [b"s" + SESSION]

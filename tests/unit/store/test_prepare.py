@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.store.kit import intent, new_id, outcome, session
+from conformance.store.kit import control, intent, new_id, outcome, session
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.core.lifecycle import Action
 from turnlog.store.base import Blob, Draft, StoreError, StoreFull
 from turnlog.store.quota import Quota
 from turnlog.store.write.drafts import (
@@ -58,6 +59,13 @@ def test_notes_with_content_are_refused_as_intents_are(tmp_path: Path) -> None:
     with pytest.raises(StoreFull, match="no room for a note in memory: 201 bytes wait"):
         admission(tmp_path).admit(told, wait=True, queued=201)
     admission(tmp_path).admit(bare, wait=True, queued=201)
+
+
+def test_control_commits_may_use_what_is_kept_for_outcomes(tmp_path: Path) -> None:
+    # Else no content could be removed from a full store.
+    draft = control(session(), Action.REDACT, 0)
+    draft.body = CommitBody(note=b"what was removed")
+    admission(tmp_path).admit(draft, wait=True, queued=201)
 
 
 def test_a_disk_that_does_not_tell_its_room_is_an_error_of_the_store(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.commit import Commit, CommitBody, Facts, Link, decode_body, decode_header, digest
 from turnlog.core.kinds import CommitKind, NoteKind, Status
+from turnlog.core.lifecycle import CONTROL_KINDS, Control, SessionStage, after_control, stage_of
 from turnlog.core.turns import TurnPosition, after_commit, new_turn, next_call
 
 from .keys import change_terms, terms_of
@@ -46,6 +47,13 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
     position: int
     opened: int
     """Position of the session's first commit."""
+    control: Control | None = None
+    """The result of its control commits; `None` for none."""
+
+    @property
+    def stage(self) -> SessionStage:
+        """The session's stage."""
+        return stage_of(self.control, has_calls=self.place.started_at > 0)
 
 
 class OpenAttempt(Struct, frozen=True, array_like=True, gc=False):
@@ -84,17 +92,24 @@ def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
         return next_call(place, facts.at, facts.turn_label, facts.turn_source)
     if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
         return new_turn(place, facts.at, facts.turn_label)
+    if kind in CONTROL_KINDS:
+        # The session is not in use by that.
+        return place
     return after_commit(place, facts.at, ended=0)
 
 
 def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
     """Return a session's head after `entries`, its next commits; there is at least one."""
     place = head.place if head else NOWHERE
+    control = head.control if head else None
     for entry in entries:
-        place = next_place(place, entry.facts)
+        facts = entry.facts
+        place, kind = next_place(place, facts), facts.kind
+        if kind is not _INTENT and kind is not _OUTCOME and kind in CONTROL_KINDS:
+            control = after_control(control, facts, entry.link.seq)
     newest = entries[-1]
     opened = head.opened if head else entries[0].position
-    return Head(newest.link.seq, digest(newest.header), place, newest.position, opened)
+    return Head(newest.link.seq, digest(newest.header), place, newest.position, opened, control)
 
 
 def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallState | None:
@@ -243,7 +258,7 @@ class Segment:
                 if entry is not None:
                     position = entry.position
                     sessions[entry.link.session].append(position)
-                    for term in terms_of(entry.facts):
+                    for term in terms_of(entry.facts, entry.link.session):
                         terms[term].append(position)
             for position, delta in deltas:
                 for term in change_terms(delta):

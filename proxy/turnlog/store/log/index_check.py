@@ -49,6 +49,7 @@ from .tables import (
     call_entries,
     decode_head,
     encode,
+    encode_head,
     last_position,
     notes_check,
     read_log,
@@ -174,7 +175,7 @@ class _Check:
     def _expected(self) -> Iterator[tuple[str, bytes, bytes]]:
         for session, head in self._heads.items():
             yield "activity", number(head.position), session
-            yield "heads", session, encode(head)
+            yield "heads", session, encode_head(head)
         for call, state in self._states.items():
             yield "unsettled", call, encode(state)
             if state.expires:

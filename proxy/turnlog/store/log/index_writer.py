@@ -20,6 +20,7 @@ from .tables import (
     Tables,
     call_entries,
     encode,
+    encode_head,
     last_position,
     read_call_state,
     read_head,
@@ -120,7 +121,7 @@ def _write_heads(txn: Txn, tables: Tables, segment: Segment, known: Mapping[byte
         head = known.get(session) or fold_head(before, segment.pick(positions))
         if before:
             txn.delete(number(before.position), db=tables.activity)
-        heads.append((session, encode(head)))
+        heads.append((session, encode_head(head)))
         active.append((number(head.position), session))
     _put_sorted(txn, tables.heads, heads)
     _put_sorted(txn, tables.activity, active)

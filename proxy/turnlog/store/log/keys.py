@@ -5,7 +5,8 @@ Durable, written in the transaction that a caller waits for:
     log        position -> headers          bodies   position -> bodies
                both by the last position of a block of commits, see `blocks`
     aliases    "n" + name -> session        meta     epoch, limit, watermark,
-                                                     which key was used last, since when
+                                                     which key was used last, since when,
+                                                     number of control commits
                "s" + session + digest -> alias text
     and beside the tables' names "newest seal" -> position and digest of the newest block, see `digests`
 
@@ -34,6 +35,7 @@ from msgspec import Raw
 
 from turnlog.core.commit import Facts, decoder
 from turnlog.core.kinds import CommitKind
+from turnlog.core.lifecycle import CONTROL_KINDS
 from turnlog.core.operation import Operation
 
 LONGEST_NAME = 400
@@ -50,6 +52,8 @@ REKEYED = b"rekeyed"
 """When another secret was met than the one before, ns UTC."""
 PROBE = b"probe"
 """When it was last tried whether writing works again, ns UTC."""
+CONTROLS = b"controls"
+"""How many control commits the log has; not there for none."""
 NOTES_CHECK = b"notes check"
 """Checksum of the notes on the secret and on trims."""
 META: Final = frozenset(
@@ -61,6 +65,7 @@ META: Final = frozenset(
         MARKED_SINCE,
         REKEYED,
         PROBE,
+        CONTROLS,
         NOTES_CHECK,
     }
 )
@@ -159,14 +164,19 @@ def link_key(key: bytes) -> bytes:
 
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
-CHANGE, PATH = b"c", b"p"
+CHANGE, PATH, CONTROL = b"c", b"p", b"s"
 # Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 
 
-def terms_of(facts: Facts) -> list[bytes]:
-    """Return the posting lists that a commit belongs to."""
+def control_term(session: bytes) -> bytes:
+    """Return the posting list of a session's control commits."""
+    return CONTROL + session
+
+
+def terms_of(facts: Facts, session: bytes) -> list[bytes]:
+    """Return the posting lists that a commit of a session belongs to."""
     kind = facts.kind
     if kind is _INTENT:
         return [tool_term(facts.server, facts.tool)]
@@ -177,6 +187,8 @@ def terms_of(facts: Facts) -> list[bytes]:
         if facts.error_kind:
             terms.append(text_term(KIND, facts.error_kind))
         return terms
+    if kind in CONTROL_KINDS:
+        return [control_term(session)]
     return [text_term(NOTE, facts.note)] if kind is CommitKind.NOTE and facts.note else []
 
 

@@ -45,6 +45,16 @@ _AFTER = b"\xff" * 9
 
 encode = msgspec.msgpack.Encoder().encode
 decode_head = decoder(Head)
+
+
+def encode_head(head: Head) -> bytes:
+    """Return a head's bytes."""
+    if head.control is not None:
+        return encode(head)
+    # Without control commits the row is that of release 0.2, so that each can check the other's.
+    return encode((head.seq, head.hash, head.place, head.position, head.opened))
+
+
 decode_call_state = decoder(CallState)
 decode_open = decoder(OpenAttempt)
 

@@ -23,6 +23,7 @@ from turnlog.store.log.keys import (
     alias_key,
     alias_prefix,
     alias_text_prefix,
+    control_term,
     text_term,
 )
 from turnlog.store.log.tables import NEVER, Table, Tables, keys_with, read_number, read_record
@@ -84,6 +85,14 @@ class View:
         """Yield a session's commits in seq order, with bodies."""
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
         yield from map(self._snapshot.commit_at, positions)
+
+    @guarded_iterator
+    def controls(self, session: bytes) -> Iterator[Commit]:
+        """Yield a session's control commits in seq order, with bodies: see `core.lifecycle`."""
+        term, snapshot = control_term(session), self._snapshot
+        yield from map(
+            snapshot.commit_at, snapshot.term(term, 1, snapshot.last, newest_first=False)
+        )
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:
@@ -282,6 +291,8 @@ class View:
             head_hash=head.hash,
             position=head.position,
             place=head.place,
+            stage=head.stage,
+            control=head.control,
         )
 
     def _opened(self, head: Head) -> Commit | None:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from turnlog.core.commit import CommitBody, encode_body, encode_facts
 from turnlog.core.kinds import CommitKind
+from turnlog.core.lifecycle import CONTROL_KINDS
 from turnlog.store.base import Draft, StoreError, StoreFull
 from turnlog.store.log.translate_errors import translated
 from turnlog.store.quota import Quota
@@ -49,8 +50,8 @@ def prepare(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -
     UTF-8 or numbers beyond 64 bits, or too large.
     """
     facts, body, blob = draft.facts, draft.body, draft.blob
-    if len(facts.call) != 16 and (facts.kind is _INTENT or facts.kind is _OUTCOME):
-        raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
+    if len(facts.call) != 16:
+        _check_without_call(draft)
     try:
         draft.encoded_facts = encoded = encode_facts(facts)
     except OverflowError as error:
@@ -67,6 +68,14 @@ def prepare(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -
         size += len(blob.data)
     draft.size, draft.lazy = size, lazy
     return draft
+
+
+def _check_without_call(draft: Draft) -> None:
+    facts = draft.facts
+    if facts.kind is _INTENT or facts.kind is _OUTCOME:
+        raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
+    if (facts.kind in CONTROL_KINDS) != (draft.expected_head is not None):
+        raise ValueError(f"an expected head is for control commits, and each has one: {facts.kind}")
 
 
 def _check_size(draft: Draft) -> None:
@@ -159,8 +168,10 @@ class DraftAdmission:
             )
 
     def _check_room(self, draft: Draft, queued: int) -> None:
-        begins = draft.facts.kind is _INTENT
-        if not (begins or (draft.body is not None and draft.body.note)):
+        kind = draft.facts.kind
+        begins = kind is _INTENT
+        # Control commits may use what is kept for outcomes: some of them make room.
+        if not (begins or (kind is CommitKind.NOTE and draft.body is not None and draft.body.note)):
             return
         what = "an intent" if begins else "a note"
         if queued > self._most:

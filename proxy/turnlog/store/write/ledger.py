@@ -23,7 +23,16 @@ from turnlog.core.commit import (
     encode_header,
 )
 from turnlog.core.kinds import Actor, CommitKind, Flag, Phase, Status
-from turnlog.store.base import Conflict, Draft, SessionRef, Ticket
+from turnlog.core.lifecycle import action_of, after_control, lease_refusal, transition_refusal
+from turnlog.store.base import (
+    Conflict,
+    Draft,
+    LeaseRefused,
+    Refusal,
+    SessionRef,
+    Ticket,
+    TransitionRefused,
+)
 from turnlog.store.log import blocks, digests
 from turnlog.store.log.environment import Txn
 from turnlog.store.log.index import (
@@ -38,11 +47,13 @@ from turnlog.store.log.index import (
     next_place,
 )
 from turnlog.store.log.keys import (
+    CONTROLS,
     DIGEST_BYTES,
     WATERMARK,
     alias_key,
     alias_text_key,
     link_key,
+    number,
     unpack,
 )
 from turnlog.store.log.tables import (
@@ -117,6 +128,9 @@ class Ledger:
         facts, intent = draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
+        if draft.expected_head is not None:
+            self._append_control(txn, session, draft)
+            return
         found, follows = self._find(txn, session, facts), None
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, draft, found)
@@ -132,6 +146,29 @@ class Ledger:
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
         if draft.refused is None:
             self._extend(session, draft, facts, follows, linked)
+
+    def _append_control(self, txn: Txn, session: bytes, draft: Draft) -> None:
+        """Place a control commit, unless head, stage or lease of its session forbid it."""
+        before, body = self.heads[session], draft.body
+        draft.refused = control_refusal(before, draft)
+        if draft.refused is not None:
+            return
+        self._extend(session, draft, draft.facts, None, body is not None and is_linked(body))
+        after = self.heads[session]
+        control = after_control(before.control, draft.facts, after.seq)
+        self.heads[session] = msgspec.structs.replace(after, control=control)
+        count = read_number(txn, self._tables, CONTROLS) + 1
+        txn.put(CONTROLS, number(count), db=self._tables.meta)
+        for alias in draft.names:
+            self._rename(txn, session, alias)
+
+    def _rename(self, txn: Txn, session: bytes, alias: str) -> None:
+        """Make an alias lead to a session, whatever it led to."""
+        key, table = alias_key(alias), self._tables.aliases
+        if before := txn.get(key, db=table):
+            txn.delete(alias_text_key(before, alias), db=table)
+        txn.put(key, session, db=table)
+        txn.put(alias_text_key(session, alias), alias.encode(), db=table)
 
     def _unwritten(
         self, txn: Txn, session: bytes, draft: Draft, found: Entry | None
@@ -165,7 +202,7 @@ class Ledger:
         """Place a draft behind its session's newest commit; `facts` are its facts as stored."""
         tail, head, body = self.tail, self.heads[session], draft.encoded_body
         now, position, seq = next_place(head.place, facts), tail.last + 1, head.seq + 1
-        turn, step, source, ref = now.turn, now.step, now.source, None
+        turn, step, source, ref = now.turn, now.step, now.source, draft.target
         if follows is not None:
             ref = follows.seq
             if facts.kind is not _INTENT or facts.attempt != 1:
@@ -188,7 +225,7 @@ class Ledger:
         draft.commit = Commit(
             position=position, link=link, facts=facts, hash=chained, body=draft.body
         )
-        self.heads[session] = Head(seq, chained, now, position, head.opened)
+        self.heads[session] = Head(seq, chained, now, position, head.opened, head.control)
         self._headers.append(header)
         self._bodies.append(body)
         tail.add(Entry(position, header, link, facts))
@@ -262,7 +299,7 @@ class Ledger:
         stored = call_entries(txn, self._tables, call)
         return next((entry for entry in stored if is_same(entry, session, facts)), None)
 
-    def _conflict(self, txn: Txn, session: bytes, draft: Draft) -> Conflict | None:
+    def _conflict(self, txn: Txn, session: bytes, draft: Draft) -> Refusal | None:
         body = draft.body
         if draft.claims:
             carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
@@ -421,6 +458,24 @@ def _has_moved(draft: Facts, stored: Facts) -> bool:
 def _moved_to(draft: Facts, n: int) -> Facts:
     flags = tuple(dict.fromkeys((*draft.flags, Flag.LATE)))
     return msgspec.structs.replace(draft, n=n, flags=flags)
+
+
+def control_refusal(head: Head, draft: Draft) -> Refusal | None:
+    """Return why a control commit is refused in a session whose head is this one."""
+    facts, control = draft.facts, head.control
+    if head.seq != draft.expected_head:
+        return Conflict(
+            f"the session's newest commit is {head.seq}, not {draft.expected_head}; see what happened "
+            "since, and try again",
+            head.seq,
+        )
+    if why := transition_refusal(control, head.stage, facts):
+        message = f"{why} (its newest commit is {head.seq})"
+        action = action_of(facts)
+        return TransitionRefused(message, stage=head.stage, action=action, seq=head.seq)
+    if why := lease_refusal(control, facts, draft.fence):
+        return LeaseRefused(why, fence=control.fence if control else 0, seq=head.seq)
+    return None
 
 
 def version_conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | None:

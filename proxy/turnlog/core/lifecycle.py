@@ -1,0 +1,201 @@
+"""The stages of a session, the actions that move it between them, and the lease on it.
+
+An action is a *control commit*: of kind `lifecycle` (its `facts.note` names the action), `rewind`,
+`compact` or `redact`. `TRANSITIONS` says which action is possible at which stage, and where it leads.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from .commit import Facts, decoder
+from .kinds import Actor, CommitKind
+
+CONTROL_KINDS: Final = (
+    CommitKind.LIFECYCLE,
+    CommitKind.REWIND,
+    CommitKind.COMPACT,
+    CommitKind.REDACT,
+)
+
+
+class SessionStage(StrEnum):
+    """The stage of a session's life."""
+
+    OPEN = "open"
+    """No call has begun yet."""
+    ACTIVE = "active"
+    PAUSED = "paused"
+    """Calls of tools are refused until it is resumed."""
+    CLOSED = "closed"
+    """For good: calls of tools are refused, a fork goes on."""
+    ARCHIVED = "archived"
+    """Closed, and left out of lists."""
+    PURGED = "purged"
+    """Its content is removed."""
+
+
+class Action(StrEnum):
+    """A cause of a transition. All but `CALL` are commits."""
+
+    CALL = "call"
+    """A call begins."""
+    PAUSE = "pause"
+    RESUME = "resume"
+    CLOSE = "close"
+    ARCHIVE = "archive"
+    PURGE = "purge"
+    MERGE = "merge"
+    """Another session takes over its names."""
+    HAND_OVER = "hand_over"
+    """It goes on in another store."""
+    ALIAS = "alias"
+    """It gets a further name."""
+    CLAIM = "claim"
+    """Somebody takes the lease on it."""
+    RENEW = "renew"
+    RELEASE = "release"
+    REWIND = "rewind"
+    COMPACT = "compact"
+    REDACT = "redact"
+
+
+_OPEN, _ACTIVE, _PAUSED = SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED
+_CLOSED, _ARCHIVED, _PURGED = SessionStage.CLOSED, SessionStage.ARCHIVED, SessionStage.PURGED
+_LIVE: Final = (_OPEN, _ACTIVE, _PAUSED)
+_KEPT: Final = (*_LIVE, _CLOSED, _ARCHIVED)
+
+_Transitions: TypeAlias = dict[tuple[SessionStage, Action], SessionStage]
+
+
+def _at(
+    stages: Iterable[SessionStage], *actions: Action, to: SessionStage | None = None
+) -> _Transitions:
+    return {(stage, action): to or stage for stage in stages for action in actions}
+
+
+TRANSITIONS: Final[_Transitions] = {
+    **_at((_OPEN, _ACTIVE), Action.CALL, to=_ACTIVE),
+    # A second pause is possible so that an operator can pause what the agent has paused itself.
+    **_at(_LIVE, Action.PAUSE, to=_PAUSED),
+    **_at((_PAUSED,), Action.RESUME, to=_ACTIVE),
+    **_at(_LIVE, Action.CLOSE, Action.MERGE, Action.HAND_OVER, to=_CLOSED),
+    **_at((_CLOSED,), Action.ARCHIVE, to=_ARCHIVED),
+    **_at((_CLOSED, _ARCHIVED), Action.PURGE, to=_PURGED),
+    **_at(_LIVE, Action.CLAIM, Action.RENEW, Action.RELEASE, Action.REWIND),
+    **_at(_KEPT, Action.ALIAS, Action.COMPACT),
+    **_at(SessionStage, Action.REDACT),
+}
+"""The stage that an action leads to. What is not in it is refused."""
+
+
+_KIND_ACTIONS: Final = {
+    CommitKind.REWIND: Action.REWIND,
+    CommitKind.COMPACT: Action.COMPACT,
+    CommitKind.REDACT: Action.REDACT,
+}
+
+
+class Control(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The result of the control commits of a session. Times are ns UTC, wall clock of the store's host."""
+
+    stage: SessionStage = SessionStage.OPEN
+    """`OPEN` also once a call has begun, see `stage_of`: calls are no control commits."""
+    actor: Actor = Actor.OPERATOR
+    """Who brought the session to its stage."""
+    newest: int = 0
+    """seq of the newest control commit."""
+    fence: int = 0
+    """Number of the newest lease, the seq of its claim; 0 for none."""
+    leased_until: int = 0
+    """When that lease ends; 0 for none."""
+
+
+class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The content of a lifecycle commit, in `CommitBody.note`; its reason is in `detail`. New fields go to the end."""
+
+    holder: str = ""
+    """On `claim`: the name of who takes the lease."""
+    name: str = ""
+    """On `alias`: the further name."""
+    session: str = ""
+    """On `merge`: the session that takes over; on `alias`: the one that had the name before."""
+
+
+encode_content: Final[Callable[[Struct], bytes]] = msgspec.msgpack.Encoder().encode
+"""Return the bytes of a control commit's content."""
+_decode_content = decoder(LifecycleContent)
+
+
+def decode_lifecycle(data: bytes) -> LifecycleContent:
+    """Return the content of a lifecycle commit; empty where there is none or it cannot be read."""
+    try:
+        return _decode_content(data) if data else LifecycleContent()
+    except msgspec.DecodeError:
+        return LifecycleContent()
+
+
+def action_of(facts: Facts) -> Action | None:
+    """Return the action of a control commit; `None` for one that this version does not know."""
+    if facts.kind is not CommitKind.LIFECYCLE:
+        return _KIND_ACTIONS.get(facts.kind)
+    try:
+        action = Action(facts.note)
+    except ValueError:
+        return None
+    return None if action is Action.CALL or action in _KIND_ACTIONS.values() else action
+
+
+def stage_of(control: Control | None, *, has_calls: bool) -> SessionStage:
+    """Return the stage of a session. `has_calls`: whether a call has ever begun in it."""
+    stage = control.stage if control else _OPEN
+    return TRANSITIONS.get((stage, Action.CALL), stage) if has_calls else stage
+
+
+def after_control(control: Control | None, facts: Facts, seq: int) -> Control:
+    """Return the result of one more control commit, for any commit that a log may hold."""
+    before, action = control or Control(), action_of(facts)
+    after = structs.replace(before, newest=seq)
+    if action is None:
+        return after
+    if action is Action.CLAIM:
+        return structs.replace(after, fence=seq, leased_until=facts.expires)
+    if action is Action.RENEW or action is Action.RELEASE:
+        return structs.replace(after, leased_until=facts.expires)
+    stage = TRANSITIONS.get((before.stage, action), before.stage)
+    moves = stage is not before.stage or action is Action.PAUSE
+    return structs.replace(after, stage=stage, actor=facts.actor) if moves else after
+
+
+def transition_refusal(control: Control | None, stage: SessionStage, facts: Facts) -> str:
+    """Return why the action of a control commit is not possible at a session's present stage; empty if it is."""
+    action = action_of(facts)
+    if action is None or (stage, action) not in TRANSITIONS:
+        name = action.value if action else facts.note
+        return f"{name!r} is not possible while the session is {stage}"
+    is_agents = facts.actor is Actor.AGENT and action in (Action.PAUSE, Action.RESUME)
+    if is_agents and stage is _PAUSED and control and control.actor is not Actor.AGENT:
+        return f"an operator paused the session: the agent cannot {action} it"
+    return ""
+
+
+def lease_refusal(control: Control | None, facts: Facts, fence: int | None) -> str:
+    """Return why a control commit is refused because of the lease on the session; empty if it is not.
+
+    `fence` is the number of the lease that its writer believes to hold; `None` for none.
+    """
+    lease, action = control or Control(), action_of(facts)
+    is_held = facts.at < lease.leased_until
+    if fence is not None:
+        if fence != lease.fence or not lease.fence:
+            return f"the lease {fence} is not the newest, {lease.fence} is"
+        if not is_held:
+            return f"the lease {fence} has ended; claim the session anew"
+    if action is Action.RENEW and fence is None:
+        return "a lease is renewed by its number"
+    if action is Action.CLAIM and is_held:
+        return f"the lease {lease.fence} holds; wait until it ends, or until it is released"
+    return ""

@@ -1,0 +1,188 @@
+"""`core.lifecycle`: which action is possible when, and what the control commits of a session amount to."""
+
+from itertools import pairwise
+
+import pytest
+from msgspec import structs
+
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import Actor, CommitKind
+from turnlog.core.lifecycle import (
+    CONTROL_KINDS,
+    TRANSITIONS,
+    Action,
+    Control,
+    LifecycleContent,
+    SessionStage,
+    action_of,
+    after_control,
+    decode_lifecycle,
+    encode_content,
+    lease_refusal,
+    stage_of,
+    transition_refusal,
+)
+
+OWN_KIND = (Action.REWIND, Action.COMPACT, Action.REDACT)
+
+
+def does(
+    action: Action | str, *, actor: Actor = Actor.OPERATOR, at: int = 0, expires: int = 0
+) -> Facts:
+    """Return the facts of a control commit."""
+    kind, note = CommitKind.LIFECYCLE, str(action)
+    if isinstance(action, Action) and action in OWN_KIND:
+        kind, note = CommitKind(action.value), ""
+    return Facts(kind=kind, at=at, clock=0, actor=actor, note=note, expires=expires)
+
+
+def folded(*commits: Facts) -> Control | None:
+    """Return the result of control commits with the seqs 1, 2, ..."""
+    control: Control | None = None
+    for seq, facts in enumerate(commits, 1):
+        control = after_control(control, facts, seq)
+    return control
+
+
+def stage(*actions: Action, has_calls: bool = True) -> SessionStage:
+    """Return the stage after actions of an operator."""
+    return stage_of(folded(*map(does, actions)), has_calls=has_calls)
+
+
+def test_a_session_goes_through_its_stages() -> None:
+    assert stage_of(None, has_calls=False) is SessionStage.OPEN
+    assert stage_of(None, has_calls=True) is SessionStage.ACTIVE
+    life = (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.ARCHIVE, Action.PURGE)
+    reached = [stage(*life[: count + 1]) for count in range(len(life))]
+    assert reached == ["paused", "active", "closed", "archived", "purged"]
+
+
+def test_a_call_does_not_lift_a_pause_or_reopen_a_session() -> None:
+    assert stage(Action.PAUSE, has_calls=True) is stage(Action.PAUSE, has_calls=False)
+    assert stage(Action.CLOSE, has_calls=True) is SessionStage.CLOSED
+
+
+def test_an_open_session_stays_open_under_actions_that_do_not_move_it() -> None:
+    assert stage(Action.CLAIM, Action.ALIAS, has_calls=False) is SessionStage.OPEN
+    assert stage(Action.CLAIM, Action.ALIAS) is SessionStage.ACTIVE
+
+
+def test_open_and_active_sessions_allow_the_same() -> None:
+    # The fold keeps one stage for both.
+    for action in set(Action) - {Action.CALL}:
+        opened, active = (
+            TRANSITIONS.get((s, action)) for s in (SessionStage.OPEN, SessionStage.ACTIVE)
+        )
+        assert (opened, active) == (SessionStage.OPEN, SessionStage.ACTIVE) or opened is active
+
+
+@pytest.mark.parametrize("before", SessionStage)
+@pytest.mark.parametrize("action", set(Action) - {Action.CALL})
+def test_an_action_is_refused_exactly_where_the_table_lacks_it(
+    before: SessionStage, action: Action
+) -> None:
+    why = transition_refusal(Control(stage=before), before, does(action))
+    assert (why == "") == ((before, action) in TRANSITIONS)
+    if why:
+        assert why == f"'{action}' is not possible while the session is {before}"
+
+
+def test_no_stage_is_left_behind_a_close() -> None:
+    order = list(SessionStage)
+    for (before, action), after in TRANSITIONS.items():
+        rises = order.index(after) >= order.index(before)
+        assert rises or (before, action) == (SessionStage.PAUSED, Action.RESUME)
+    assert not any(
+        after in (SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED)
+        for (before, _), after in TRANSITIONS.items()
+        if before in (SessionStage.CLOSED, SessionStage.ARCHIVED, SessionStage.PURGED)
+    )
+
+
+@pytest.mark.parametrize("note", ["", "from a later version", "call", "rewind"])
+def test_an_unknown_action_changes_nothing_and_is_not_written(note: str) -> None:
+    unknown = does(note)
+    assert action_of(unknown) is None
+    assert transition_refusal(None, SessionStage.ACTIVE, unknown)
+    paused = Control(stage=SessionStage.PAUSED, fence=2, leased_until=9, newest=4)
+    assert after_control(paused, unknown, 5) == structs.replace(paused, newest=5)
+
+
+@pytest.mark.parametrize("kind", CommitKind)
+def test_control_commits_of_all_kinds_have_an_action(kind: CommitKind) -> None:
+    facts = Facts(kind=kind, at=0, clock=0, note="pause")
+    assert (action_of(facts) is not None) == (kind in CONTROL_KINDS)
+
+
+def test_a_log_with_an_impossible_action_still_folds() -> None:
+    assert stage(Action.CLOSE, Action.RESUME, Action.PAUSE) is SessionStage.CLOSED
+
+
+@pytest.mark.parametrize("action", [Action.PAUSE, Action.RESUME])
+def test_an_agent_lifts_its_own_pause_only(action: Action) -> None:
+    own = folded(does(Action.PAUSE, actor=Actor.AGENT))
+    taken = folded(does(Action.PAUSE, actor=Actor.AGENT), does(Action.PAUSE))
+    agents = does(action, actor=Actor.AGENT)
+    assert transition_refusal(own, SessionStage.PAUSED, agents) == ""
+    assert transition_refusal(taken, SessionStage.PAUSED, agents) == (
+        f"an operator paused the session: the agent cannot {action} it"
+    )
+    assert transition_refusal(taken, SessionStage.PAUSED, does(action)) == ""
+
+
+def test_an_agent_may_pause_an_active_session() -> None:
+    assert (
+        transition_refusal(None, SessionStage.ACTIVE, does(Action.PAUSE, actor=Actor.AGENT)) == ""
+    )
+
+
+def test_leases_are_numbered_by_their_claims_and_numbers_rise() -> None:
+    commits = (
+        does(Action.CLAIM, expires=10),
+        does(Action.RENEW, at=5, expires=20),
+        does(Action.PAUSE),
+        does(Action.RELEASE),
+        does(Action.CLAIM, at=30, expires=40),
+    )
+    leases = [folded(*commits[: count + 1]) for count in range(len(commits))]
+    assert [(c.fence, c.leased_until) for c in leases if c] == [
+        (1, 10),
+        (1, 20),
+        (1, 20),
+        (1, 0),
+        (5, 40),
+    ]
+    assert all(a.fence <= b.fence for a, b in pairwise(c for c in leases if c))
+
+
+def test_a_session_that_was_never_claimed_needs_no_number() -> None:
+    assert lease_refusal(None, does(Action.CLOSE), None) == ""
+    assert lease_refusal(None, does(Action.CLAIM), None) == ""
+    assert "is not the newest" in lease_refusal(None, does(Action.CLOSE), 0)
+
+
+LEASED = Control(fence=3, leased_until=100)
+
+
+def test_the_holder_of_a_lease_is_heard_until_it_ends() -> None:
+    assert lease_refusal(LEASED, does(Action.CLOSE, at=99), 3) == ""
+    assert lease_refusal(LEASED, does(Action.RENEW, at=99), 3) == ""
+    assert "has ended" in lease_refusal(LEASED, does(Action.CLOSE, at=100), 3)
+    assert "has ended" in lease_refusal(LEASED, does(Action.RENEW, at=100), 3)
+    assert "is not the newest, 3 is" in lease_refusal(LEASED, does(Action.CLOSE, at=1), 2)
+
+
+def test_an_operator_without_a_lease_is_heard_but_cannot_claim_or_renew() -> None:
+    assert lease_refusal(LEASED, does(Action.PAUSE, at=1), None) == ""
+    assert lease_refusal(LEASED, does(Action.RELEASE, at=1), None) == ""
+    assert "the lease 3 holds" in lease_refusal(LEASED, does(Action.CLAIM, at=1), None)
+    assert "the lease 3 holds" in lease_refusal(LEASED, does(Action.CLAIM, at=1), 3)
+    assert "by its number" in lease_refusal(LEASED, does(Action.RENEW, at=1), None)
+    assert lease_refusal(LEASED, does(Action.CLAIM, at=100), None) == ""
+
+
+def test_content_comes_back_and_what_cannot_be_read_is_empty() -> None:
+    content = LifecycleContent(holder="ci", name="n", session="s")
+    assert decode_lifecycle(encode_content(content)) == content
+    for data in (b"", b"\xc1", b"\x93"):
+        assert decode_lifecycle(data) == LifecycleContent()
