@@ -1,4 +1,4 @@
-"""Options that filter attempts by tool, outcome, input and trace."""
+"""Options that choose attempts: by tool, outcome, input and trace, and by range, change and time."""
 
 import re
 from collections.abc import Callable
@@ -6,11 +6,14 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 import click
+from msgspec import structs
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
+from turnlog.core.state.state_view import StateField
+from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
 
-from .options import Parsed, word_of
+from .options import END_TIME, FIELD, TIME, TIME_HELP, TURN_RANGE, Number, Parsed, word_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,11 +62,77 @@ MOST = 10**12
 """Upper limit of seqs and counts; no store holds more commits."""
 
 
+_RANGES = (
+    click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts."),
+    click.option(
+        "--after", type=Number(0, MOST), metavar="SEQ", help="All attempts after this commit."
+    ),
+    click.option(
+        "--before",
+        type=Number(0, MOST),
+        metavar="SEQ",
+        help="The last attempts before this commit.",
+    ),
+    click.option(
+        "--around", type=Number(0, MOST), metavar="SEQ", help="The attempts around this commit."
+    ),
+    click.option("--turns", type=TURN_RANGE, metavar="A..B", help="Turns; -5.. is the last five."),
+)
+_CHANGES = (
+    click.option(
+        "--field",
+        type=FIELD,
+        metavar="NAME",
+        help=f"Attempts that changed this field: {', '.join(StateField)}.",
+    ),
+    click.option("--path", metavar="GLOB", help="Attempts that changed a file whose name matches."),
+    click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}"),
+    click.option("--until", type=END_TIME, metavar="TIME", help="Up to and including."),
+)
+
+
 def filter_options(command: F) -> F:
     """Add the options whose values `filter_of` reads."""
-    for option in reversed(_OPTIONS):
+    return _added(_OPTIONS, command)
+
+
+def query_options(command: F) -> F:
+    """Add the options whose values `query_of` reads."""
+    return _added((*_RANGES, *_OPTIONS, *_CHANGES), command)
+
+
+def _added(options: tuple[Callable[[F], F], ...], command: F) -> F:
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def query_of(given: dict[str, Any]) -> Query:
+    """Return the query, of no session yet, for the values of these options. Raises `click.UsageError`."""
+    ranges = [name for name in ("after", "before", "around") if given[name] is not None]
+    if len(ranges) > 1:
+        raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
+    if given["after"] is not None and given["last"] is not None:
+        raise click.UsageError("--after gives all that follows, leave out --last")
+    refuse_empty("path", given["path"])
+    since, until = given["since"], given["until"]
+    if since is not None and until is not None and since > until:
+        raise click.UsageError("--since lies after --until, exchange them")
+    bounds = {name: given[name] for name in ("after", "before", "since", "until")}
+    changed = {name: given[name] or "" for name in ("field", "path")}
+    return Query(
+        last=given["last"],
+        around=given["around"],
+        turns=given["turns"] or TurnRange(),
+        match=structs.replace(filter_of(given), **bounds, **changed),
+    )
+
+
+def refuse_range(given: dict[str, Any]) -> None:
+    """Refuse a range of seqs or turns where it is not said in which session. Raises `click.UsageError`."""
+    for name in ("after", "before", "around", "turns"):
+        if given[name] is not None:
+            raise click.UsageError(f"--{name} needs a SESSION, `turnlog sessions` lists them")
 
 
 def filter_of(given: dict[str, Any]) -> Filter:

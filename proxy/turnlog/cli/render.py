@@ -1,4 +1,4 @@
-"""Text for people: tables that fit the terminal, local times, colours.
+"""Text for people: tables that fit the terminal, local times, colours, a line of progress.
 
 Tool names and outputs are untrusted: control characters are escaped, in tables and in JSON.
 """
@@ -6,10 +6,12 @@ Tool names and outputs are untrusted: control characters are escaped, in tables 
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
+from typing import Final, Self, TextIO
 
 import msgspec
 
@@ -21,6 +23,13 @@ _NARROWEST = 12
 """Least width of a cut cell while there are columns that can be left out."""
 _NARROWEST_CUT = 5
 """Least width of a cut cell after that."""
+
+
+PROGRESS_AFTER: Final = 2.0
+"""s: a command that takes less shows no line of progress."""
+_PROGRESS_EVERY: Final = 0.2
+"""s between two changes of the line."""
+_CLEAR_LINE: Final = "\r\x1b[2K"
 
 
 class Style(StrEnum):
@@ -256,3 +265,46 @@ def painted(text: str, style: Style | None) -> str:
 
 def _painted(text: str, style: Style | None) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
+
+
+class ProgressLine:
+    """One line on stderr, replaced as the work goes on and removed at its end.
+
+    Nothing is written where stderr is no terminal, and nothing before `PROGRESS_AFTER`.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_shown: bool = True,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`is_shown` is false where the output itself goes to the terminal as the work goes on."""
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._next = clock() + PROGRESS_AFTER
+        self._is_shown = is_shown and self._stream.isatty()
+        self._has_line = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Replace the line, if that is due: call it as often as there is news."""
+        if self._is_shown and (now := self._clock()) >= self._next:
+            self._next, self._has_line = now + _PROGRESS_EVERY, True
+            self._write(f"{_CLEAR_LINE}{text}")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._has_line:
+            self._has_line = False
+            self._write(_CLEAR_LINE)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -89,12 +89,13 @@ def read_attempts(view: View, query: Query) -> Iterator[list[Commit]]:
         return iter(_around(view, query, wanted, query.last or DEFAULT_LAST))
     if query.last is not None:
         return iter(_newest(view, query, wanted, query.last))
-    return _attempts(view, query, wanted, newest_first=False)
+    return attempts_of(view, query, wanted, newest_first=False)
 
 
-def _attempts(
+def attempts_of(
     view: View, query: Query, wanted: Filter, *, newest_first: bool
 ) -> Iterator[list[Commit]]:
+    """Yield the attempts that `wanted`, the query's filter, covers, whatever their number."""
     found = view.attempts(wanted, newest_first=newest_first)
     if not (query.match.field or query.match.path):
         return found
@@ -123,7 +124,7 @@ def _is_named(operation: Operation, path: str) -> bool:
 
 
 def _newest(view: View, query: Query, wanted: Filter, count: int) -> list[list[Commit]]:
-    return list(islice(_attempts(view, query, wanted, newest_first=True), count))[::-1]
+    return list(islice(attempts_of(view, query, wanted, newest_first=True), count))[::-1]
 
 
 def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[Commit]]:
@@ -134,7 +135,7 @@ def _around(view: View, query: Query, wanted: Filter, count: int) -> list[list[C
         newest = f", its newest is {row.head_seq}" if row is not None else ""
         raise NotFoundError(f"the session has no commit {seq}{newest}")
     until = _newest(view, query, structs.replace(wanted, before=seq + 1), count // 2 + 1)
-    later = _attempts(view, query, structs.replace(wanted, after=seq), newest_first=False)
+    later = attempts_of(view, query, structs.replace(wanted, after=seq), newest_first=False)
     return until + list(islice(later, count - len(until)))
 
 

@@ -2,7 +2,7 @@
 
 # A cursor is a position in the log. Positions never change, so new commits do not shift pages.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import Final
@@ -12,13 +12,16 @@ from msgspec import Struct, structs
 from turnlog.store.read.view import View
 
 from .dangling import Dangling, DanglingFilter, describe, find_dangling
-from .log import Query, filter_of, is_wanted, read_attempts
+from .log import Query, attempts_of, filter_of, is_wanted, read_attempts
 from .overview import SessionLine, session_line
 from .payloads import Payload
 from .rows import Row, row_of, with_payloads
 
 PAGE_BYTES: Final = 16 << 20
 """Bytes of inputs and outputs after which a page ends."""
+
+EXPORT_ROWS: Final = 1000
+"""Attempts on a page of an export."""
 
 
 class Order(StrEnum):
@@ -72,7 +75,7 @@ def log_page(
     match = filter_of(view, query)
     match = structs.replace(
         match,
-        ahead_of=cursor if newest_first else None,
+        ahead_of=cursor if newest_first else match.ahead_of,
         behind=None if newest_first else cursor,
     )
     attempts = view.attempts(match, newest_first=newest_first)
@@ -102,6 +105,46 @@ def page_around(view: View, query: Query, *, payloads: bool = False) -> LogPage:
         for attempt in read_attempts(view, query)
     ]
     return LogPage(items=rows, next=None, more=False, left_out=view.left_out)
+
+
+def export_pages(
+    open_view: Callable[[], View], query: Query, *, payloads: bool = False
+) -> Iterator[LogPage]:
+    """Yield all attempts that match, oldest first, in pages. Raises `NotFoundError`.
+
+    Attempts that begin after the first page was read are left out.
+    """
+    # Each page has a snapshot of its own: one that stayed open while a slow reader takes the pages
+    # would keep LMDB from using pages of its file again.
+    if query.around is not None:
+        with open_view() as view:
+            page = page_around(view, query, payloads=payloads)
+        yield page
+        return
+    with open_view() as view:
+        cursor = _start(view, query)
+        match = structs.replace(query.match, ahead_of=view.last + 1)
+    more = True
+    while more:
+        wanted = structs.replace(query, match=match)
+        with open_view() as view:
+            page = log_page(view, wanted, Order.OLDEST, cursor, EXPORT_ROWS, payloads=payloads)
+        yield page
+        cursor, more = int(page.next or 0), page.more
+        if query.session is not None and page.items:
+            # Cheaper than the cursor: the index of a session is by seq.
+            match = structs.replace(match, after=page.items[-1].intent_seq)
+
+
+def _start(view: View, query: Query) -> int | None:
+    """Return the position before the attempts that are wanted; `None` for the log's beginning."""
+    if query.last is None:
+        return None
+    newest_first = attempts_of(view, query, filter_of(view, query), newest_first=True)
+    first = 0
+    for attempt in islice(newest_first, query.last):
+        first = attempt[0].position
+    return max(0, first - 1)
 
 
 def sessions_page(view: View, cursor: int | None, limit: int) -> SessionsPage:

@@ -13,9 +13,11 @@ import hmac
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
+from typing import IO
 
 from turnlog.store.log.environment import id_taken, identity, is_id_taken
 from turnlog.store.log.translate_errors import explained, translated
@@ -162,8 +164,8 @@ def read_format(path: Path) -> int:
 
 def replace_format(path: Path) -> None:
     """Write the present format into the marker of a store. Raises `OSError`."""
-    _draft(path / "format", _marker()).rename(path / "format")
-    sync_path(path)
+    with whole_file(path / "format", replace=True) as stream:
+        stream.write(_marker())
 
 
 def check_log(path: Path) -> int:
@@ -218,29 +220,30 @@ def has_key(path: Path, mark: bytes) -> bool:
 
 def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
-    draft = _draft(file, content)
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    sync_path(file.parent)
+    with suppress(FileExistsError), whole_file(file, replace=False) as stream:
+        stream.write(content)
 
 
-def _draft(file: Path, content: bytes) -> Path:
-    """Write a file under another name, and wait for the disk."""
+@contextmanager
+def whole_file(file: Path, *, replace: bool) -> Generator[IO[bytes]]:
+    """Open a private file that gets its name once the block has written all of it, and it is on disk.
+
+    Raises `FileExistsError` where there is one and it is not to be replaced, `OSError`.
+    """
     draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    except BaseException:
-        draft.unlink()
-        raise
+        with os.fdopen(descriptor, "w+b") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(descriptor)
+        if replace:
+            draft.rename(file)
+        else:
+            os.link(draft, file)
     finally:
-        os.close(descriptor)
-    return draft
+        draft.unlink(missing_ok=True)
+    sync_path(file.parent)
 
 
 def sync_path(path: Path) -> None:

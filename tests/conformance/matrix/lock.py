@@ -25,7 +25,7 @@ def main() -> None:
         run([str(tools / "bin" / "pip"), "install", "--quiet", "uv"])
     uv = str(tools / "bin" / "uv")
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv[1:] else []
-    sources = ["pyproject.toml", "-", "--extra", "demo", "--group", "dev"]
+    sources = ["pyproject.toml", "-", "--all-extras", "--group", "dev"]
     compile_lock([uv, *COMPILE, *upgrade, *sources, "-o", "requirements.lock"], BACKEND)
     for source in sorted(LOCKS.glob("*.in")):
         target = source.with_suffix(".txt")

@@ -9,26 +9,14 @@ from msgspec import structs
 
 from turnlog.cli.attempts import COLUMNS, cells
 from turnlog.cli.failures import complain
-from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
-from turnlog.cli.options import (
-    END_TIME,
-    FIELD,
-    TIME,
-    TIME_HELP,
-    TURN_RANGE,
-    Number,
-    data_option,
-    json_option,
-    reading,
-    warn_of_damage,
-)
+from turnlog.cli.filters import query_of, query_options, refuse_range
+from turnlog.cli.options import data_option, json_option, reading, warn_of_damage
 from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
 from turnlog.core.state.state_view import StateField
 from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
-from turnlog.sessions.log import DEFAULT_LAST, Query, TurnRange
+from turnlog.sessions.log import DEFAULT_LAST, Query
 from turnlog.sessions.rows import Row, with_payloads
-from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
 from .show import attempt_text
@@ -47,27 +35,7 @@ _SET_BY = {
 
 @click.command("log")
 @click.argument("session", required=False)
-@click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts.")
-@click.option(
-    "--after", type=Number(0, MOST), metavar="SEQ", help="All attempts after this commit."
-)
-@click.option(
-    "--before", type=Number(0, MOST), metavar="SEQ", help="The last attempts before this commit."
-)
-@click.option(
-    "--around", type=Number(0, MOST), metavar="SEQ", help="The attempts around this commit."
-)
-@click.option("--turns", type=TURN_RANGE, metavar="A..B", help="Turns; -5.. is the last five.")
-@filter_options
-@click.option(
-    "--field",
-    type=FIELD,
-    metavar="NAME",
-    help=f"Attempts that changed this field: {', '.join(StateField)}.",
-)
-@click.option("--path", metavar="GLOB", help="Attempts that changed a file whose name matches.")
-@click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}")
-@click.option("--until", type=END_TIME, metavar="TIME", help="Up to and including.")
+@query_options
 @click.option("--payloads", is_flag=True, help="With whole inputs and outputs, as recorded.")
 @data_option
 @json_option
@@ -84,10 +52,9 @@ def command(session: str | None, payloads: bool, data: Path, as_json: bool, **wa
 
       turnlog log SESSION --turns -5.. --field files_modified
     """
-    _check(wanted)
-    match = filter_of(wanted)
+    asked = query_of(wanted)
     with reading(data) as (view, write):
-        query = _query(view, session, wanted, match)
+        query = _query(view, session, wanted, asked)
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
         hint = _missing_rules(view, query, wanted)
@@ -121,36 +88,18 @@ def _lines(
     return (attempt_text(attempt_detail(view, attempt)) for attempt in found)
 
 
-def _check(wanted: dict[str, Any]) -> None:
-    ranges = [name for name in ("after", "before", "around") if wanted[name] is not None]
-    if len(ranges) > 1:
-        raise click.UsageError(f"--{ranges[0]} and --{ranges[1]} exclude each other, give one")
-    if wanted["after"] is not None and wanted["last"] is not None:
-        raise click.UsageError("--after gives all that follows, leave out --last")
-    refuse_empty("path", wanted["path"])
-    since, until = wanted["since"], wanted["until"]
-    if since is not None and until is not None and since > until:
-        raise click.UsageError("--since lies after --until, exchange them")
-
-
-def _query(view: View, name: str | None, wanted: dict[str, Any], match: Filter) -> Query:
+def _query(view: View, name: str | None, wanted: dict[str, Any], query: Query) -> Query:
+    """Return the query of the session that is named, or of the only one where a range needs one."""
     session = log.find_session(view, name) if name is not None else None
-    turns: TurnRange = wanted["turns"] or TurnRange()
-    ranged = [n for n in ("after", "before", "around", "turns") if wanted[n] is not None]
-    if ranged and session is None:
+    if session is None and any(
+        wanted[n] is not None for n in ("after", "before", "around", "turns")
+    ):
         session = log.only_session(view)
         if session is None:
-            raise click.UsageError(f"--{ranged[0]} needs a SESSION, `turnlog sessions` lists them")
+            refuse_range(wanted)
     open_ended = any(wanted[n] is not None for n in ("after", "turns", "since", "until"))
-    bounds = {name: wanted[name] for name in ("after", "before", "since", "until")}
-    changed = {name: wanted[name] or "" for name in ("field", "path")}
-    return Query(
-        session=session,
-        last=wanted["last"] or (None if open_ended else DEFAULT_LAST),
-        around=wanted["around"],
-        turns=turns,
-        match=structs.replace(match, **bounds, **changed),
-    )
+    last = query.last or (None if open_ended else DEFAULT_LAST)
+    return structs.replace(query, session=session, last=last)
 
 
 def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str]:

@@ -11,7 +11,16 @@ from msgspec import Struct
 from turnlog.cli.attempts import session_id_cell
 from turnlog.cli.failures import FAILED, FAILURES, FINE, NO_STORE, complain, describe
 from turnlog.cli.options import data_option, json_option, printout
-from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.cli.render import (
+    Cell,
+    Column,
+    ProgressLine,
+    Style,
+    counted,
+    json_line,
+    table,
+    terminal_width,
+)
 from turnlog.core import ids
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
@@ -83,7 +92,8 @@ def command(
     """
     anchors = _read_anchors(anchor)
     found: list[_CheckedLine] = []
-    with printout() as write:
+    commits = 0
+    with printout() as write, ProgressLine() as progress:
         for message in _results(data, session, anchors, rebuild=rebuild):
             if isinstance(message, _Failed) and message.lock:
                 raise ProcessIdTaken(message.text, Path(message.lock))
@@ -91,6 +101,10 @@ def command(
                 complain(message.text)
                 return message.code
             found.append(message)
+            commits += message.line.commits
+            progress.show(
+                f"checked {counted(commits, 'commit')} of {counted(len(found), 'session')}"
+            )
             if as_json:
                 write(json_line(message.line))
         if not as_json:

@@ -1,0 +1,1 @@
+"""Sessions and stores as files: exports, backups, bundles."""
