@@ -78,7 +78,7 @@ class Carrier(Protocol):
         ...
 
     def fail(self, kind: ErrorKind) -> None:
-        """Record the latest attempt as failed, unless its answer may still come on another stream."""
+        """Record what is open as failed, unless its answer may still come on another stream."""
         ...
 
     def cancel_at_server(self) -> None:
@@ -241,7 +241,10 @@ class CallDriver:
         commands = self.feed(judged)
         outcome = commands[0] if commands else RECORDED
         assert isinstance(outcome, ev.AppendOutcome)  # always the first command
-        attempt.yields = not outcome.is_told and self.machine.stage is not Stage.WAITING
+        stage = self.machine.stage
+        attempt.yields = not outcome.is_told and stage is not Stage.WAITING
+        if stage is Stage.DONE and not self.is_guarded:
+            attempt.driver = None  # its answer came on another stream; as in `close`
         return outcome
 
     def _on_bug(self, event: ev.Event) -> None:
@@ -362,9 +365,12 @@ class CallDriver:
 
     def close(self) -> None:
         """Release a call that no later one can find."""
-        self.carrier = None
-        if self.attempt is not None:
-            self.attempt.driver = None  # else both would wait for the collector
+        self.carrier, attempt = None, self.attempt
+        if attempt is not None and attempt.ended:
+            attempt.driver = None  # else both would wait for the collector
+        elif attempt is not None:
+            self.feed(ev.Over())
+            self.ask = attempt.ask  # without the input
 
     # -- in the duplicate index ---------------------------------------------------------------
 
@@ -481,21 +487,29 @@ _PLAIN: Final = {
 """Terms of calls without a rule: most calls."""
 
 
-def unguarded(attempt: Attempt, recorder: Recorder, clock: Clock) -> CallDriver:
-    """Return the driver of a call that has begun and that no later call can find."""
+def unguarded(
+    attempt: Attempt, recorder: Recorder, clock: Clock, *, is_member: bool = False
+) -> CallDriver:
+    """Return the driver of a call that has begun and that no later call can find.
+
+    `is_member` is whether it is not alone in its request, or gets no answer; it is neither limited nor
+    retried then.
+    """
     ask, policy, waits = attempt.ask, attempt.ask.policy, attempt.waits
     # A call in a batch, or with a body too large to hold, is unguarded but may still be named.
     is_named = ask.is_named or bool(ask.key)
-    if policy.retry is None and policy.concurrency is None and not is_named:
+    retry, concurrency = (None, None) if is_member else (policy.retry, policy.concurrency)
+    if retry is None and concurrency is None and not is_named:
         terms = _PLAIN[ask.effect][waits]
     else:
         terms = Terms(
             waits=waits,
             effect=ask.effect,
             is_named=is_named,
-            is_limited=policy.concurrency is not None,
+            is_member=is_member,
+            is_limited=concurrency is not None,
             is_keyed=bool(ask.key_sent),
-            retry=policy.retry,
+            retry=retry,
             total=policy.timeout.total,
         )
     return CallDriver(ask, terms, recorder, clock, attempt=attempt)

@@ -104,7 +104,6 @@ class CallRegistry:
         """
         found = self._meant_by(scope, id_key, kin)
         for attempt in found:
-            attempt.cancelled = True
             if attempt.driver is not None:
                 attempt.driver.feed(Cancelled())
         return found[-1].wire_id if found else None

@@ -24,7 +24,7 @@ from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import http_input
 from turnlog.rules.model import Access
 from turnlog.rules.policy import deny_unreadable
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Content
 from turnlog.wire.http.head import Headers
 from turnlog.wire.json_text import read_value
@@ -103,12 +103,8 @@ class PlainCall:
             await self._begin_unguarded()
             return
         asked = self._ask
-        try:
-            while not await self._is_begun(asked):
-                self.attempt = self.driver = None
-        except StoreError:
-            self.left(ErrorKind.SESSION_UNAVAILABLE)
-            raise
+        while not await self._is_begun(asked):
+            self.attempt = self.driver = None
 
     async def _is_begun(self, asked: Ask) -> bool:
         """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
@@ -170,20 +166,10 @@ class PlainCall:
         """Whether the intent has to be on disk before it leaves."""
         return self.attempt is not None and self.attempt.is_due
 
-    @property
-    def is_once(self) -> bool:
-        """Whether the call has a named effect or a key."""
-        return self._ask.may_be_guarded
-
     async def on_disk(self) -> None:
         """Wait for the intent. Raises `StoreError` when the call has to be refused."""
-        if self.attempt is None:
-            return
-        try:
+        if self.attempt is not None:
             await self._context.recorder.on_disk(self.attempt)
-        except StoreError:
-            self.left(ErrorKind.SESSION_UNAVAILABLE)
-            raise
 
     def outgoing(self, content: Content) -> Content:
         """Return the body as it leaves: as it came."""
@@ -250,6 +236,7 @@ class PlainCall:
 
     def refused(self) -> OwnAnswer:
         """Return the answer to a call that could not be recorded and so was not forwarded."""
+        self.left(ErrorKind.SESSION_UNAVAILABLE)
         ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, self._ask.effect)
         return self._problem(503, NOT_RECORDED, ending)
 
@@ -276,12 +263,15 @@ class PlainCall:
         status = _STATUSES.get(ending.error, 502)
         return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
 
+    @property
+    def drivers(self) -> Sequence[CallDriver]:
+        """The driver of the call, once it has begun."""
+        return () if self.driver is None else (self.driver,)
+
     def left(self, kind: ErrorKind) -> None:
         """End the open attempt with `kind`, because no caller waits for it any more."""
-        if self.attempt is None or self.attempt.ended:
-            return
-        if self.attempt.n:
-            return  # what its caller was told stands
+        if self.attempt is None or self.attempt.ended or self.attempt.n:
+            return  # with an outcome already, what its caller was told stands
         ending = failed(kind, self.progress.phase, self._ask.effect)
         self._end(ending, AnswerFacts(http_status=self._status))
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from math import inf
 
+from turnlog.core.kinds import ErrorKind
 from turnlog.exchange.call import STOPPED_WHILE_RECORDED, RetryWindow
 from turnlog.exchange.events import NotRecorded, Overdue, Woken
 from turnlog.record.deadlines import Progress
@@ -73,6 +74,7 @@ class RetryLimits:
         try:
             again = await self._in_time(exchange.again(body))
         except StoreError:
+            exchange.left(ErrorKind.SESSION_UNAVAILABLE)
             driver.feed(NotRecorded())
         except _TooLate as late:
             if not driver.is_over:

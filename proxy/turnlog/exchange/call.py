@@ -142,6 +142,8 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     """An answer that took longer is replayed even if it was delivered."""
     waits_for_earlier: float = inf
     """Time limit for waiting for an earlier call."""
+    is_member: bool = False
+    """Whether it is sent in one batch with others, even if its caller cancels it before."""
     checks_earlier_caller: bool = False
     """Whether a caller may abandon a call on one connection and repeat it on another."""
 
@@ -256,6 +258,10 @@ class CallMachine(Struct, eq=False):
     def has_left(self) -> bool:
         """Whether the caller is gone."""
         return self.caller is GONE
+
+    def cause(self, kind: ErrorKind) -> ErrorKind:
+        """Return why an attempt has failed that ended for this reason: one that was cancelled was cancelled."""
+        return kind if self.cancelled_at is None else _CANCELLED
 
     @property
     def is_abandoned(self) -> bool:
@@ -433,24 +439,20 @@ class CallMachine(Struct, eq=False):
         if self.terms.is_limited and not self._is_retry:
             self.stage = QUEUED
             return (ev.Acquire(),)
-        return (
-            self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
-            if self.terms.is_named
-            else self._send()
-        )
+        if not self.terms.is_named:  # most calls
+            return self._send()
+        return self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
 
     def on_slot(self, event: ev.SlotGranted, _: float) -> Commands:
-        return (
-            self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
-            if self.terms.is_named
-            else self._send()
-        )
+        return self._send_if_caller_is_there(may_be_gone=event.may_be_gone)
 
     def _send_if_caller_is_there(self, *, may_be_gone: bool) -> Commands:
         # A proxy that was suspended for a while must not send a call that its caller has abandoned
         # and may have repeated elsewhere.
-        # A call that no rule names is forwarded as it would be without turnlog.
-        if self.has_given_up:
+        # A call that no rule names is forwarded as it would be without turnlog, and so is a batch.
+        if not self.terms.is_named:
+            return self._send()
+        if self.caller is GONE or (self.cancelled_at is not None and not self.terms.is_member):
             return (ev.Fail(_CANCELLED),)
         if may_be_gone:
             self.stage = CHECKING
@@ -459,7 +461,7 @@ class CallMachine(Struct, eq=False):
 
     def on_caller_checked(self, _: ev.CallerChecked, __: float) -> Commands:
         # If the check found nothing, the caller counts as connected.
-        return (ev.Fail(_CANCELLED),) if self.has_given_up else self._send()
+        return self._send_if_caller_is_there(may_be_gone=False)
 
     def _send(self) -> Commands:
         self.stage, retry = SENT, self.terms.retry
@@ -483,7 +485,7 @@ class CallMachine(Struct, eq=False):
         if self.stage is QUEUED:
             self._mark_cancelled(now)
             return (ev.Dequeue(),)
-        if self.stage is CHECKING:
+        if self.stage is CHECKING and not self.terms.is_member:
             self._mark_cancelled(now)
             return (ev.Fail(_CANCELLED),)
         return self.on_cancelled(event, now)
@@ -759,6 +761,12 @@ class CallMachine(Struct, eq=False):
         self.caller = GONE
         return (_LEFT_ANSWER,)
 
+    def on_cancelled_at_end(self, _: ev.Cancelled, now: float) -> Commands:
+        """Mark a call as cancelled that is no longer carried, and has no answer."""
+        if self.cancelled_at is None:
+            self._mark_cancelled(now)
+        return _NOTHING
+
     def on_over(self, _: ev.Over, now: float) -> Commands:
         unanswered = self._has_timed_out and self.cancelled_at is None
         self.stage, self.ended_at = OPEN if self.last is None else DONE, now
@@ -881,6 +889,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
         WITHDRAWN: {
             **over,
             ev.Left: CallMachine.ignore,
+            ev.Cancelled: CallMachine.on_cancelled_at_end,
             ev.Delivered: CallMachine.ignore,
             ev.JoinerCame: CallMachine.on_joined_late,
             ev.Drained: CallMachine.ignore,
@@ -894,7 +903,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.NotRecorded: CallMachine.ignore,
             ev.Delivered: CallMachine.on_delivered,
         },
-        OPEN: over,
+        OPEN: {**over, ev.Cancelled: CallMachine.on_cancelled_at_end},
         DONE: over,
         BROKEN: over,
     }

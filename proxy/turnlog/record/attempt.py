@@ -283,8 +283,6 @@ class Attempt(Struct, eq=False):
     ended: bool = False
     marks: set[Flag] = set()
     """Flags set while it ran."""
-    cancelled: bool = False
-    """Whether the caller cancelled the call."""
     caller_id: bytes = b""
     """JSON-RPC id as the caller wrote it."""
     scope: tuple[str, str] = ("", "")
@@ -298,7 +296,7 @@ class Attempt(Struct, eq=False):
     past: EarlierAttempts | None = None
     """The combined result of the attempts before it; `None` if there were none."""
     driver: Driver | None = None
-    """The driver of its call; `None` for requests that are only recorded, and for several in one request."""
+    """The driver of its call; `None` once the call is over."""
     message: bytes = b""
     """The response as received, if it may be replayed to a duplicate."""
     amends: bool = False
@@ -324,6 +322,15 @@ class Attempt(Struct, eq=False):
     def is_guarded(self) -> bool:
         """Whether its call must not happen twice."""
         return self.driver is not None and self.driver.is_guarded
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its caller cancelled the call while the attempt was open."""
+        return self.driver is not None and self.driver.machine.cancelled_at is not None
+
+    def cause(self, kind: ErrorKind) -> ErrorKind:
+        """Return why it has failed if it ended for this reason."""
+        return kind if self.driver is None else self.driver.machine.cause(kind)
 
     @property
     def is_answered(self) -> bool:

@@ -9,13 +9,15 @@ from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
-from turnlog.engine.call_driver import CallDriver
+from turnlog.engine.call_driver import CallDriver, unguarded
 from turnlog.engine.duplicate_index import DuplicateIndex
 from turnlog.engine.guarded_call import GuardedCall, guarded
+from turnlog.exchange.call import Stage
 from turnlog.exchange.duplicates import NeverTwice
-from turnlog.exchange.events import Over, Woken
+from turnlog.exchange.events import Cancelled, Over, Woken
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.events import CallBug
+from turnlog.rules.model import Retry
 
 
 @pytest.fixture
@@ -140,3 +142,25 @@ async def test_an_illegal_event_ends_that_call_and_is_logged(one: Bench) -> None
     assert driver.is_over
     (bug,) = [each for each in one.log.events if isinstance(each, CallBug)]
     assert (bug.stage, bug.happened) == ("recording", "Woken")
+
+
+async def test_a_call_without_an_answer_can_be_cancelled_until_another_stream_brings_it(
+    one: Bench,
+) -> None:
+    attempt = await one.recorder.begin(ask(session(), one.recorder.new_call()))
+    driver = unguarded(attempt, one.recorder, one.time.clock(), is_member=True)
+    driver.on_recorded(is_repeatable=False)
+    driver.close()
+    driver.feed(Cancelled())
+    assert attempt.is_cancelled
+    one.recorder.end(attempt, succeeded(), AnswerFacts())
+    assert (driver.machine.stage, attempt.driver) == (Stage.DONE, None)
+
+
+async def test_a_call_that_shares_its_request_is_neither_retried_nor_limited(one: Bench) -> None:
+    asked = ask(session(), one.recorder.new_call(), is_named=True)
+    policy = structs.replace(asked.policy, retry=Retry(on=("connection",)), concurrency=1)
+    attempt = await one.recorder.begin(structs.replace(asked, policy=policy))
+    driver = unguarded(attempt, one.recorder, one.time.clock(), is_member=True)
+    terms = driver.machine.terms
+    assert (terms.retry, terms.is_limited, terms.is_named) == (None, False, True)

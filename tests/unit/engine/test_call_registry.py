@@ -1,10 +1,13 @@
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from kit.attempts import ask, session
+from kit.attempts import Bench, ask, bench, session
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import CommitKind
+from turnlog.engine.call_driver import unguarded
 from turnlog.engine.call_registry import DETACHED_LIFE, CallRegistry
 from turnlog.record.attempt import Attempt
 from turnlog.record.deadlines import Deadlines
@@ -12,6 +15,12 @@ from turnlog.rules.model import Timeouts
 
 HERE = ("files", "session-1")
 THERE = ("files", "session-2")
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with bench(tmp_path) as made:
+        yield made
 
 
 def attempt(name: str = "a") -> Attempt:
@@ -44,55 +53,63 @@ def test_removing_one_of_two_calls_with_one_id_leaves_the_other() -> None:
     assert calls.of(HERE) == [second]
 
 
-def test_a_cancellation_means_the_newest_call_with_that_id() -> None:
-    calls, first, second = CallRegistry(), attempt("a"), attempt("b")
+async def test_a_cancellation_means_the_newest_call_with_that_id(one: Bench) -> None:
+    calls, first, second = CallRegistry(), of_client(one, "a"), of_client(one, "b")
     calls.add(HERE, "1", first)
     calls.add(HERE, "1", second)
     calls.cancel(HERE, "1")
     calls.cancel(THERE, "1")
     calls.cancel(HERE, "2")
-    assert (first.cancelled, second.cancelled) == (False, True)
+    assert (first.is_cancelled, second.is_cancelled) == (False, True)
 
 
-def of_client(name: str, kin: str, wire_id: bytes = b"") -> Attempt:
+def of_client(one: Bench, name: str, kin: str = "", wire_id: bytes = b"") -> Attempt:
     made = attempt(name)
     made.caller_id, made.wire_id, made.kin = b"1", wire_id, kin
+    unguarded(made, one.recorder, one.time.clock())
     return made
 
 
-def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id() -> None:
-    calls, mine, other = CallRegistry(), of_client("a", "me", b'"w"'), of_client("b", "you")
+async def test_a_cancel_on_another_connection_means_the_clients_only_call_with_that_id(
+    one: Bench,
+) -> None:
+    calls, mine, other = (
+        CallRegistry(),
+        of_client(one, "a", "me", b'"w"'),
+        of_client(one, "b", "you"),
+    )
     calls.add(HERE, '"w', mine)
     calls.add(("files", "session-3"), "1", other)
     assert calls.cancel(THERE, "1") is None
     assert calls.cancel(THERE, "2", "me") is None
-    assert not mine.cancelled
+    assert not mine.is_cancelled
     assert calls.cancel(THERE, "1", "me") == b'"w"'
-    assert (mine.cancelled, other.cancelled) == (True, False)
+    assert (mine.is_cancelled, other.is_cancelled) == (True, False)
 
 
-def test_a_cancel_that_may_mean_two_calls_means_neither() -> None:
-    calls, first, second = CallRegistry(), of_client("a", "me"), of_client("b", "me")
+async def test_a_cancel_that_may_mean_two_calls_means_neither(one: Bench) -> None:
+    calls, first, second = CallRegistry(), of_client(one, "a", "me"), of_client(one, "b", "me")
     calls.add(HERE, "1", first)
     with calls.resting(("files", "session-3"), second):
         assert calls.cancel(THERE, "1", "me") is None
-        assert (first.cancelled, second.cancelled) == (False, False)
+        assert (first.is_cancelled, second.is_cancelled) == (False, False)
         calls.cancel(HERE, "1", "me")
-        assert (first.cancelled, second.cancelled) == (True, False)
+        assert (first.is_cancelled, second.is_cancelled) == (True, False)
 
 
-def test_a_cancel_between_two_attempts_names_the_earlier_attempt() -> None:
+@pytest.mark.parametrize("scope", [HERE, THERE])
+async def test_a_cancel_between_two_attempts_names_the_earlier_attempt(
+    one: Bench, scope: tuple[str, str]
+) -> None:
     calls, before, due = (
         CallRegistry(),
-        of_client("a", "me", b'"w1"'),
-        of_client("a", "me", b'"w2"'),
+        of_client(one, "a", "me", b'"w1"'),
+        of_client(one, "a", "me", b'"w2"'),
     )
     calls.add(HERE, '"w2', due)
     with calls.resting(HERE, before):
-        for scope in (HERE, THERE):
-            before.cancelled = due.cancelled = False
-            assert calls.cancel(scope, "1", "me") == b'"w1"'
-            assert (before.cancelled, due.cancelled) == (True, True)
+        assert calls.cancel(scope, "1", "me") == b'"w1"'
+        assert (before.is_cancelled, due.is_cancelled) == (True, True)
     assert calls.cancel(HERE, "1", "me") == b'"w2"'
 
 

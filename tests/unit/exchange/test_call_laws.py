@@ -22,9 +22,12 @@ GUARDED = Terms(effect=Effect.WRITE, is_guarded=True, is_named=True)
 POLICIES = {
     "read": Terms(effect=Effect.READ, waits=False),
     "write": Terms(effect=Effect.UNKNOWN),
-    "named write of a batch": Terms(effect=Effect.WRITE, is_named=True),
+    "named write that is too large to hold": Terms(effect=Effect.WRITE, is_named=True),
+    "named write of a batch": Terms(effect=Effect.WRITE, is_named=True, is_member=True),
     "limited": Terms(effect=Effect.READ, is_limited=True),
-    "limited named write of a batch": Terms(effect=Effect.WRITE, is_named=True, is_limited=True),
+    "limited named write that is too large to hold": Terms(
+        effect=Effect.WRITE, is_named=True, is_limited=True
+    ),
     "retried read": Terms(effect=Effect.READ, retry=RETRY),
     "guarded write": structs.replace(
         GUARDED, is_remembered=True, on_disconnect=OnDisconnect.DRAIN, outlives_limits=True
@@ -192,6 +195,7 @@ class Play:
             yield ev.Judged(number=number, ending=LOST, ours=True, has_retry_left=True)
             if self.call.terms.retry is not None:
                 yield ev.Judged(number=number, ending=LIMITED, has_retry_left=True)
+            yield ev.Over()
         for earlier in sorted(self.replaceable):
             yield ev.Judged(number=earlier, ending=succeeded())
 
@@ -450,6 +454,7 @@ TERMS = st.builds(
     effect=st.sampled_from(Effect),
     is_guarded=st.booleans(),
     is_named=st.just(True),
+    is_member=st.booleans(),
     is_limited=st.booleans(),
     is_keyed=st.booleans(),
     waits=st.booleans(),

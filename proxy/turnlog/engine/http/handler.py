@@ -129,9 +129,15 @@ class Handler:
             else:
                 await self._guard(driver, down, request, exchange, content)
         finally:
-            driver = exchange.driver
-            if driver is not None and driver.is_guarded and not (driver.carrier or driver.is_over):
-                context.duplicate_index.over(driver)  # it was never carried
+            self._close(exchange)
+
+    def _close(self, exchange: Exchange) -> None:
+        """Release the calls of an exchange that has been answered or given up."""
+        for driver in exchange.drivers:
+            if not driver.is_guarded:
+                driver.close()
+            elif not (driver.carrier or driver.is_over):
+                self._context.duplicate_index.over(driver)  # it was never carried
 
     def _known(self, asked: RequestStart, agent: AgentConnection) -> Request | None:
         """Return a request as its head describes it; `None` if turnlog answers it itself."""
@@ -292,8 +298,8 @@ class Handler:
     ) -> None:
         """Forward and relay, once the request may be sent; an early end is recorded too."""
         driver = exchange.driver
-        if driver is not None and not driver.is_guarded:
-            driver.carrier = carrier
+        for each in exchange.drivers:
+            each.carrier = carrier
         try:
             try:
                 if (step := carrier.queued(content)) is not None:
@@ -311,18 +317,14 @@ class Handler:
                 driver.slot.give_back()
         # Ends what is still open; attempts that have ended are not changed.
         exchange.left(ErrorKind.OUTCOME_UNKNOWN)
-        if driver is not None and not driver.is_guarded:
-            driver.close()
 
     def _end(self, exchange: Exchange, error: BaseException) -> None:
         by_caller = isinstance(error, AgentGone | asyncio.CancelledError)
         has_left = by_caller and not self._context.stop.is_set()
-        driver = exchange.driver
-        if driver is not None and not driver.is_guarded:
-            driver.feed(Left() if has_left else Stopped())
+        for driver in exchange.drivers:
+            if not driver.is_guarded:
+                driver.feed(Left() if has_left else Stopped())
         exchange.left(ErrorKind.CANCELLED_BY_CALLER if has_left else ErrorKind.OUTCOME_UNKNOWN)
-        if driver is not None and not driver.is_guarded:
-            driver.close()
 
     def _carrier(self, down: AgentSide, request: Request, exchange: Exchange) -> HttpCarrier:
         way, attempt = self._ways[request.server], exchange.attempt

@@ -31,7 +31,6 @@ from turnlog.record.own_answers import OwnAnswer, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
-from turnlog.transport.async_pipes import DOUBT
 from turnlog.transport.http_client import Answer, Content, Upstreams
 from turnlog.transport.message_heads import (
     OutgoingHead,
@@ -151,7 +150,7 @@ class HttpCarrier(Struct, eq=False):
         self.guard.told.set_result(self._exchange.outlived(failure))
 
     def fail(self, kind: ErrorKind) -> None:
-        """Record the latest attempt as failed, unless its answer may still come on another stream."""
+        """Record what is open as failed, unless its answer may still come on another stream."""
         self._exchange.left(kind)
 
     def cancel_at_server(self) -> None:
@@ -177,28 +176,28 @@ class HttpCarrier(Struct, eq=False):
         """
         if ask := self._exchange.blocked:
             raise blocked(ask)
-        driver = self._exchange.driver
         if self._exchange.attempt is not None:
             self._context.health.called(self._request.server)
         repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
         if not self._exchange.is_due and self._policy.concurrency is None:
-            if driver is not None:
-                driver.on_recorded(is_repeatable=repeatable)
+            self._on_recorded(repeatable=repeatable)
             return None
-        on_disk = self._exchange.on_disk()
-        step = on_disk if driver is None else self._recorded(driver, on_disk, repeatable=repeatable)
+        step = self._recorded(repeatable=repeatable)
         limits = self._policy.timeout
         if limits != _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
         return step
 
-    async def _recorded(
-        self, driver: CallDriver, on_disk: Coroutine[None, None, None], *, repeatable: bool
-    ) -> None:
-        await on_disk
-        driver.on_recorded(is_repeatable=repeatable)
-        if driver.machine.stage is Stage.QUEUED:
+    async def _recorded(self, *, repeatable: bool) -> None:
+        await self._exchange.on_disk()
+        self._on_recorded(repeatable=repeatable)
+        driver = self._exchange.driver
+        if driver is not None and driver.machine.stage is Stage.QUEUED:
             await driver.slot_granted()
+
+    def _on_recorded(self, *, repeatable: bool) -> None:
+        for each in self._exchange.drivers:
+            each.on_recorded(is_repeatable=repeatable)
 
     # -- attempts ---------------------------------------------------------------------------
 
@@ -210,14 +209,16 @@ class HttpCarrier(Struct, eq=False):
         driver = self._exchange.driver
         if driver is not None:
             return self._drive(driver, content)
-        if self._exchange.is_once and self._down.has_ended:
-            return self._check_and_attempt(content)
-        return self._attempt(content, hold=False)
+        return self._forward(content)
 
-    async def _check_and_attempt(self, content: Content) -> None:
-        """Forward a request with named calls among others, if its caller is still there."""
-        for wait in DOUBT:  # if the caller is gone, this task is cancelled
-            await asyncio.sleep(wait)
+    async def _forward(self, content: Content) -> None:
+        """Forward a request that is no call, or several; named ones only if their caller is still there."""
+        checked = [each for each in self._exchange.drivers if each.machine.stage is _CHECKING]
+        if checked:
+            await checked[0].caller_checked()  # if it is gone, this task is cancelled
+        for each in checked:
+            if each.machine.stage is _CHECKING:  # else it was answered on another stream
+                each.feed(CallerChecked())
         await self._attempt(content, hold=False)
 
     async def _drive(self, driver: CallDriver, content: Content) -> None:

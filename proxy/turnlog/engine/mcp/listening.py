@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from turnlog.core.classify import Ending, ending_of_call, failed
-from turnlog.core.kinds import Effect, ErrorKind
+from turnlog.core.kinds import Effect
 from turnlog.engine.context import Context
 from turnlog.engine.legacy_sse import LegacyStream, endpoint_of, renamed
 from turnlog.engine.request_identity import Request
@@ -88,9 +88,8 @@ class Listening:
 
     def lose(self, attempt: Attempt, failure: Failure, *, told: bool) -> Sequence[Ticket]:
         """Record that no stream brings the answer to a call any more."""
-        ask, told = attempt.ask, told and not attempt.cancelled
-        why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else failure.kind
-        ending = failed(why, failure.phase, ask.effect)
+        ask, told = attempt.ask, told and not attempt.is_cancelled
+        ending = failed(attempt.cause(failure.kind), failure.phase, ask.effect)
         server = self._request.server
         without_call = failure.sentence_without_call(server)
         said = failure.sentence(server, attempt.past) if ask.is_call else without_call

@@ -21,7 +21,6 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.redirects import call_key
 from turnlog.engine.request_identity import Request, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
-from turnlog.exchange.call import Stage
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
 from turnlog.record.deadlines import LateReader
 from turnlog.record.own_answers import (
@@ -35,7 +34,7 @@ from turnlog.record.recorder import OFF_LOOP
 from turnlog.record.unread import all_read
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
-from turnlog.store.base import StoreError, Ticket
+from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Content
 from turnlog.transport.http_server import AgentGone
 from turnlog.wire import mcp
@@ -115,31 +114,23 @@ class McpExchange(ResponseObserver):
         if b"last-event-id" in self._request.fields:
             event_id = self._request.field(b"last-event-id")
             self._resumed = await self._context.calls.resume(self._request.scope, event_id)
-        try:
-            for number, message in enumerate(self._messages):
-                if number % _SLICE == _SLICE - 1:
-                    await asyncio.sleep(0)  # other agents' requests go on meanwhile
-                key = self._keys[number]
-                if message.method == _CALL or self._may_be_denied(message):
-                    await self._open(message, key)
-                elif (cancelled := mcp.cancelled_id(message)) is not None:
-                    await self._on_cancel(cancelled)
-                elif message.method in LOOKUPS and message.kind is _REQUEST:
-                    await self._look_up(message, key)
-                else:
-                    self._notice(message)
-        except StoreError:
-            self.left(ErrorKind.SESSION_UNAVAILABLE)
-            raise
+        for number, message in enumerate(self._messages):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)  # other agents' requests go on meanwhile
+            key = self._keys[number]
+            if message.method == _CALL or self._may_be_denied(message):
+                await self._open(message, key)
+            elif (cancelled := mcp.cancelled_id(message)) is not None:
+                await self._on_cancel(cancelled)
+            elif message.method in LOOKUPS and message.kind is _REQUEST:
+                await self._look_up(message, key)
+            else:
+                self._notice(message)
 
     async def on_disk(self) -> None:
         """Wait for the intents. Raises `StoreError` if the calls must be refused."""
-        try:
-            for attempt in tuple(self.attempts):
-                await self._context.recorder.on_disk(attempt)
-        except StoreError:
-            self.left(ErrorKind.SESSION_UNAVAILABLE)
-            raise
+        for attempt in tuple(self.attempts):
+            await self._context.recorder.on_disk(attempt)
 
     def _may_be_denied(self, message: Message) -> bool:
         """Return whether a server may read a message as a call that a rule denies, where turnlog does not."""
@@ -190,9 +181,7 @@ class McpExchange(ResponseObserver):
             await self._guarded(message, ask, key)
             return
         self._asks[key] = ask
-        attempt = await self._begin(message, ask, key)
-        if is_alone:
-            self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
+        attempt = await self._begin_unguarded(message, ask, key)
         if message.kind is _NOTIFICATION:
             self._notified |= {attempt}
         elif is_single:
@@ -232,7 +221,7 @@ class McpExchange(ResponseObserver):
         params = mcp.read_lookup(message.method, message.params)
         arguments = self._start or bytes(params.arguments)
         ask = self._as_recorded(message, key, params, arguments, model, None)
-        await self._begin(message, structs.replace(ask, key=""), key)
+        await self._begin_unguarded(message, structs.replace(ask, key=""), key)
 
     def _as_recorded(
         self,
@@ -315,6 +304,18 @@ class McpExchange(ResponseObserver):
         context.calls.add(request.scope, key, attempt)
         return attempt
 
+    async def _begin_unguarded(self, message: Message, ask: Ask, key: str) -> Attempt:
+        """Queue the intent of an attempt for which no earlier call can stand. Raises `StoreError`."""
+        attempt = await self._begin(message, ask, key)
+        is_member = len(self._messages) > 1 or message.kind is not _REQUEST
+        recorder, clock = self._context.recorder, self._context.clock
+        driver = unguarded(attempt, recorder, clock, is_member=is_member)
+        if is_member:
+            self._members.append(driver)
+        else:
+            self.driver = driver
+        return attempt
+
     async def _guarded(self, message: Message, ask: Ask, key: str) -> None:
         """Begin a guarded call, unless it is not sent because of an earlier one. Raises `AgentGone`."""
         while True:
@@ -325,12 +326,11 @@ class McpExchange(ResponseObserver):
                     return
             admitted = call.ask if call is not None else ask
             self._asks[key] = admitted
-            attempt = await self._begin(message, admitted, key)
             self.judges = ask.policy.judges_answers
             if call is None:
-                self.driver = unguarded(attempt, self._context.recorder, self._context.clock)
-                self.attempt = attempt
+                self.attempt = await self._begin_unguarded(message, admitted, key)
                 return
+            attempt = await self._begin(message, admitted, key)
             call.begins(attempt)
             if await call.claimed():
                 self.attempt = attempt
@@ -338,7 +338,7 @@ class McpExchange(ResponseObserver):
             # Another process has begun a duplicate: begin again, with a new lookup.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
             self.driver = None
-            if attempt.cancelled:
+            if call.machine.cancelled_at is not None:
                 raise AgentGone("the call was taken back before it had begun")
 
     def _guarded_call(self, ask: Ask) -> GuardedCall | None:
@@ -404,7 +404,7 @@ class McpExchange(ResponseObserver):
             self._asks[self._keys[0]] = ask
             self.attempt = attempt = await self._begin(message, ask, key)
             attempt.wire_id = wire_id
-            attempt.past, attempt.cancelled = before.so_far, before.cancelled
+            attempt.past = before.so_far
             if self.driver is not None:
                 self.driver.begins(attempt)
             await self.on_disk()
@@ -419,7 +419,7 @@ class McpExchange(ResponseObserver):
     def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
         """Return the answer if the caller cancelled before the next attempt was sent."""
         attempt = self.attempt
-        if attempt is None or not attempt.cancelled:
+        if attempt is None or not attempt.is_cancelled:
             return None
         tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
         assert attempt.overall is not None  # it ended just now, or before the wait for a retry
@@ -447,16 +447,7 @@ class McpExchange(ResponseObserver):
         if attempt is None or (self.stateless and not self._request.is_piped):
             return b""
         # A named write runs on: its caller cannot tell whether the effect has happened.
-        given_up = attempt.driver is not None and attempt.driver.machine.stage is Stage.WITHDRAWN
-        return attempt.cancellation if given_up or not attempt.ask.is_named else b""
-
-    @property
-    def is_once(self) -> bool:
-        """Whether it holds a call with a named effect or a key, which must happen once at most."""
-        for attempt in self.attempts:  # noqa: SIM110 - as in `waits`
-            if attempt.ask.may_be_guarded:
-                return True
-        return False
+        return attempt.cancellation if self.is_withdrawn or not attempt.ask.is_named else b""
 
 
 def _canonical(message: Message, arguments: bytes) -> tuple[str, bytes] | None:

@@ -75,7 +75,6 @@ from .listening import Listening
 _REQUEST: Final = Kind.REQUEST
 _RESPONSE: Final = Kind.RESPONSE
 _NULL_ID: Final = b"null"
-_NOTIFICATION: Final = Kind.NOTIFICATION
 _HEAD: Final = Phase.HEAD
 _BODY: Final = Phase.BODY
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
@@ -90,7 +89,7 @@ class ResponseObserver:
     attempt: Attempt | None = None
     """The latest attempt, if there is exactly one call."""
     driver: CallDriver | None = None
-    """The driver of the call, if there is exactly one."""
+    """The driver of the call or lookup, if the request is exactly one."""
     judges = False
     """Whether a rule judges the result of the one call."""
     _resumed: Attempt | None = None
@@ -130,6 +129,8 @@ class ResponseObserver:
         self.stateless = mcp.is_stateless(revision)
         self.progress = Progress()
         """The phase of the exchange, with its timers."""
+        self._members: list[CallDriver] = []
+        """The drivers of calls and lookups that share their request with others, or get no answer."""
         self.attempts: dict[Attempt, str] = {}
         """Attempts without an outcome, with the key of each one's id; a batch may hold an id twice."""
         self.begun: dict[str, Attempt] = {}
@@ -156,6 +157,16 @@ class ResponseObserver:
             if attempt.waits:
                 return True
         return False
+
+    @property
+    def drivers(self) -> Sequence[CallDriver]:
+        """The drivers of all calls and lookups of the request."""
+        return self._members if self.driver is None else (self.driver,)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the call was given up because no caller waits for it."""
+        return self.driver is not None and self.driver.machine.stage is Stage.WITHDRAWN
 
     @property
     def reads(self) -> int:
@@ -353,12 +364,9 @@ class ResponseObserver:
     def _answers_nothing(
         self, content: Message | Outline | Malformed, body: MessageReader
     ) -> Sequence[Ticket]:
-        if isinstance(content, Message) and content.kind is _NOTIFICATION:
-            if back := mcp.cancelled_id(content):
-                self._context.calls.on_server_request_settled(self._request.scope, back)
-        elif not isinstance(content, Malformed) and mcp.is_request(content):
+        if not isinstance(content, Malformed) and mcp.is_request(content):
             self._server_asks(id_key(content.id))
-        elif isinstance(content, Outline) and (back := mcp.cancelled_id(content)):
+        elif not isinstance(content, Malformed) and (back := mcp.cancelled_id(content)):
             self._context.calls.on_server_request_settled(self._request.scope, back)
         elif self.attempts and is_unfit(body, content):
             self._unfit = body
@@ -545,7 +553,7 @@ class ResponseObserver:
         return structs.replace(
             around,
             is_unlisted=listings.lacks(request.target, request.credential, tool),
-            is_cancelled=attempt.cancelled and attempt.is_guarded,
+            is_cancelled=attempt.is_cancelled and attempt.is_guarded,
         )
 
     def _around(self, ask: Ask) -> Circumstances:
@@ -586,10 +594,7 @@ class ResponseObserver:
     def _end_all(
         self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
     ) -> Sequence[Ticket]:
-        """Record all open attempts as failed; `said` is the text for their caller.
-
-        Cancelled attempts are recorded as cancelled.
-        """
+        """Record all open attempts as failed; `said` is the text for their caller."""
         reply = AnswerFacts(
             http_status=self._status, detail=detail, said=said, retry_after=retry_after
         )
@@ -600,8 +605,8 @@ class ResponseObserver:
                 # Its timeout was already recorded and answered; no other answer came.
                 self._forget(attempt)
                 continue
-            why = ErrorKind.CANCELLED_BY_CALLER if attempt.cancelled else kind
-            tickets += self.end(attempt, failed(why, phase, attempt.ask.effect), reply)
+            ending = failed(attempt.cause(kind), phase, attempt.ask.effect)
+            tickets += self.end(attempt, ending, reply)
         return tickets
 
     def _detach(self) -> None:
@@ -645,7 +650,7 @@ class ResponseObserver:
             return tickets
         for attempt in list(self.attempts):
             verdict = instead(self._unfit, self._around(attempt.ask))
-            if verdict is not None and not attempt.cancelled:
+            if verdict is not None and not attempt.is_cancelled:
                 tickets += self._end_by_answer(attempt, *verdict)
         # The agent sees the server's incomplete answer as it is, unless a rule manages such failures.
         return [*tickets, *self._lose(failure, told=self._manages(failure))]
@@ -691,8 +696,7 @@ class ResponseObserver:
         self._on_all_read()
         if self._listening is not None:
             self._listening.hang_up(Failure(kind, Phase.BODY, ""))
-        given_up = self.driver is not None and self.driver.machine.stage is Stage.WITHDRAWN
-        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not given_up:
+        if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not self.is_withdrawn:
             self._detach()
         else:
             self._end_all(kind, "")
@@ -709,7 +713,7 @@ class ResponseObserver:
             if self._context.calls.take(self._request.scope, self._resumed):
                 return self._listening.lose(self._resumed, failure, told=told)
             return ()
-        taken_back = {key for attempt, key in self.attempts.items() if attempt.cancelled}
+        taken_back = {key for attempt, key in self.attempts.items() if attempt.is_cancelled}
         lost = [asked for key, asked in self.awaited.items() if key not in taken_back]
         if not told or not lost:
             return self._end_all(failure.kind, failure.detail)
@@ -722,6 +726,7 @@ class ResponseObserver:
 
     def refused(self) -> OwnAnswer:
         """Return the answer to calls that were not sent because they could not be recorded."""
+        self.left(ErrorKind.SESSION_UNAVAILABLE)
         ending = self._ending(ErrorKind.SESSION_UNAVAILABLE)
         return self._made(self._untold(NOT_RECORDED, NOT_RECORDED_BESIDE, ending))
 

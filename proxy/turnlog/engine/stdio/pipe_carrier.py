@@ -78,11 +78,11 @@ class PipedExchange(McpExchange):
 
     def over(self) -> None:
         """Mark the call as over, for duplicates that wait for it."""
-        driver = self.driver
-        if driver is not None and driver.is_guarded:
-            self._context.duplicate_index.over(driver, self.kept(driver.kept))
-        elif driver is not None:
-            driver.close()
+        for driver in self.drivers:
+            if driver.is_guarded:
+                self._context.duplicate_index.over(driver, self.kept(driver.kept))
+            else:
+                driver.close()
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -120,7 +120,7 @@ class PipedExchange(McpExchange):
         """
         found: list[str] = []
         for attempt, wire_key in list(self.attempts.items()):
-            if attempt.cancelled and attempt.caller_key == key:
+            if attempt.is_cancelled and attempt.caller_key == key:
                 found.append(wire_key)
                 if attempt.is_guarded and self.driver is not None:
                     self.driver.on_left()
@@ -332,7 +332,7 @@ class PipeCarrier:
         self._lines.answer(line_of(made), tickets)
 
     def fail(self, kind: ErrorKind) -> None:
-        """Record that the latest attempt failed so."""
+        """Record what is open as failed."""
         self._give_up()
         self.exchange.left(kind)
 
@@ -352,8 +352,8 @@ class PipeCarrier:
     async def queued(self) -> None:
         """Wait until it is on disk. Raises `StoreError`, and `Failure` where it must not leave."""
         exchange, self._began = self.exchange, asyncio.get_running_loop().time()
-        if exchange.driver is not None:
-            exchange.driver.carrier = self
+        for driver in exchange.drivers:
+            driver.carrier = self
         if exchange.blocked is not None:
             raise blocked(exchange.blocked)
         if exchange.attempt is not None:
@@ -364,12 +364,12 @@ class PipeCarrier:
 
     def is_free(self) -> bool:
         """Return whether it may leave at once, and does not wait for a slot."""
-        driver = self.exchange.driver
+        driver, retry = self.exchange.driver, self.policy.retry
+        repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
+        for each in self.exchange.drivers:
+            each.on_recorded(is_repeatable=repeatable)
         if driver is None:
             return True
-        retry = self.policy.retry
-        repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
-        driver.on_recorded(is_repeatable=repeatable)
         if self.policy.concurrency is not None:
             self._lines.counted.add(self)
         return driver.machine.stage is not Stage.QUEUED
@@ -513,8 +513,8 @@ class PipeCarrier:
 
     @property
     def _number(self) -> int:
-        attempt = self.exchange.attempt
-        return attempt.ask.number if attempt is not None else 0
+        driver = self.exchange.driver
+        return driver.machine.number if driver is not None else 0
 
     def _fail(self, failure: Failure) -> None:
         """End the attempt with an answer of turnlog's."""

@@ -198,7 +198,7 @@ class StdioHandler:
                 return False
             await line.queued()
             self._check_server()
-            if not (exchange.is_once and await self._is_given_up(exchange)):
+            if not await self._is_given_up(exchange):
                 return True
             exchange.left(ErrorKind.CANCELLED_BY_CALLER)
             exchange.over()
@@ -215,7 +215,10 @@ class StdioHandler:
         return False
 
     async def _is_given_up(self, exchange: PipedExchange) -> bool:
-        """Return whether the agent is gone, or has cancelled all calls that are about to leave."""
+        """Return whether a line must not leave, as the agent is gone or has cancelled all of it."""
+        # A call with a named effect or a key must happen once at most; others go as without turnlog.
+        if not any(attempt.ask.may_be_guarded for attempt in exchange.attempts):
+            return False
         # After a pause of this process it may have sent the call elsewhere meanwhile.
         keys = [id_key(message.id) for message in exchange.messages]
         if all(key in self._cancelled for key in keys):
