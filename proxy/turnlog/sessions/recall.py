@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core import ids
@@ -12,6 +11,7 @@ from turnlog.core.text.units import timestamp
 from turnlog.sessions.state.state_at import outcomes_of_key
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
+from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
@@ -83,7 +83,7 @@ def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> RecalledAn
     except UnicodeDecodeError:
         raise NotRecallableError(f"the answer to {key!r} is not text") from None
     asked, facts = intent.facts, commit.facts
-    is_result = asked.method == "tools/call" and facts.code is None and _is_json(data)
+    is_result = asked.method == "tools/call" and facts.code is None and value_of(data) is not None
     recalled = Recalled(
         key=key,
         call=ids.to_text(facts.call),
@@ -97,11 +97,3 @@ def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> RecalledAn
         text=(only_text(data) or whole) if is_result else whole,
     )
     return RecalledAnswer(recalled, blocks_of_result(data) if is_result else [])
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return False
-    return True
