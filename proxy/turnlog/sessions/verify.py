@@ -8,6 +8,7 @@ Bodies and payloads may be missing, but not changed.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -25,6 +26,7 @@ from turnlog.core.commit import (
 from turnlog.core.kinds import CommitKind
 from turnlog.store.base import Blob, Gone
 
+T = TypeVar("T")
 Stored = tuple[int, bytes, bytes | None]
 """Position, header bytes, and body bytes or `None` when the body was deleted."""
 
@@ -116,7 +118,7 @@ class _ChainCheck:
     def step(self, record: Stored, rest: Iterator[Stored]) -> _BadCommit | None:
         """Check one record against those before it; `rest` is read only to explain a bad one."""
         position, header, body = record
-        link = _link(header)
+        link = _read(decode_link, header)
         if link is None:
             return _BadCommit(ChainVerdict.MUTATED, self.count, "it cannot be read")
         # Decoding a whole header costs three times its link, and only a deleted body needs it.
@@ -143,7 +145,7 @@ class _ChainCheck:
         if link.seq == self.count:
             return None
         found = f"seq {link.seq} stands in its place"
-        links = (_link(header) for _, header, _ in rest)
+        links = (_read(decode_link, header) for _, header, _ in rest)
         later = any(other.seq == self.count for other in links if other)
         return _BadCommit(ChainVerdict.REORDERED if later else ChainVerdict.GAP, self.count, found)
 
@@ -153,7 +155,7 @@ class _ChainCheck:
         after = next(rest, None)
         # The next commit's `prev` shows whether this one is unchanged; if it is, the previous one
         # was changed. At the end of the log the previous one is named.
-        following = _link(after[1]) if after else None
+        following = _read(decode_link, after[1]) if after else None
         changed_here = following is not None and following.prev != hash_
         seq = link.seq if changed_here else max(link.seq - 1, 0)
         return _BadCommit(ChainVerdict.MUTATED, seq, "its hash is not what the next commit says")
@@ -201,10 +203,7 @@ class _ChainCheck:
 
 def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
     """Return the payloads that a body refers to, with their handles."""
-    try:
-        said = decode_body(body) if body else None
-    except msgspec.DecodeError:
-        return []
+    said = _read(decode_body, body) if body else None
     if said is None:
         return []
     named = (("stored input", said.input_blob), ("stored output", said.output_blob))
@@ -216,14 +215,13 @@ def _counted(number: int) -> str:
 
 
 def _is_redact(header: bytes) -> bool:
-    try:
-        return decode_header(header)[1].kind is CommitKind.REDACT
-    except msgspec.DecodeError:
-        return False
+    halves = _read(decode_header, header)
+    return halves is not None and halves[1].kind is CommitKind.REDACT
 
 
-def _link(header: bytes) -> Link | None:
+def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
+    """Return what a decoder makes of stored bytes; `None` if it cannot read them."""
     try:
-        return decode_link(header)
+        return decode(data)
     except msgspec.DecodeError:
         return None
