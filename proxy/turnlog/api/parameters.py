@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _MOST: Final = 10**18
 _LONGEST: Final = 1000
+_TEXTS: Final = ("tool", "server", "error", "kind", "flag", "input", "trace", "field", "path")
+"""Parameters of a log that narrow it by a text; as in `Filter`."""
 _TIME: Final = "write 10m, 2026-11-27 or 2026-11-27T12:00:00Z"
 
 
@@ -179,21 +181,8 @@ def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Q
     since, until = moment("since", query.since, now), moment("until", query.until, now, end=True)
     if since is not None and until is not None and since > until:
         raise BadParameterError("since", "it lies after until, exchange them")
-    match = Filter(
-        after=query.after,
-        before=query.before,
-        tool=query.tool or "",
-        server=query.server or "",
-        error=query.error or "",
-        kind=query.kind or "",
-        flag=query.flag or "",
-        input=query.input or "",
-        trace=query.trace or "",
-        field=query.field or "",
-        path=query.path or "",
-        since=since,
-        until=until,
-    )
+    texts: dict[str, Any] = {name: getattr(query, name) or "" for name in _TEXTS}
+    match = Filter(after=query.after, before=query.before, since=since, until=until, **texts)
     return Query(
         session=_session(view, session, query),
         last=query.limit,
