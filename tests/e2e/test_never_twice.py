@@ -205,6 +205,28 @@ def test_a_half_closed_caller_is_still_waiting_so_an_equal_call_is_a_new_one(
     assert sorted(given) == ["done 1", "done 2"]
 
 
+@pytest.mark.promise("REC-10", "TWICE-22")
+@pytest.mark.parametrize("how", ["leaves", "takes it back"])
+def test_a_call_that_is_given_up_before_it_is_decided_has_a_row_and_is_not_sent(
+    rig: Rig, counting: Counting, begun: Begun, how: str
+) -> None:
+    first = begun(call("write", {"a": 1}, request_id=1))
+    wait_until(lambda: counting.asked == 1, "the server has the call")
+    first.end()  # for up to 1 s nobody knows whether its caller is gone
+    again = begun(call("write", {"a": 1}, request_id="two"))
+    if how == "leaves":
+        again.close()
+    else:
+        rig.post(message("notifications/cancelled", {"requestId": "two"}, request_id=None))
+    wait_until(lambda: len(rig.rows()) == 2, "the second one has a row")
+    row = rig.rows()[-1]
+    assert (row.kind, row.executed, row.phase) == ("cancelled_by_caller", "no", "queued")
+    assert (row.flags, row.retry) == ([], "safe")
+    counting.go.set()
+    assert text(first.response("POST").body) == "done 1"
+    assert counting.asked == 1
+
+
 @pytest.mark.promise("TWICE-6")
 def test_a_lost_answer_is_replayed_to_one_duplicate_and_then_no_more(
     rig: Rig, counting: Counting, left: Begun

@@ -211,6 +211,9 @@ class GuardedCall(CallDriver):
     def do_withhold(self, command: ev.Withhold) -> None:
         """Record a call that is not sent, and set the result for its caller."""
         assert self._admitted is not None  # it was looked up
+        if command.action is DuplicateAction.GIVEN_UP:
+            self._record_given_up(self._admitted)
+            return
         action, duplicate = command.action, self._found[command.place]
         self._earlier = duplicate
         flags: tuple[Flag, ...] = () if command.waited is None else (Flag.JOINED,)
@@ -240,6 +243,14 @@ class GuardedCall(CallDriver):
             self.unsent = Unsent(attempt, answer, detail, duplicate.call)
         if answer is not None:
             self._index.on_replayed(self)
+
+    def _record_given_up(self, asked: Ask) -> None:
+        """Record a call that was given up before it was sent, as if there were no earlier one."""
+        asked = structs.replace(asked, links=NO_LINKS, seen=None)
+        ending = unsent_ending(DuplicateAction.GIVEN_UP, asked.effect)
+        reply = AnswerFacts(detail=unsent_detail(DuplicateAction.GIVEN_UP))
+        waited = self._clock.monotonic() / 1e9 - self.machine.began
+        self._recorder.unsent(asked, ending, reply, None, waited=waited)
 
     def _unsent_links(self, action: DuplicateAction, duplicate: DuplicateMatch) -> DuplicateLinks:
         """Return the links of a call that was not sent."""

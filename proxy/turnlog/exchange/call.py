@@ -332,7 +332,7 @@ class CallMachine(Struct, eq=False):
             action = self._action_for(earlier, now)
             passes = action is DuplicateAction.FORWARD
             if (passes or earlier.is_given) and self._must_check_caller_of(earlier):
-                self.stage = CHECKING_EARLIER
+                self.stage, self._earlier = CHECKING_EARLIER, place
                 return (ev.CheckEarlierCaller(place),)
             if passes:
                 continue
@@ -414,8 +414,12 @@ class CallMachine(Struct, eq=False):
     def _stop_waiting(self, action: DuplicateAction, now: float) -> Commands:
         return (ev.StopWaiting(), self._withhold(action, self._earlier, now))
 
-    def on_given_up_unrecorded(self, _: ev.Event, __: float) -> Commands:
-        """End a call that has no record yet."""
+    def on_left_undecided(self, _: ev.Left | ev.Cancelled, now: float) -> Commands:
+        self.caller = GONE
+        return (self._withhold(DuplicateAction.GIVEN_UP, self._earlier, now),)
+
+    def on_stopped_undecided(self, _: ev.Stopped, __: float) -> Commands:
+        """End a call that has no record, and gets none."""
         self.caller, self.stage = GONE, DONE
         return _NOTHING
 
@@ -835,9 +839,9 @@ def _table() -> dict[tuple[Stage, type], Step]:
         CHECKING_EARLIER: {
             ev.EarlierCallerChecked: CallMachine.on_earlier_caller_checked,
             ev.ServerGone: CallMachine.on_server_gone,
-            ev.Left: CallMachine.on_given_up_unrecorded,
-            ev.Cancelled: CallMachine.on_given_up_unrecorded,
-            ev.Stopped: CallMachine.on_given_up_unrecorded,
+            ev.Left: CallMachine.on_left_undecided,
+            ev.Cancelled: CallMachine.on_left_undecided,
+            ev.Stopped: CallMachine.on_stopped_undecided,
         },
         JOINING: {
             ev.EarlierEnded: CallMachine.on_earlier_ended,

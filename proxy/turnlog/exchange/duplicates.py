@@ -58,6 +58,8 @@ class DuplicateAction(StrEnum):
     """Record that its caller left while it waited for the earlier call."""
     STOPPED = "stopped"
     """Record that turnlog stopped while it waited for the earlier call."""
+    GIVEN_UP = "given_up"
+    """Record that its caller left before it was decided whether to send it."""
 
 
 class Likeness(StrEnum):
@@ -213,6 +215,7 @@ _UNSENT: Final = {
     DuplicateAction.LATE: (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE),
     DuplicateAction.LEFT: (ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE),
     DuplicateAction.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE),
+    DuplicateAction.GIVEN_UP: (ErrorKind.CANCELLED_BY_CALLER, Executed.NO),
 }
 _WAITED: Final = frozenset({DuplicateAction.LATE, DuplicateAction.LEFT})
 """The earlier call, which these waited for, was sent."""
@@ -228,6 +231,7 @@ _SAID: Final = {
     "sent again",
     DuplicateAction.LEFT: "left while the call it had joined ran on",
     DuplicateAction.STOPPED: "turnlog stopped while the call it had joined ran",
+    DuplicateAction.GIVEN_UP: "left before the call was sent",
 }
 
 
@@ -239,15 +243,16 @@ def unsent_detail(action: DuplicateAction) -> str:
 def unsent_ending(action: DuplicateAction, effect: Effect) -> Ending:
     """Return the ending of a call with this effect that was refused or not answered, and not sent."""
     kind, executed = _UNSENT.get(action, _UNSENT[DuplicateAction.UNKNOWN])
-    # The earlier call was sent: its effect decides whether repeating it can do harm.
-    maybe = executed is Executed.MAYBE
+    # Where the earlier call was sent, its effect decides whether repeating it can do harm.
+    reached = Phase.SENT if executed is Executed.MAYBE else Phase.QUEUED
+    is_refused = action is DuplicateAction.CONFLICT or action is DuplicateAction.BLOCK
     return Ending(
         status=Status.ERROR,
         phase=Phase.SENT if action in _WAITED else Phase.QUEUED,
         executed=executed,
         error=MEANINGS[kind].family,
         kind=kind,
-        retry=retry_class(kind, Phase.SENT, effect) if maybe else RetryClass.NEVER,
+        retry=RetryClass.NEVER if is_refused else retry_class(kind, reached, effect),
     )
 
 

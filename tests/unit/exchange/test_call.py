@@ -889,13 +889,21 @@ def test_the_caller_of_each_call_that_is_found_after_waiting_for_another_is_chec
     play.feed(found(RUNS), ev.CheckEarlierCaller(0))
 
 
-def test_a_call_given_up_before_the_decision_is_not_recorded() -> None:
-    for event in (ev.Left(), ev.Cancelled(), ev.Stopped()):
+def test_a_call_given_up_before_the_decision_is_recorded_and_not_sent() -> None:
+    for event in (ev.Left(), ev.Cancelled()):
         play = looking(CHECKS_EARLIER)
         play.feed(found(RUNS), ev.CheckEarlierCaller(0))
-        play.feed(event)
+        play.feed(event, withheld(DuplicateAction.GIVEN_UP))
         assert play.call.is_over
         assert play.call.has_left
+
+
+def test_a_call_is_not_recorded_if_turnlog_stops_before_the_decision() -> None:
+    play = looking(CHECKS_EARLIER)
+    play.feed(found(RUNS), ev.CheckEarlierCaller(0))
+    play.feed(ev.Stopped())
+    assert play.call.is_over
+    assert play.call.has_left
 
 
 def test_if_a_rule_lets_duplicates_pass_only_a_guessed_caller_is_checked() -> None:

@@ -135,6 +135,7 @@ def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
         (DuplicateAction.LATE, ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE, RetryClass.UNSAFE),
         (DuplicateAction.LEFT, ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE, RetryClass.UNSAFE),
         (DuplicateAction.STOPPED, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, RetryClass.UNSAFE),
+        (DuplicateAction.GIVEN_UP, ErrorKind.CANCELLED_BY_CALLER, Executed.NO, RetryClass.SAFE),
     ],
 )
 def test_every_unsent_ending_is_an_error(
