@@ -1,4 +1,4 @@
-"""The instructions of docs/backup.md, carried out literally."""
+"""`turnlog backup`, and the instructions of docs/backup.md carried out literally."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.stores import process
+from e2e.stores import Call, fill, process, turnlog
 from kit.beside import proxy_beside
 from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import Proxy, payloads, rows
@@ -61,9 +61,8 @@ def test_a_store_is_copied_under_a_running_proxy_and_put_back(
         post(proxy, "before")
         run(COPY, proxy.data, backup)
         post(proxy, "after")
-    assert [path.stat().st_mode & 0o077 for path in backup.rglob("*")] == [0] * len(
-        [*backup.rglob("*")]
-    )
+    assert [path for path in backup.rglob("*") if path.stat().st_mode & 0o077] == []
+    assert backup.stat().st_mode & 0o777 == 0o700
     assert len(rows(proxy.data)) == 2
     shutil.rmtree(proxy.data)
     run(PUT_BACK, proxy.data, backup)
@@ -74,3 +73,64 @@ def test_a_store_is_copied_under_a_running_proxy_and_put_back(
         assert proxy.events("store.rekeyed") == []
     assert len(rows(proxy.data)) == 2
     assert process("verify", "--data", str(proxy.data)).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store") / "data"
+    fill(folder, [Call(tool="write_file", minute=n, output=bytes([n]) * 5000) for n in range(40)])
+    return folder
+
+
+def test_a_copy_has_the_whole_log_and_says_what_was_verified(data: Path, tmp_path: Path) -> None:
+    done = turnlog("backup", str(tmp_path / "copy"), data=data)
+    assert done.returncode == 0, done.stderr
+    assert "verified 81 commits of 1 session" in done.stdout
+    log = ("log", "--last", "999", "--json", "--payloads")
+    assert turnlog(*log, data=tmp_path / "copy").stdout == turnlog(*log, data=data).stdout
+
+
+@pytest.mark.parametrize("inside", ["copy", "blobs/copy", ""])
+def test_a_folder_inside_the_store_is_refused(data: Path, inside: str) -> None:
+    done = turnlog("backup", str(data / inside), data=data)
+    assert (done.returncode, "name another folder" in done.stderr) == (3, True)
+
+
+def test_a_folder_that_holds_something_is_refused_and_an_empty_one_is_not(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    done = turnlog("backup", str(tmp_path / "mine"), data=data)
+    assert (done.returncode, "name a new or an empty folder" in done.stderr) == (3, True)
+    assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["file"]
+    (tmp_path / "mine" / "file").unlink()
+    assert turnlog("backup", str(tmp_path / "mine"), data=data).returncode == 0
+
+
+def test_a_damaged_bucket_is_left_out_and_named(data: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(data, damaged)
+    (bucket,) = (damaged / "blobs").glob("*-*/data.mdb")
+    content = bytearray(bucket.read_bytes())
+    content[2 * 4096 :] = b"\xff" * (len(content) - 2 * 4096)
+    bucket.write_bytes(content)
+    done = turnlog("backup", str(tmp_path / "copy"), data=damaged)
+    assert done.returncode == 1
+    assert f"blobs/{bucket.parent.name}" in done.stderr
+    assert len(turnlog("log", "--json", data=tmp_path / "copy").stdout.splitlines()) == 40
+
+
+def test_a_copy_of_what_was_altered_is_kept_and_its_flaw_is_named(
+    data: Path, tmp_path: Path
+) -> None:
+    altered = tmp_path / "altered"
+    shutil.copytree(data, altered)
+    log = altered / "log" / "data.mdb"
+    content = log.read_bytes()
+    assert b"write_file" in content
+    log.write_bytes(content.replace(b"write_file", b"wrote_file"))
+    done = turnlog("backup", str(tmp_path / "copy"), data=altered)
+    assert (done.returncode, "verified" in done.stdout) == (1, False)
+    assert "bad" in done.stderr or "its hash" in done.stderr
+    assert (tmp_path / "copy" / "format").exists()

@@ -16,11 +16,11 @@ from pathlib import Path
 import turnlog
 
 PACKAGE = Path(turnlog.__file__).parent
-CODE_LINES = 35_420  # without blank lines, comments and docstrings
+CODE_LINES = 35_570  # without blank lines, comments and docstrings
 MODULES = 16  # in one folder
 CROWDED: dict[str, int] = {}  # folders that hold more
 SMALL = 60  # lines; a module with fewer belongs to the module of its subject
-SMALL_MODULES = 6
+SMALL_MODULES = 4
 FLOORS = 7  # modules that import each other in a row, inside one folder
 TALL: dict[str, int] = {}  # folders whose longest chain is still longer
 SHARED_CLASS_NAMES = 0  # class names that mean more than one thing
@@ -97,7 +97,9 @@ def test_small_modules_are_merged() -> None:
     small = sorted(
         f"{name} ({len(text.splitlines())})"
         for name, (path, _, text) in _modules().items()
-        if not path.name.startswith("__") and len(text.splitlines()) < SMALL
+        if not path.name.startswith("__")
+        and not name.startswith("turnlog.cli.commands.")  # each command is a module
+        and len(text.splitlines()) < SMALL
     )
     assert len(small) <= SMALL_MODULES, (
         f"{len(small)} modules have under {SMALL} lines, {SMALL_MODULES} are known: move what is "

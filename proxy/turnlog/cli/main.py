@@ -41,6 +41,7 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS: Final = {
+    "backup": Subcommand("store.backup", "Copy a store while proxies write to it."),
     "convert": Subcommand("store.convert", "Convert a store of turnlog 0.2 to the present format."),
     "dangling": Subcommand("read.dangling", "List unknown, open and undelivered calls."),
     "demo": Subcommand("run.demo", "Watch an agent's calls go through turnlog."),

@@ -277,6 +277,27 @@ def _open(path: Path, *, readonly: bool, create: bool) -> Environment:
     return env
 
 
+def copy_bucket(folder: Path, bucket: Bucket, target: Path, boot: str) -> str:
+    """Copy a bucket as of this moment into another folder of buckets; return its flaw if it is left out.
+
+    One that is gone, or was never begun, is no flaw; one that is torn is marked `unsaved`. Raises `OSError`.
+    """
+    path, copied = folder / bucket.name, target / bucket.name
+    if is_torn(path, boot):
+        _mark(target, bucket, Gone.UNSAVED).mkdir(mode=0o700)
+    if is_torn(path, boot) or not is_begun(path):
+        return ""
+    copied.mkdir(mode=0o700)
+    try:
+        with _open(path, readonly=True, create=False) as env, translated("copy", path):
+            env.copy(copied)
+    except StoreError as error:
+        shutil.rmtree(copied)
+        # Without one of its own it was unlinked under our eyes.
+        return str(error) if identity(path) else ""
+    return ""
+
+
 def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
     """Yield the damaged buckets, each with its first flaw."""
     for bucket in buckets(folder):

@@ -44,6 +44,9 @@ _OURS = {
     f"log.format-{OLD_FORMAT}",
 }
 
+COPIED = ("key", "token", "turnlog.lock", "format")
+"""Files that a copy of a store needs; the last one makes it a store."""
+
 
 def reach(path: Path) -> None:
     """Raise `StoreError` where `path` is there and cannot be used as a data folder; nothing is made.

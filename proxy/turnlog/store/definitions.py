@@ -152,6 +152,14 @@ def listed_whole(data: Path) -> set[str]:
     return {server.decode() for server, _ in rows}
 
 
+def copy(data: Path, target: Path) -> None:
+    """Copy the definitions of a data folder into another. Raises `StoreError`, `OSError`, `lmdb.Error`."""
+    if is_begun(data / FOLDER):
+        (target / FOLDER).mkdir(mode=0o700)
+        with _open(data / FOLDER, readonly=True) as env:
+            env.copy(target / FOLDER)
+
+
 def flaws(data: Path) -> Iterator[str]:
     """Yield the flaws of the stored definitions, as far as they can be found."""
     path = data / FOLDER

@@ -131,6 +131,21 @@ class Environment:
             return False
         return True
 
+    def copy(self, folder: Path) -> None:
+        """Copy the file as of this moment into a folder, without free pages, and wait for the disk.
+
+        Raises `OSError`, `lmdb.Error`.
+        """
+        self.raw.copy(str(folder), compact=True)
+        copied = folder / self.file.name
+        copied.chmod(0o600)
+        for path in (copied, folder):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
     def problems(self) -> list[str]:
         """Return the flaws of the file, also while others write to it. Raises `OSError`, `lmdb.Error`."""
         found: list[str] = []

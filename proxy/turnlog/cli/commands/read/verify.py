@@ -1,6 +1,6 @@
 """`turnlog verify`: check the hash chains of sessions and the files of the store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -49,17 +49,18 @@ class _AnchorLine(Struct, frozen=True):
     hash: str
 
 
-class _CheckedLine(Struct, frozen=True, tag=True):
+class CheckedLine(Struct, frozen=True, tag=True):
     line: Finding
     cells: list[Cell]
     """The same as cells of the table."""
 
 
+_NO_ANCHORS: Final[Mapping[bytes, list[Anchor]]] = {}
 _PATIENCE: Final = 4
 """How many times the allowed processor time to wait, on a busy machine."""
 
 
-class _Failed(Struct, frozen=True, tag=True):
+class CheckFailed(Struct, frozen=True, tag=True):
     """The check could not be done."""
 
     text: str
@@ -91,13 +92,13 @@ def command(
     too. Exit code 1 when something was found.
     """
     anchors = _read_anchors(anchor)
-    found: list[_CheckedLine] = []
+    found: list[CheckedLine] = []
     commits = 0
     with printout() as write, ProgressLine() as progress:
-        for message in _results(data, session, anchors, rebuild=rebuild):
-            if isinstance(message, _Failed) and message.lock:
+        for message in check_store(data, session, anchors, rebuild=rebuild):
+            if isinstance(message, CheckFailed) and message.lock:
                 raise ProcessIdTaken(message.text, Path(message.lock))
-            if isinstance(message, _Failed):
+            if isinstance(message, CheckFailed):
                 complain(message.text)
                 return message.code
             found.append(message)
@@ -113,17 +114,21 @@ def command(
     return FINE if all(one.line.verdict.intact for one in found) else FAILED
 
 
-def _results(
-    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
-) -> Iterator[_CheckedLine | _Failed]:
+def check_store(
+    data: Path,
+    session: str | None = None,
+    anchors: Mapping[bytes, list[Anchor]] = _NO_ANCHORS,
+    *,
+    rebuild: bool = False,
+) -> Iterator[CheckedLine | CheckFailed]:
     """Yield the results of a separate process, and its failure if it did not finish."""
 
     def work(send: Send) -> None:
         for message in _work(data, session, anchors, rebuild=rebuild):
             send(msgspec.msgpack.encode(message))
 
-    decoder: msgspec.msgpack.Decoder[_CheckedLine | _Failed]
-    decoder = msgspec.msgpack.Decoder(_CheckedLine | _Failed)
+    decoder: msgspec.msgpack.Decoder[CheckedLine | CheckFailed]
+    decoder = msgspec.msgpack.Decoder(CheckedLine | CheckFailed)
     seconds = seconds_for(data)
     try:
         yield from map(decoder.decode, Worker(work, seconds).messages(_PATIENCE * seconds))
@@ -131,29 +136,29 @@ def _results(
         text = (
             f"not checked: the store could not be read in {_PATIENCE * seconds:.0f} s, run it again"
         )
-        yield _Failed(text, NO_STORE)
+        yield CheckFailed(text, NO_STORE)
     except WorkerFailed as error:
         yield _damaged(f"reading the store failed ({error})", "restore the folder from a backup")
 
 
 def _work(
-    data: Path, session: str | None, anchors: dict[bytes, list[Anchor]], *, rebuild: bool
-) -> Iterator[_CheckedLine | _Failed]:
+    data: Path, session: str | None, anchors: Mapping[bytes, list[Anchor]], *, rebuild: bool
+) -> Iterator[CheckedLine | CheckFailed]:
     try:
         if rebuild:
             rebuild_indexes(data)
         with LmdbReader.open(data) as reader:
             yield from _checked_lines(reader, session, anchors)
     except ProcessIdTaken as taken:
-        yield _Failed(str(taken), NO_STORE, str(taken.lock))
+        yield CheckFailed(str(taken), NO_STORE, str(taken.lock))
     except FAILURES as error:
         text, code = describe(error)
-        yield _Failed(text, code)
+        yield CheckFailed(text, code)
 
 
 def _checked_lines(
-    reader: LmdbReader, session: str | None, anchors: dict[bytes, list[Anchor]]
-) -> Iterator[_CheckedLine]:
+    reader: LmdbReader, session: str | None, anchors: Mapping[bytes, list[Anchor]]
+) -> Iterator[CheckedLine]:
     for problem in reader.beside():
         yield _damaged(problem)
     if problems := reader.problems():
@@ -164,19 +169,19 @@ def _checked_lines(
     with reader.view() as view:
         wanted = None if session is None else find_session(view, session)
         for line in _check(view, wanted, anchors):
-            yield _CheckedLine(line, _cells(view, line))
+            yield CheckedLine(line, _cells(view, line))
         for problem in view.index_flaws():
             yield _damaged(problem, "`turnlog verify --rebuild` rebuilds the indexes from the log")
 
 
-def _damaged(problem: str, advice: str = "") -> _CheckedLine:
+def _damaged(problem: str, advice: str = "") -> CheckedLine:
     detail = f"{problem}; {advice}" if advice else problem
     line = Finding(session=None, verdict=ChainVerdict.DAMAGED, detail=detail)
-    return _CheckedLine(line, _cells(None, line))
+    return CheckedLine(line, _cells(None, line))
 
 
 def _check(
-    view: View, wanted: bytes | None, anchors: dict[bytes, list[Anchor]]
+    view: View, wanted: bytes | None, anchors: Mapping[bytes, list[Anchor]]
 ) -> Iterator[Finding]:
     found: set[bytes] = set()
     for row in view.sessions():
