@@ -225,6 +225,20 @@ def test_an_answer_to_the_server_does_not_wait_behind_calls_that_wait_for_the_di
 
 
 @pytest.mark.promise("PIPE-1")
+def test_an_answer_that_no_open_request_of_the_server_waits_for_overtakes_nothing(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"})
+        wrap.stdout.line()
+        given, stray = (b'{"jsonrpc":"2.0","id":"%b","result":{}}' % name for name in (b"q", b"s"))
+        assert wrap.asked(given)["id"] == "q"
+        wrap.send(*(call("put", request_id=n) for n in range(100, 140)), stray, given)
+        came = [wrap.server.request()["id"] for _ in range(42)]
+        assert came == [*range(100, 140), "s", "q"]
+
+
+@pytest.mark.promise("PIPE-1")
 def test_an_answer_to_the_server_does_not_overtake_earlier_notifications(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:
         wrap.server.say({"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage"})
@@ -295,18 +309,22 @@ def test_a_large_call_waits_for_its_slot_and_is_sent_whole(tmp_path: Path) -> No
 
 @pytest.mark.promise("WAIT-7")
 @pytest.mark.promise("TWICE-11")
-def test_a_large_call_that_waits_for_its_slot_holds_up_no_other_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [17_000_000, 60_000_000])
+def test_a_large_call_that_waits_for_its_slot_holds_up_no_other_message(
+    tmp_path: Path, size: int
+) -> None:
+    large = call("put", {"text": "x" * size}, request_id=2) + b"\n"
     ping = message("ping", request_id="p")
     cancel = message("notifications/cancelled", {"requestId": 1}, request_id=None)
     with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
         wrap.asked(call("put", request_id=1))
-        wrap.stdin.send(LARGE)
+        wrap.stdin.send(large)
         wrap.send(ping)
         assert wrap.server.stdin.line() == ping + b"\n"
         wrap.send(cancel)
         assert wrap.server.stdin.line() == cancel + b"\n"
         # The slot of the cancelled call is free.
-        assert wrap.server.stdin.line() == LARGE
+        assert wrap.server.stdin.line() == large
         wrap.server.answer({"id": 2})
         assert wrap.stdout.json() == text_answer(2)
 
@@ -329,23 +347,6 @@ def test_a_large_call_that_gets_its_slot_in_the_midst_of_another_line_follows_th
             assert wrap.stdout.json() == text_answer(number)
 
 
-def test_a_call_that_is_too_large_to_keep_while_it_waits_is_sent_whole(tmp_path: Path) -> None:
-    larger = call("put", {"text": "x" * 30_000_000}, request_id=2) + b"\n"
-    with wrapping(tmp_path, rules=ONE_AT_A_TIME) as wrap:
-        first = wrap.asked(call("put", request_id=1))
-        rest = memoryview(larger)
-        while len(wrap.rows()) < 2:
-            rest = rest[wrap.stdin.send_some(rest) :]
-        while wrap.stdin.can_send(0.5):
-            rest = rest[wrap.stdin.send_some(rest) :]
-        assert rest
-        wrap.server.answer(first)
-        assert pumped(bytes(rest), wrap.stdin, wrap.server.stdin, len(larger)) == larger
-        assert wrap.stdout.json() == text_answer(1)
-        wrap.server.answer({"id": 2})
-        assert wrap.stdout.json() == text_answer(2)
-
-
 def test_a_large_call_that_waits_for_its_slot_is_answered_when_the_command_ends(
     tmp_path: Path,
 ) -> None:
@@ -358,3 +359,26 @@ def test_a_large_call_that_waits_for_its_slot_is_answered_when_the_command_ends(
         kinds = {answer["id"]: outcome(answer)["kind"] for answer in answers}
         assert kinds == {1: "connection_lost", 2: "connect_failed"}
         assert wrap.exited() == 3
+
+
+@pytest.mark.parametrize("effect", ["unknown", "write"])
+def test_a_call_that_is_cancelled_while_it_waits_for_its_slot_is_not_sent(
+    tmp_path: Path, effect: str
+) -> None:
+    rules = f"rules: [{{match: {{tool: put}}, concurrency: 1, effect: {effect}}}]"
+    with wrapping(tmp_path, rules=rules) as wrap:
+        first = wrap.asked(call("put", request_id=1))
+        wrap.send(call("put", {"a": 2}, request_id=2), call("put", {"a": 3}, request_id=3))
+        wait_until(lambda: len(wrap.rows()) == 3, "the queued calls")
+        cancel = message("notifications/cancelled", {"requestId": 2}, request_id=None)
+        wrap.send(cancel)
+        # The server never heard of that call.
+        asked = wrap.asked(message("ping", request_id="p"))
+        assert asked["id"] == "p"
+        wait_until(lambda: wrap.rows()[1].status != "pending", "the cancelled call ends")
+        wrap.server.answer(first)
+        assert wrap.stdout.json() == text_answer(1)
+        wrap.server.answer(wrap.server.request())
+        assert wrap.stdout.json() == text_answer(3)
+    row = wrap.rows()[1]
+    assert (row.kind, row.executed, row.phase) == ("cancelled_by_caller", "no", "queued")

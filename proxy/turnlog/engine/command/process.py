@@ -157,8 +157,8 @@ class Process:
         self._child = child
         self.pid = child.pid
         self._stdout = ReadEnd(child.stdout)
-        self._stdin = WriteEnd(child.stdin, own=True)
-        self.outbox = Outbox(self._stdin, recorder)
+        self.stdin = WriteEnd(child.stdin, own=True)
+        self.outbox = Outbox(self.stdin, recorder)
         """Its input."""
         self._exited = _exit_of(child)
         self.leaving: asyncio.Future[None] = self._loop.create_future()
@@ -168,7 +168,7 @@ class Process:
     @property
     def is_untouched(self) -> bool:
         """Whether none of its input was read or can be: then it has executed nothing."""
-        return self._stdin.is_untouched
+        return self.stdin.is_untouched
 
     def send(self, number: int) -> None:
         """Send a signal to all that the command has started."""
@@ -212,10 +212,6 @@ class Process:
         if has_failed:
             self.log_failure(_ENDED, code)
         self._log.emit(ProcessEnded(server=self._server, pid=self.pid, exit_code=code))
-
-    async def unread(self) -> None:
-        """Wait until it reads nothing any more."""
-        await self._stdin.unread()
 
     async def run(self, reader: OutputReader) -> int:
         """Carry input and output until the command has ended, or is ended.
@@ -275,7 +271,7 @@ class Process:
     def _left_behind(self, reader: OutputReader) -> None:
         """End what the command has left behind, unless that may be the server."""
         # A launcher that has done its work exits with 0, and what it has started reads on.
-        if self._exited.result() or not self._stdin.is_read:
+        if self._exited.result() or not self.stdin.is_read:
             self._abandon(reader)
 
     def _abandon(self, reader: OutputReader) -> None:

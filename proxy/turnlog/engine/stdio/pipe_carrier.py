@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.engine.call_driver import CallDriver, Unsent
+from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
@@ -28,7 +28,7 @@ from turnlog.record.own_answers import JSON, OwnAnswer
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Ticket
-from turnlog.transport.outbox import ROOM, OnWritten, Outbox
+from turnlog.transport.outbox import OnWritten, Outbox
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message, id_key
 from turnlog.wire.message import LinePiece, MessageReader
@@ -68,13 +68,6 @@ class PipedExchange(McpExchange):
         """Return the whole response, for a duplicate."""
         message = self.attempt.message.strip() if self.attempt is not None else b""
         return OwnAnswer(200, b"OK", JSON, message) if message else sent
-
-    async def answer_unsent(self, unsent: Unsent) -> OwnAnswer:
-        """Return the answer to a call that is not sent, once its outcome is on disk."""
-        attempt = unsent.attempt
-        if attempt.waits and attempt.outcome is not None:
-            await self._context.recorder.settle([attempt.outcome])
-        return self.repeated(unsent)
 
     def over(self) -> None:
         """Mark the call as over, for duplicates that wait for it."""
@@ -565,8 +558,7 @@ class PipeCarrier:
 class LargeLine:
     """A line of the agent that is too large to hold: its pieces pass, are dropped, or are kept at first.
 
-    While its call waits for a slot, it keeps up to `ROOM` bytes beside the start, so that the lines
-    behind it can be read.
+    While its call waits for a slot it is kept, as a shorter one is: lines behind it may be what frees the slot.
     """
 
     def __init__(
@@ -577,16 +569,13 @@ class LargeLine:
         self._carrier = carrier
         self._passes = passes
         self._kept: list[LinePiece] = []
-        self._decided = asyncio.Event()
 
-    async def feed(self, piece: LinePiece) -> None:
-        """Pass on, keep or drop the next piece; returns once there is room for another one."""
-        if self._passes is not None:
+    def feed(self, piece: LinePiece) -> None:
+        """Pass on, keep or drop the next piece."""
+        if self._passes is None:
+            self._kept.append(piece)
+        else:
             self._pass_on(piece)
-            return
-        self._kept.append(piece)
-        if not piece.ends and sum(len(kept.raw) for kept in self._kept[1:]) > ROOM:
-            await self._decided.wait()
 
     def decide(self, *, passes: bool) -> None:
         """Pass on what is kept, and what follows, or drop it."""
@@ -597,7 +586,6 @@ class LargeLine:
             kept = [LinePiece(b"".join(piece.raw for piece in kept), True, True)]
         for piece in kept:
             self._pass_on(piece)
-        self._decided.set()
 
     def _pass_on(self, piece: LinePiece) -> None:
         if not self._passes:

@@ -57,6 +57,7 @@ class ServerLines:
         self._context = handler.context
         self._request = handler.request
         self._process = handler.process
+        self._questions = handler.questions
         self._lines = handler.lines
         self._requests = handler.lines.requests
         self._to_agent = handler.lines.to_agent
@@ -180,6 +181,8 @@ class ServerLines:
             case _:
                 self._process.startup.on_message()
                 self._on_progress(mcp.progress_token(content))
+                if content.id:
+                    self._questions[id_key(content.id)] = True
                 return self._other.on_message(content, body)
 
     def _answer(

@@ -7,6 +7,7 @@ that waits for an earlier one holds up no other line.
 import asyncio
 from typing import Final
 
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.process import Process
@@ -32,6 +33,8 @@ from turnlog.wire.message import LinePiece
 from .pipe_carrier import LargeLine, OpenLines, PipeCarrier, PipedExchange, Waits, line_of
 
 _CALL: Final = "tools/call"
+_QUESTIONS: Final = 1024
+"""Most open requests of the server that are remembered; the answers to others stay in order."""
 
 
 class StdioHandler:
@@ -48,6 +51,8 @@ class StdioHandler:
         self._caller = caller
         self._cancelled: dict[str, bool] = {}
         """Ids in cancels that are read and wait behind other lines; whether their calls were kept back."""
+        self.questions: BoundedDict[str, bool] = BoundedDict(_QUESTIONS)
+        """The open requests of the server, by the keys of their ids."""
         self._large: LargeLine | None = None
         """The latest line that comes in pieces."""
         self.deaf = False
@@ -72,11 +77,11 @@ class StdioHandler:
     def _may_deny(self) -> bool:
         return self.context.rules.book.servers[self.request.server].may_deny_tool_calls
 
-    def passes_at_once(self, content: Message, line: bytes) -> bool:
-        """Send a line that answers the server, and return true; only note a cancel."""
-        if content.kind in {Kind.RESPONSE, Kind.ERROR}:
-            self.context.calls.on_server_request_settled(self.request.scope, id_key(content.id))
-            self._to_server.line(line)
+    def answers_question(self, content: Message) -> bool:
+        """Return whether a message answers an open request of the server; only note a cancel."""
+        key = id_key(content.id)
+        if content.kind in {Kind.RESPONSE, Kind.ERROR} and self.questions.pop(key, False):
+            self.context.calls.on_server_request_settled(self.request.scope, key)
             return True
         if (cancelled := mcp.cancelled_id(content)) is not None:
             self._cancelled[cancelled] = False
@@ -104,7 +109,7 @@ class StdioHandler:
         if cancelled is None:
             return False
         was_kept = self._cancelled.pop(cancelled, False)
-        return was_kept or self._leave_joined(cancelled) or self.lines.is_answered(cancelled)
+        return was_kept or self._take_back(cancelled) or self.lines.is_answered(cancelled)
 
     async def _pass_on(self, line: PipeCarrier) -> None:
         """Record and pass on a whole line."""
@@ -129,26 +134,22 @@ class StdioHandler:
             self.process.startup.on_request()
         return line.send()
 
-    async def _in_turn(self, line: PipeCarrier) -> None:
-        """Send a line once it has a slot."""
-        try:
-            if await self._has_turn(line):
-                self._send(line)
-        finally:
-            line.is_queued = False
-
-    async def _has_turn(self, line: PipeCarrier) -> bool:
-        """Wait for the slot of a line; where it must not be sent any more, answer it and return false."""
+    async def _in_turn(self, line: PipeCarrier, large: LargeLine | None = None) -> None:
+        """Send a line once it has a slot, `large` in pieces; answer it where it must not be sent any more."""
+        passes = False
         try:
             await line.in_turn()
             self._check_server()
+            passes = self._send(line)
         except Failure as failure:
             self._refuse(line.exchange, failure)
-            return False
         except asyncio.CancelledError:
             self._leave(line.exchange)
             raise
-        return True
+        finally:
+            line.is_queued = False
+            if large is not None:
+                large.decide(passes=passes)
 
     async def forward_piece(self, piece: LinePiece) -> None:
         """Pass on a piece of a line that is too large to hold, which is recorded by its start."""
@@ -156,7 +157,7 @@ class StdioHandler:
             self._large = await self._begun(piece.raw)
         assert self._large is not None  # its start came before
         if not self._gone:
-            await self._large.feed(piece)
+            self._large.feed(piece)
 
     async def _begun(self, start: bytes) -> LargeLine:
         """Record the start of a line; return what takes its pieces."""
@@ -176,17 +177,8 @@ class StdioHandler:
             return LargeLine(self._to_server, line, passes=self._send(line))
         large = LargeLine(self._to_server, line, passes=None)
         line.is_queued = True
-        self.lines.later(line, self._large_in_turn(line, large))
+        self.lines.later(line, self._in_turn(line, large))
         return large
-
-    async def _large_in_turn(self, line: PipeCarrier, large: LargeLine) -> None:
-        """Send what has come of a line once it has a slot."""
-        passes = False
-        try:
-            passes = await self._has_turn(line) and self._send(line)
-        finally:
-            large.decide(passes=passes)
-            line.is_queued = False
 
     async def _is_admitted(self, line: PipeCarrier) -> bool:
         """Record a line that is about to leave; where it must not, answer it and return false."""
@@ -200,8 +192,7 @@ class StdioHandler:
             self._check_server()
             if not await self._is_given_up(exchange):
                 return True
-            exchange.left(ErrorKind.CANCELLED_BY_CALLER)
-            exchange.over()
+            self._leave(exchange, ErrorKind.CANCELLED_BY_CALLER)
         except Waits:
             self._wait(line)
         except StoreError:
@@ -239,16 +230,18 @@ class StdioHandler:
             self.lines.answer(line_of(made), tickets)
         exchange.over()
 
-    def _leave(self, exchange: PipedExchange) -> None:
+    def _leave(self, exchange: PipedExchange, kind: ErrorKind = ErrorKind.CONNECT_FAILED) -> None:
         """Record that a line is not sent, because its caller gave it up."""
-        exchange.left(ErrorKind.CONNECT_FAILED)
+        exchange.left(kind)
         exchange.over()
 
     async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
-        if driver.unsent is not None:
-            made = await exchange.answer_unsent(driver.unsent)
-            self.lines.answer(line_of(made), (), driver.on_delivered)
+        if (unsent := driver.unsent) is not None:
+            if unsent.attempt.waits and unsent.attempt.outcome is not None:
+                # The answer names the session, which has its id once it is on disk.
+                await self.context.recorder.settle([unsent.attempt.outcome])
+            self.lines.answer(line_of(exchange.repeated(unsent)), (), driver.on_delivered)
 
     def _wait(self, line: PipeCarrier) -> None:
         """Wait for an earlier call, in a task; other lines pass it."""
@@ -258,12 +251,16 @@ class StdioHandler:
             call.on_server_gone()
         self.lines.later(line, self._pass_on(line))
 
-    def _leave_joined(self, key: str) -> bool:
-        """Cancel the newest call with this id that waits for an earlier one; false where there is none."""
+    def _take_back(self, key: str) -> bool:
+        """Cancel the newest call with this id that waits to be sent; false where there is none."""
         for line, task in reversed(self.lines.tasks.items()):
-            if line.waits_for is not None and id_key(line.exchange.messages[0].id) == key:
+            if id_key(line.exchange.messages[0].id) != key:
+                continue
+            if line.waits_for is not None:
                 line.waits_for.give_up()
                 return task.cancel()
+            if line.is_queued:
+                return self.context.calls.cancel(self.request.scope, key) is not None
         return False
 
     # -- the end ---------------------------------------------------------------------------

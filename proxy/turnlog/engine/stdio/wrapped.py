@@ -19,7 +19,7 @@ from turnlog.engine.services import own_tasks
 from turnlog.transport.async_pipes import AgentPipes, ReadEnd, WriteEnd
 from turnlog.transport.child_process import Child
 from turnlog.transport.outbox import Outbox
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, messages_of
+from turnlog.wire.jsonrpc import Batch, Malformed, Message, messages_of
 from turnlog.wire.message import LinePiece, LineReader
 
 from .pipe_carrier import OpenLines
@@ -64,9 +64,8 @@ class Wrapped:
         stall_limit: float = STALL_LIMIT,
     ) -> None:
         """`stdin` and `stdout` are the descriptors of the client's pipes; `stall_limit` is in s."""
-        server, log = request.server, context.log
-        limit = startup_limit(context.rules, server)
-        self._process = Process(child, server, context.recorder, log, limit)
+        limit = startup_limit(context.rules, request.server)
+        self._process = Process(child, request.server, context.recorder, context.log, limit)
         self._context = context
         self._agent = ReadEnd(stdin)
         self._agent_end = WriteEnd(stdout, own=False)
@@ -125,14 +124,14 @@ class Wrapped:
         await self._lines.put(None)
 
     async def _queue(self, piece: LinePiece) -> None:
-        """Queue a line, unless it answers the server: that must not wait for a call."""
+        """Queue a line, unless it answers a request of the server: that must not wait for a call."""
         whole = piece.starts and piece.ends
         content = self._handler.read(piece.raw) if whole else None
-        if isinstance(content, Message):
-            if content.kind in {Kind.RESPONSE, Kind.ERROR} and not self._may_wait:
+        if isinstance(content, Message) and self._handler.answers_question(content):
+            if not self._may_wait:
                 await self._lines.join()
-            if self._handler.passes_at_once(content, piece.raw):
-                return
+            self._to_server.line(piece.raw)
+            return
         may_wait = content is None or _may_wait(content)
         self._may_wait += may_wait
         await self._lines.put(Line(piece, content, may_wait))
@@ -154,12 +153,11 @@ class Wrapped:
         sent = tasks.create_task(self._open.until(lambda: self._open.is_all_sent))
         idle = tasks.create_task(self._open.until(lambda: self._open.is_idle))
         left = tasks.create_task(self._unread())
-        first = asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait({sent, left}, return_when=first)
+            await asyncio.wait({sent, left}, return_when=asyncio.FIRST_COMPLETED)
             self._to_server.close()
             self._handler.deaf = True
-            await asyncio.wait({idle, left}, return_when=first)
+            await asyncio.wait({idle, left}, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and self._startup.is_awaited:
                 self._process.log_failure("it has answered nothing yet, and its client has left")
             # Nothing more is due, but the client may read what the command still writes.
@@ -185,7 +183,7 @@ class Wrapped:
 
     async def _watch_server(self) -> None:
         # The client would meet a closed pipe; its calls end as they would then.
-        await self._process.unread()
+        await self._process.stdin.unread()
         self._handler.deaf = True
 
     def on_output(self, chunk: bytes) -> None:
