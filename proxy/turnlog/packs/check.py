@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import RetryClass
+from turnlog.rules.compensation import expressions_of
 from turnlog.rules.expression import root_member
 from turnlog.rules.model import ASPECTS, Match, Rule
 
@@ -112,6 +113,7 @@ def unused_rules(document: Document, rules: tuple[Rule, ...]) -> Iterator[Config
         if rule.why is not None and rule.access is None:
             message = "why says nothing without access, add access: deny or leave it out"
             yield document.error((*place, "why"), message)
+        yield from _unfilled(document, place, rule)
         for at, cause in enumerate(rule.retry.on if rule.retry else ()):
             if _is_final(cause):
                 message = f"{cause!r} is never tried again, whatever the effect: leave it out"
@@ -129,6 +131,16 @@ def _never_matching(
         for at, text in enumerate(texts):
             if message := complaint(text):
                 yield document.error(_item_steps(document, (*place, "match", key), at), message)
+
+
+def _unfilled(document: Document, place: tuple[Step, ...], rule: Rule) -> Iterator[ConfigError]:
+    """Yield the expressions of a compensation that have nothing to select from."""
+    made = rule.compensate
+    templates = (made, made.look) if made else ()
+    for text in (text for template in templates if template for text in expressions_of(template)):
+        if root_member(text) not in ("", "args", "result"):
+            message = f"{text!r} selects from nothing that is recorded: write $.args.NAME or $.result.NAME"
+            yield document.error((*place, "compensate"), message)
 
 
 def _of_when(text: str) -> str:

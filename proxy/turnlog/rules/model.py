@@ -6,7 +6,7 @@
 from difflib import get_close_matches
 from enum import StrEnum
 from math import inf
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 from msgspec import Meta, Struct, structs
 
@@ -132,6 +132,26 @@ def read_causes(value: object) -> list[str]:
             advice = f"did you mean {close[0]!r}?" if close else families
             raise ValueError(f"{cause!r} is no error, {advice}")
     return found
+
+
+def read_template(value: object) -> dict[str, object]:
+    """Return the arguments of a call; each text in them that begins with `$` is an expression."""
+    if not isinstance(value, dict):
+        advice = "write one like {path: $.args.path}"
+        raise ValueError(f"{value!r} is no mapping of arguments, {advice}")  # noqa: TRY004
+    arguments = cast("dict[object, object]", value)
+    _check_expressions(arguments)
+    return {str(name): item for name, item in arguments.items()}
+
+
+def _check_expressions(item: object) -> None:
+    if isinstance(item, dict):
+        item = list(cast("dict[object, object]", item).values())
+    if isinstance(item, list):
+        for value in cast("list[object]", item):
+            _check_expressions(value)
+    elif isinstance(item, str) and item.startswith("$"):
+        read_expression(item)
 
 
 def number_reader(most: int, mistake: str, *, whole: bool = True) -> Reader:
@@ -269,6 +289,28 @@ class Extractor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     when: Expressions = ()
 
 
+class CallTemplate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call of a tool of the same server."""
+
+    tool: Annotated[str, Meta(min_length=1)]
+    args: Annotated[dict[str, Any], reads(read_template, {"type": "object"})] = {}
+    """A text in it that begins with `$` is an expression over `{args, result}` of the recorded call."""
+
+
+class Look(CallTemplate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A read that shows whether the effect is still as the call left it."""
+
+    expect: Expression
+    """Expression over `{args, result}` for the text that the read must give."""
+
+
+class Compensation(CallTemplate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The call that would undo an effect. The plan of a rewind proposes it; turnlog does not make it."""
+
+    look: Look | None = None
+    """Without it only later recorded changes of the same thing make turnlog withhold the proposal."""
+
+
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule. It does not decide an aspect that is `None`."""
 
@@ -297,6 +339,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     access: Access | None = None
     why: WhyText | None = None
     """Reason that the caller of a denied call is told."""
+    compensate: Compensation | None = None
+    """The call that would undo the effect, for the plan of a rewind."""
 
 
 class RuleFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from .expression import UNREADABLE, ExpressionInput, selects_any
 from .model import (
     ASPECTS,
     Access,
+    Compensation,
     ErrorMap,
     Expects,
     Extractor,
@@ -85,6 +86,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     access: Access = Access.ALLOW
     why: str = ""
     """Reason of the rule that denies access."""
+    compensate: Compensation | None = None
+    """The call that would undo the effect; `None` if no rule names one."""
     decided_by: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the deciding rule of each decided aspect."""
     judges_answers: bool = False

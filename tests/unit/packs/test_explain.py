@@ -140,6 +140,17 @@ def test_rules_of_the_same_name_in_two_files_are_distinguished(tmp_path: Path) -
     assert told == Aspect(value="write", rule="mine", file="two.yaml", line=3)
 
 
+def test_the_call_that_would_undo_an_effect_is_explained(tmp_path: Path) -> None:
+    rules = """\
+rules:
+  - {name: undo, effect: write, compensate: {tool: remove, args: {path: $.args.path, force: true}}}
+"""
+    told = explained(tmp_path, "create", rules).aspects["compensate"]
+
+    assert told.value == {"tool": "remove", "args": {"path": "$.args.path", "force": True}}
+    assert told.rule == "undo"
+
+
 def test_with_an_honoured_idempotency_key_every_effect_is_retried(tmp_path: Path) -> None:
     rules = """\
 rules:

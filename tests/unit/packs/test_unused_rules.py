@@ -27,6 +27,14 @@ def found(folder: Path, rule: str) -> list[str]:
         ("{match: {method: [GET, post]}, effect: read}", "2:28: no call has the method 'post'"),
         ("{name: a}", "2:5: this rule decides nothing"),
         ("{name: a, match: {tool: x}}", "2:5: this rule decides nothing"),
+        (
+            "{effect: write, compensate: {tool: undo, args: {a: [$.status]}}}",
+            "2:33: '$.status' selects from nothing that is recorded",
+        ),
+        (
+            "{effect: write, compensate: {tool: undo, look: {tool: r, args: {a: $.x}, expect: $.args.b}}}",
+            "2:33: '$.x' selects from nothing",
+        ),
         ("{retry: {on: tool_failed}}", "2:18: 'tool_failed' is never tried again"),
         ("{retry: {on: [timeout, auth]}}", "2:28: 'auth' is never tried again"),
     ],
@@ -46,6 +54,7 @@ def test_a_useless_part_of_a_rule_is_reported_with_its_place(
         "{match: {method: [GET, 'g*', tools/call, QUERY]}, effect: read}",
         "{match: {path: /users/*}}",
         "{delta: []}",
+        '{effect: write, compensate: {tool: undo, args: {a: $.args.a, b: 1, c: ["$.result.id", "$"]}}}',
         "{retry: {on: [tool_error, malformed_result, connection, conflict]}}",
     ],
 )
