@@ -45,9 +45,12 @@ class Call(Struct, frozen=True, kw_only=True):
     summary: str = ""
     input: bytes = b'{"path":"/tmp/a"}'
     output: bytes = b'{"content":[{"type":"text","text":"hello"}]}'
+    input_hash: str = "sha256:" + "ab" * 32
     attempt: int = 1
     of: int | None = None
     """Place of the call that this is another attempt of."""
+    effect: Effect = Effect.WRITE
+    executed: Executed = Executed.YES
     delta: tuple[Operation, ...] = ()
     why: str = ""
     notes: tuple[Note, ...] = ()
@@ -105,10 +108,10 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
             session=session,
             facts=Facts(
                 kind=CommitKind.INTENT, at=at, clock=at, call=name, server=call.server, attempt=call.attempt,
-                tool=call.tool, method="tools/call", effect=Effect.WRITE, protocol="2025-11-25",
+                tool=call.tool, method="tools/call", effect=call.effect, protocol="2025-11-25",
                 bytes_in=len(call.input),
             ),
-            body=CommitBody(input_hash="sha256:" + "ab" * 32, preview="path=/tmp/a", why=call.why),
+            body=CommitBody(input_hash=call.input_hash, preview="path=/tmp/a", why=call.why),
             blob=Blob(call.input),
         ),
         wait=True,
@@ -122,7 +125,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
             intent=intent,
             facts=Facts(
                 kind=CommitKind.OUTCOME, at=at + 5_000_000, clock=at, call=name, attempt=call.attempt,
-                phase=Phase.DONE, executed=Executed.YES, status=call.status, error=call.error,
+                phase=Phase.DONE, executed=call.executed, status=call.status, error=call.error,
                 error_kind=call.error_kind, duration=5_000_000, bytes_out=len(call.output),
                 flags=call.flags, protocol="2025-11-25", http_status=200,
             ),

@@ -17,7 +17,7 @@ from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import METHOD
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
 from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch_of
-from turnlog.sessions.errors import NoteError, NotFoundError, UnresolvableError
+from turnlog.sessions.errors import NoteError, NotFoundError, RewindError, UnresolvableError
 from turnlog.store.base import Conflict, StoreError
 from turnlog.transport.routes import API
 
@@ -187,7 +187,7 @@ def _as_problems() -> Generator[None]:
         raise _bad(error.name, str(error)) from error
     except NotFoundError as error:
         raise ProblemError(404, str(error)) from error
-    except NoteError as error:
+    except (NoteError, RewindError) as error:
         raise ProblemError(400, str(error)) from error
     except UnresolvableError as error:
         raise ProblemError(409, str(error), reason=error.reason) from error

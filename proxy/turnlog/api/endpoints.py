@@ -3,6 +3,7 @@
 `api.api` routes requests by the table, `api.openapi` describes the API from it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -17,8 +18,10 @@ from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
+from turnlog.sessions.control.rewind import RewindOrder, rewind
+from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind_target
 from turnlog.sessions.dangling import DanglingFilter
-from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.errors import NotFoundError, RewindError
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
 from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref
 from turnlog.sessions.overview import SessionLine, session_line
@@ -61,6 +64,7 @@ from .parameters import (
     NoQuery,
     NoteQuery,
     Resolution,
+    RewindRequest,
     StateQuery,
     Verdict,
     log_query,
@@ -242,7 +246,30 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
     return row
 
 
+async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) -> RewindPlan:
+    if (wanted.seq is None) == (wanted.turn is None):
+        raise RewindError("give seq or turn, one of them")
+
+    def planned() -> RewindPlan:
+        with context.store.view() as view:
+            session = find_session(view, request.names["session"])
+            target = rewind_target(view, session, seq=wanted.seq, turn=wanted.turn)
+            return rewind_plan(view, session, target, keep=wanted.keep, rules=context.rules.book)
+
+    plan = await asyncio.to_thread(planned)
+    if wanted.expect is None:
+        return plan
+    order = RewindOrder(
+        expect=wanted.expect,
+        why=context.clean(wanted.why),
+        at=context.clock.wall(),
+        clock=context.clock.monotonic(),
+    )
+    return await rewind(context.store, plan, order)
+
+
 _resolution = msgspec.json.Decoder(Resolution).decode
+_rewind_request = msgspec.json.Decoder(RewindRequest).decode
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
@@ -256,5 +283,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
+    WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

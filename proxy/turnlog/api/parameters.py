@@ -166,6 +166,17 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     why: Why = ""
 
 
+class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rewind: to a commit, or to the end of a turn. Without `expect` it is only planned."""
+
+    seq: Annotated[int, _seq("The commit to go back to.")] | None = None
+    turn: Turn | None = None
+    keep: Annotated[list[Annotated[int, _seq("")]], Meta(max_length=1000)] = []
+    """Commits of calls that are to stay in the view."""
+    expect: Annotated[int, _seq("The head that the plan named.")] | None = None
+    why: Why = ""
+
+
 def moment(name: str, text: str | None, now: int, *, end: bool = False) -> int | None:
     """Return ns UTC; `now` is in ns. Raises `BadParameterError`."""
     if text is None:

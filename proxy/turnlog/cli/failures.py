@@ -8,8 +8,8 @@ import click
 
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.sessions.errors import NotFoundError, UnresolvableError
-from turnlog.store.base import StoreError
+from turnlog.sessions.errors import NotFoundError, RewindError, UnresolvableError
+from turnlog.store.base import Conflict, StoreError
 
 FINE = 0
 FAILED = 1
@@ -41,6 +41,7 @@ FAILURES = (
     ConfigError,
     SettingError,
     NotFoundError,
+    RewindError,
     UnresolvableError,
     StoreError,
     OSError,
@@ -72,6 +73,8 @@ def describe(error: Exception) -> tuple[str, int]:
             return _usage(error), WRONG_USE
         case click.ClickException():
             return _sentence(error.format_message()), WRONG_USE
+        case Conflict():
+            return str(error), WRONG_USE
         case StoreError():
             return str(error), NO_STORE
         case OSError():

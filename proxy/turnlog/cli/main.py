@@ -50,6 +50,9 @@ COMMANDS: Final = {
     "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
     "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
     "resolve": Subcommand("session.resolve", "Settle a call whose outcome is unknown."),
+    "rewind": Subcommand(
+        "session.rewind", "Return a session to an earlier commit; first as a plan."
+    ),
     "rules": Subcommand("rules.rules", "Check, explain and test rules."),
     "serve": Subcommand("run.serve", "Run the proxy: forward tool calls and record each of them."),
     "sessions": Subcommand("session.sessions", "List sessions."),

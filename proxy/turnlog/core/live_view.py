@@ -8,9 +8,10 @@ commits that a reader reaches from the newest one by going to parents are its *p
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from .commit import Commit
+from .commit import Commit, decoder
 from .kinds import CommitKind
 
 
@@ -27,6 +28,25 @@ class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """The content of a rewind commit, in `CommitBody.note`. New fields go to the end."""
 
     keep: tuple[int, ...] = ()
+    groups: dict[str, int] = {}
+    """Number of discarded calls by what stands of them."""
+    untracked: int = 0
+    """How many of them have an unknown effect."""
+    in_flight: int = 0
+    """How many of them were running."""
+    standing: tuple[int, ...] = ()
+    """Where discarded calls began whose effects stand, newest first."""
+
+
+_decode_content = decoder(RewindContent)
+
+
+def decode_rewind(data: bytes) -> RewindContent:
+    """Return the content of a rewind commit; empty where there is none or it cannot be read."""
+    try:
+        return _decode_content(data)
+    except msgspec.DecodeError:
+        return RewindContent()
 
 
 class LiveView(Struct, frozen=True, gc=False):
@@ -36,6 +56,11 @@ class LiveView(Struct, frozen=True, gc=False):
     """The path, newest first; both ends of a range are included."""
     kept: tuple[Rewind, ...] = ()
     """The rewinds on the path that keep calls."""
+
+    @property
+    def newest(self) -> int:
+        """The commit that the reader stands at."""
+        return self.ranges[0][1]
 
     @property
     def is_whole(self) -> bool:
@@ -53,6 +78,15 @@ class LiveView(Struct, frozen=True, gc=False):
     def before(self, seq: int) -> int:
         """Return the newest commit of the path up to `seq`."""
         return next(min(last, seq) for first, last in self.ranges if first <= seq)
+
+    def meets(self, other: "LiveView") -> int:
+        """Return the newest commit that is on both paths."""
+        return max(
+            min(last, end)
+            for first, last in self.ranges
+            for begin, end in other.ranges
+            if max(first, begin) <= min(last, end)
+        )
 
     def continues(self, seq: int) -> bool:
         """Return whether the view from commit `seq` plus later commits is this view.

@@ -150,12 +150,12 @@ def _unsettled(view: View, wanted: DanglingFilter, left: _Abandoned) -> Iterator
     for attempt in view.unsettled(sessions):
         intent = attempt[0]
         noted = left.get(intent.facts.call, ())
-        standing = _reason(attempt, noted, alive=lives(attempt[-1].link.epoch))
+        standing = open_reason(attempt, noted, alive=lives(attempt[-1].link.epoch))
         abandoned = _has_note(noted, NoteKind.ABANDONED, intent)
         yield DanglingCall(standing=standing, abandoned=abandoned, attempt=attempt)
 
 
-def _reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> DanglingReason:
+def open_reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> DanglingReason:
     """Return why the call of an attempt is open.
 
     `noted` holds all commits of an abandoned call; `alive` says whether the process that wrote the
@@ -175,7 +175,7 @@ def _reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> D
 def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
     """Yield the ended calls that their agent had abandoned."""
     for commits in left.values():
-        attempt = _newest(commits)
+        attempt = newest_attempt(commits)
         if len(attempt) < 2 or attempt[-1].facts.status.unsettled:
             continue
         abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
@@ -188,7 +188,7 @@ def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
     lives = lru_cache(maxsize=None)(view.is_alive)
     for call in view.undelivered():
         commits = view.readable(call)
-        attempt = _newest(commits)
+        attempt = newest_attempt(commits)
         if len(attempt) < 2:
             continue
         outcome = attempt[-1]
@@ -209,13 +209,17 @@ def _recovered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
     for attempt in view.attempts(match, newest_first=False):
         intent, last = attempt[0], attempt[-1].facts
         is_lost = last.actor is Actor.TURNLOG and last.status is Status.ERROR
-        if is_lost and wanted.covers(intent) and _newest(view.readable(last.call))[:1] == [intent]:
+        if (
+            is_lost
+            and wanted.covers(intent)
+            and newest_attempt(view.readable(last.call))[:1] == [intent]
+        ):
             yield DanglingCall(
                 standing=DanglingReason.UNDELIVERED, abandoned=False, attempt=attempt
             )
 
 
-def _newest(commits: list[Commit]) -> list[Commit]:
+def newest_attempt(commits: list[Commit]) -> list[Commit]:
     """Return the newest attempt among a call's commits: the intent, then outcomes."""
     attempts: dict[tuple[int, int], list[Commit]] = {}
     for commit in commits:

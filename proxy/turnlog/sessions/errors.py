@@ -18,6 +18,10 @@ class NoteError(ValueError):
     """The given data is not a valid note. The message says what is wrong."""
 
 
+class RewindError(ValueError):
+    """A rewind is not possible. The message says why."""
+
+
 class UnresolvableReason(StrEnum):
     """Why a call cannot be resolved."""
 

@@ -20,6 +20,7 @@ NOTE = b'{"kind": "decision", "text": "ask first"}'
 BODIES = {
     f"{V1}/calls/{{call}}/resolve": b'{"verdict": "happened"}',
     f"{V1}/sessions/{{session}}/notes": NOTE,
+    f"{V1}/sessions/{{session}}/rewind": b'{"seq": 0}',
 }
 
 

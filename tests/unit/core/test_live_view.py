@@ -1,3 +1,5 @@
+import msgspec
+
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.live_view import (
@@ -5,7 +7,9 @@ from turnlog.core.live_view import (
     CallStarts,
     LiveView,
     Rewind,
+    RewindContent,
     counts,
+    decode_rewind,
     is_detached,
     live_commits,
     live_view,
@@ -32,6 +36,7 @@ def test_a_rewind_discards_what_lies_between_it_and_its_target() -> None:
     assert [view.has(seq) for seq in (3, 4, 6, 7)] == [True, False, False, True]
     assert [view.before(seq) for seq in (2, 5, 8)] == [2, 3, 8]
     assert not view.is_whole
+    assert view.newest == 9
 
 
 def test_a_rewind_to_the_commit_before_it_discards_nothing() -> None:
@@ -92,3 +97,17 @@ def test_a_fold_is_not_continued_past_a_call_that_is_kept_on_another_branch() ->
     assert not view.continues(13)
     assert not view.continues(7)
     assert view.continues(20)
+
+
+def test_two_views_meet_at_the_newest_commit_that_is_on_both_paths() -> None:
+    first, back = Rewind(seq=7, target=3), Rewind(seq=9, target=6)
+    assert live_view(8, [first]).meets(live_view(6, ())) == 3
+    assert live_view(9, [first, back]).meets(live_view(8, [first])) == 3
+    assert live_view(9, [first, back]).meets(live_view(5, ())) == 5
+
+
+def test_content_of_a_rewind_that_cannot_be_read_keeps_nothing() -> None:
+    content = RewindContent(keep=(3,), groups={"stands": 1}, standing=(5,))
+    assert decode_rewind(msgspec.msgpack.encode(content)) == content
+    assert decode_rewind(msgspec.msgpack.encode([[3]])) == RewindContent(keep=(3,))
+    assert decode_rewind(b"\xc1") == RewindContent()

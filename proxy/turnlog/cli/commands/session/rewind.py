@@ -1,0 +1,181 @@
+"""`turnlog rewind`: take a session back to an earlier commit; without --yes only the plan."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from turnlog.cli.failures import complain
+from turnlog.cli.filters import MOST
+from turnlog.cli.options import TURN, Number, json_option, open_view, printout, writing_options
+from turnlog.cli.render import Style, counted, json_line, painted
+from turnlog.core.text.terminal import escape_unprintable
+from turnlog.packs.rulebook import read_each, rulebook
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.compensation import Proposal
+from turnlog.sessions.control.rewind import RewindOrder, rewind
+from turnlog.sessions.control.rewind_plan import (
+    DiscardedCall,
+    EffectGroup,
+    RewindPlan,
+    rewind_plan,
+    rewind_target,
+)
+from turnlog.sessions.dangling import DanglingReason
+from turnlog.sessions.log import find_session
+from turnlog.sessions.resolve import LONGEST_WHY
+from turnlog.settings.layers import Flags, read_store_settings
+
+_SHOWN = 50
+"""Calls of a group that the text shows."""
+_HEADINGS = {
+    EffectGroup.IRREVERSIBLE: "stand, and cannot be undone",
+    EffectGroup.STANDS: "stand",
+    EffectGroup.IDEMPOTENT: "stand, and may be made again",
+    EffectGroup.NO_EFFECT: "without effect",
+}
+
+
+@click.command("rewind")
+@click.argument("session")
+@click.argument("seq", type=Number(0, MOST), required=False)
+@click.option("--turn", type=TURN, metavar="N", help="To the end of this turn; -1 is the newest.")
+@click.option("--yes", is_flag=True, help="Append the rewind; needs --expect.")
+@click.option(
+    "--expect", type=Number(0, MOST), metavar="HEAD", help="The head that the plan named."
+)
+@click.option(
+    "--keep", type=Number(0, MOST), metavar="SEQ", multiple=True, help="Keep this call; repeatable."
+)
+@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@writing_options
+@click.option("--rules", multiple=True, metavar="PACK_OR_FILE", help="As in `turnlog serve`.")
+@json_option
+def command(
+    session: str,
+    seq: int | None,
+    turn: int | None,
+    yes: bool,
+    expect: int | None,
+    keep: tuple[int, ...],
+    why: str,
+    config: str | None,
+    data: str | None,
+    rules: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Return a session to commit SEQ: what came after it does not count any more.
+
+    Without --yes this is a plan: it lists the calls that would be discarded, by what stands of them
+    outside, and changes nothing. turnlog never undoes an effect; where a rule names a compensation,
+    the plan shows the call that would. With --yes a commit is appended, unless the session has grown
+    since the plan. Nothing is deleted: `--all` of `log`, `state` and `diff` shows what was
+    discarded, and a rewind to a discarded commit takes the rewind back.
+
+    \b
+    turnlog rewind work 17
+    turnlog rewind work 17 --yes --expect 42 --keep 31
+    """
+    if (seq is None) == (turn is None):
+        raise click.UsageError("give SEQ or --turn, one of them")
+    if yes and expect is None:
+        raise click.UsageError("--yes needs --expect HEAD, the head that the plan names")
+    if len(why) > LONGEST_WHY:
+        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
+    settings = read_store_settings(Flags(config=config, data=data, rules=rules))
+    sources = settings.sources()
+    book = rulebook(sources, read_each(sources))
+    redact = settings.redact
+    redactor = Redactor(redact.headers, redact.keys, redact.patterns)
+    with printout() as write:
+        with open_view(settings.data) as view:
+            found = find_session(view, session)
+            target = rewind_target(view, found, seq=seq, turn=turn)
+            plan = rewind_plan(view, found, target, keep=keep, rules=book)
+            limit = view.usage().limit
+        if yes and expect is not None:
+            order = RewindOrder(
+                expect=expect,
+                why=redactor.text(why)[0],
+                at=time.time_ns(),
+                clock=time.monotonic_ns(),
+            )
+            plan = asyncio.run(_rewind(settings.data, limit, plan, order))
+        for line in [json_line(plan)] if as_json else _text(plan, session):
+            write(line)
+
+
+async def _rewind(data: Path, limit: int, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
+    from turnlog.store.lmdb import LmdbStore
+
+    store = LmdbStore.open(data, limit=limit, report=complain)
+    if store.rekeyed:
+        complain(store.rekeyed)
+    try:
+        return await rewind(store, plan, order)
+    finally:
+        await store.close()
+
+
+def _text(plan: RewindPlan, session: str) -> Iterator[str]:
+    done = plan.rewound is not None
+    where = f"{plan.session} to commit {plan.target}, turn {plan.target_turn}"
+    yield f"rewound {where}, by commit {plan.rewound}" if done else f"plan: rewind {where}"
+    calls = counted(len(plan.discarded), "call")
+    yield f"{calls} discarded, {counted(plan.commits, 'commit')} in all; nothing outside is undone"
+    if not plan.discarded:
+        yield "no call was recorded there; what was done without turnlog is not known"
+    for group in EffectGroup:
+        yield from _group(group, [one for one in plan.discarded if one.group is group])
+    if plan.voided:
+        yield painted("decisions and facts that are void", Style.FAINT)
+        yield from (escape_unprintable(f"  {note.seq}  {note.summary}") for note in plan.voided)
+    yield from _remarks(plan)
+    if not done:
+        keep = "".join(f" --keep {seq}" for seq in plan.kept)
+        name = escape_unprintable(session)
+        yield f"to do it: turnlog rewind {name} {plan.target} --yes --expect {plan.head}{keep}"
+
+
+def _group(group: EffectGroup, calls: list[DiscardedCall]) -> Iterator[str]:
+    if calls:
+        yield painted(f"{counted(len(calls), 'call')}: {_HEADINGS[group]}", Style.FAINT)
+        for one in calls[:_SHOWN]:
+            yield from map(escape_unprintable, _call(one))
+        if len(calls) > _SHOWN:
+            yield f"  {len(calls) - _SHOWN} more, --json lists them"
+
+
+def _call(one: DiscardedCall) -> Iterator[str]:
+    # A call of unknown outcome is said to be unknown by its status.
+    is_said = one.standing is None or one.standing is DanglingReason.UNKNOWN
+    open_as = "" if is_said else f", {one.standing}"
+    status = f"{one.status}, executed {one.executed}{open_as}"
+    yield f"  {one.seq}  {one.server}/{one.tool}  {one.preview}  {status}"
+    if not one.tracked:
+        yield "      effect unknown, not restorable"
+    if one.compensation is not None:
+        yield f"      undo: {_proposal(one.compensation)}"
+
+
+def _proposal(made: Proposal) -> str:
+    calls = [
+        f"{c.tool} {msgspec.json.encode(c.args).decode()}" for c in (made.call, made.look) if c
+    ]
+    shown = ", look: ".join(calls)
+    why = f"{made.fit}: {made.why}" if made.why else made.fit.value
+    return f"{shown} ({why})" if shown else why
+
+
+def _remarks(plan: RewindPlan) -> Iterator[str]:
+    if plan.untracked:
+        yield f"{counted(plan.untracked, 'call')} of unknown effect: no rule names what the tool does"
+    if plan.in_flight:
+        yield f"{counted(plan.in_flight, 'call')} in flight: they go on, and are listed as detached"
+    if plan.returning:
+        yield f"{counted(plan.returning, 'call')} of an earlier branch count again"
+    if plan.kept:
+        yield f"kept: {', '.join(map(str, plan.kept))}"

@@ -1,0 +1,1 @@
+"""Changes of sessions that somebody asks for, as commits with an expected head."""

@@ -1,0 +1,71 @@
+"""Rewinds: commits that return a session to one of its earlier commits, and discard what came after."""
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.commit import CommitBody, Facts
+from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.lifecycle import encode_content
+from turnlog.core.live_view import RewindContent
+from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
+
+from .rewind_plan import EffectGroup, RewindPlan
+
+STANDING: int = 200
+"""Most calls that a rewind commit names as standing."""
+
+
+class RewindOrder(Struct, frozen=True, kw_only=True):
+    """Somebody's word that a plan is to be carried out. Times are ns, wall clock and monotonic."""
+
+    expect: int
+    """The newest commit that they have seen."""
+    why: str = ""
+    """The reason, redacted."""
+    at: int
+    clock: int
+    fence: int | None = None
+    """Number of the lease that they hold, if they hold one."""
+
+
+async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
+    """Append the rewind of a plan; return the plan with its seq.
+
+    Raises `Conflict` if the session has grown, and any other `StoreError`.
+    """
+    if order.expect != plan.head:
+        message = (
+            f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"
+        )
+        raise Conflict(message, plan.head)
+    placed = await store.submit(_draft(plan, order), wait=True).done()
+    return structs.replace(plan, rewound=placed.link.seq)
+
+
+def _draft(plan: RewindPlan, order: RewindOrder) -> Draft:
+    standing = [c.seq for c in plan.discarded if c.group is not EffectGroup.NO_EFFECT]
+    content = RewindContent(
+        keep=tuple(plan.kept),
+        groups={group.value: count for group, count in plan.groups.items()},
+        untracked=plan.untracked,
+        in_flight=plan.in_flight,
+        standing=tuple(standing[:STANDING]),
+    )
+    return Draft(
+        session=SessionRef(candidate=ids.from_text(plan.session), rung=Rung.IMPLICIT),
+        facts=Facts(
+            kind=CommitKind.REWIND,
+            at=order.at,
+            clock=order.clock,
+            actor=Actor.OPERATOR,
+            phase=Phase.DONE,
+            status=Status.OK,
+        ),
+        body=CommitBody(
+            summary=f"to commit {plan.target}", note=encode_content(content), detail=order.why
+        ),
+        expected_head=order.expect,
+        fence=order.fence,
+        target=plan.target,
+    )

@@ -1,0 +1,202 @@
+"""`turnlog rewind` beside a running proxy. The situations are those in which other systems went wrong."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stores import Done, turnlog
+from kit.beside import Rig, ruled
+from kit.clients import MCP_HEADERS, call, wait_until
+from kit.faults import SlowHead
+from kit.upstreams import answer, ok, text_result
+
+RULES = """
+rules:
+  - match: {tool: "read*"}
+    effect: read
+  - match: {tool: "put*"}
+    effect: idempotent_write
+    delta: [{field: files_modified, op: modified, key: $.args.path}]
+    compensate:
+      tool: remove
+      args: {path: $.args.path}
+      look: {tool: read, args: {path: $.args.path}, expect: $.args.text}
+  - match: {tool: "mail*"}
+    effect: irreversible
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
+
+
+def cli(rig: Rig, *arguments: str) -> Done:
+    return turnlog(*arguments, "--data", str(rig.proxy.data))
+
+
+def settle(rig: Rig, calls: int = 1) -> None:
+    """Wait until as many calls have ended, and nothing more is noted about them."""
+    rows = rig.ended_rows(calls)
+    named = sum(row.effect in ("write", "idempotent_write", "irreversible") for row in rows)
+    wait_until(lambda: rig.notes().count("delivered") == named, "answers are noted as delivered")
+
+
+def plan(rig: Rig, target: int, *arguments: str) -> dict[str, Any]:
+    rules = str(rig.proxy.data.parent / "rules.yaml")
+    done = cli(rig, "rewind", rig.session, str(target), "--rules", rules, "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def rewind(rig: Rig, target: int, *arguments: str) -> dict[str, Any]:
+    """Make a rewind as its plan says."""
+    head = plan(rig, target, *arguments)["head"]
+    return plan(rig, target, *arguments, "--yes", "--expect", str(head))
+
+
+def api(rig: Rig, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    token = (rig.proxy.data / "token").read_text().strip()
+    with rig.client() as client:
+        given = client.request(
+            "POST",
+            f"/turnlog/api/v1/sessions/{rig.session}/{path}",
+            json.dumps(body).encode(),
+            headers=(("Authorization", f"Bearer {token}"),),
+        )
+    found: dict[str, Any] = given.json()
+    return given.status, found
+
+
+@pytest.mark.promise("REWIND-2")
+def test_the_work_of_a_session_beside_it_is_neither_discarded_nor_proposed_for_undoing(
+    rig: Rig,
+) -> None:
+    rig.post(call("put", {"path": "/a", "text": "one"}))
+    settle(rig)
+    before = rig.session
+    rig.session = f"{before}-beside"
+    rig.post(call("put", {"path": "/b", "text": "two"}))
+    settle(rig)
+    beside = [row.hash for row in rig.rows()]
+    rig.session = before
+    found = rewind(rig, 0)
+    assert [one["preview"] for one in found["discarded"]] == ['{"path": "/a", "text": "one"}']
+    rig.session = f"{before}-beside"
+    assert [row.hash for row in rig.rows()] == beside
+    assert plan(rig, 0)["head"] == 3
+
+
+@pytest.mark.promise("REWIND-4")
+def test_what_somebody_changed_after_the_call_is_not_proposed_for_undoing(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/mine", "text": "done"}))
+    settle(rig)
+
+    def fit() -> str:
+        (one,) = [one for one in plan(rig, 0)["discarded"] if one["tool"] == "put"]
+        said: str = one["compensation"]["fit"]
+        return said
+
+    assert fit() == "unchecked"
+    rig.post(call("read", {"path": "/mine"}))
+    settle(rig, 2)
+    assert fit() == "fits"
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "edited by hand")).encode()))
+    rig.post(call("read", {"path": "/mine"}))
+    settle(rig, 3)
+    assert fit() == "refused"
+
+
+@pytest.mark.promise("REWIND-2")
+def test_what_a_tool_without_a_rule_did_is_said_to_be_unknown(rig: Rig) -> None:
+    rig.post(call("shell", {"command": "make"}))
+    settle(rig)
+    (one,) = plan(rig, 0)["discarded"]
+    assert (one["group"], one["tracked"]) == ("stands", False)
+    said = cli(rig, "rewind", rig.session, "0").stdout
+    assert "effect unknown, not restorable" in said
+    rewind(rig, 0)
+    nothing = cli(rig, "rewind", rig.session, "2").stdout
+    assert "nothing outside is undone" in nothing
+    assert "what was done without turnlog is not known" in nothing
+
+
+@pytest.mark.promise("REWIND-2")
+def test_decisions_after_the_cut_are_void(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    status, _ = api(rig, "notes", {"kind": "decision", "text": "send it", "why": "approved"})
+    assert status == 200
+    (void,) = plan(rig, 2)["voided"]
+    assert void["kind"] == "decision"
+
+
+@pytest.mark.promise("REWIND-2")
+def test_what_cannot_be_restored_is_listed_before_anything_begins(rig: Rig) -> None:
+    rig.post(call("mail", {"to": "you"}))
+    rig.post(call("shell", {}))
+    settle(rig, 2)
+    found = plan(rig, 0)
+    assert found["groups"] == {"irreversible": 1, "stands": 1, "idempotent": 0, "no_effect": 0}
+    assert (found["untracked"], found["rewound"]) == (1, None)
+    assert plan(rig, 0)["head"] == found["head"]
+
+
+def test_a_call_in_flight_is_counted_and_its_caller_gets_the_answer(rig: Rig) -> None:
+    slow = rig.upstream.script = SlowHead(ok(json.dumps(text_result(1, "late")).encode()))
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("put", {"path": "/a", "text": "x"}), headers=MCP_HEADERS)
+        assert slow.asked.wait(30)
+        found = rewind(rig, 0)
+        assert (found["in_flight"], found["discarded"][0]["standing"]) == (1, "in_flight")
+        slow.go.set()
+        assert client.response().json()["result"]["content"][0]["text"] == "late"
+
+
+@pytest.mark.promise("REWIND-1")
+def test_the_old_branch_is_still_there_and_the_rewind_can_be_taken_back(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    first = rewind(rig, 0)["rewound"]
+    back = rewind(rig, 3)
+    assert (back["discarded"], back["returning"], back["rewound"]) == ([], 1, first + 1)
+    assert cli(rig, "verify", rig.session).returncode == 0
+
+
+def test_a_rewind_writes_into_the_data_folder_alone(rig: Rig, tmp_path: Path) -> None:
+    rig.post(call("put", {"path": str(tmp_path / "a"), "text": "x"}))
+    settle(rig)
+    sent = len(rig.upstream.requests)
+    rewind(rig, 0)
+    assert list(tmp_path.iterdir()) == []
+    assert len(rig.upstream.requests) == sent
+
+
+@pytest.mark.promise("REWIND-3")
+def test_of_two_operators_one_gets_the_conflict_with_the_head(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    status, found = api(rig, "rewind", {"seq": 0})
+    assert (status, found["rewound"], found["head"]) == (200, None, 3)
+    status, made = api(rig, "rewind", {"seq": 0, "expect": 3, "why": "wrong file"})
+    assert (status, made["rewound"]) == (200, 4)
+    status, said = api(rig, "rewind", {"seq": 0, "expect": 3})
+    assert (status, said["head"]) == (409, 4)
+    done = cli(rig, "rewind", rig.session, "0", "--yes", "--expect", "3")
+    assert (done.returncode, "newest commit is 4, not 3" in done.stderr) == (2, True)
+
+
+def test_a_rewind_without_a_target_or_without_the_head_is_wrong_use(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    assert "give SEQ or --turn" in cli(rig, "rewind", rig.session).stderr
+    assert "--yes needs --expect" in cli(rig, "rewind", rig.session, "0", "--yes").stderr
+    long = cli(rig, "rewind", rig.session, "0", "--why", "x" * 2001)
+    assert (long.returncode, "--why has 2001 characters" in long.stderr) == (2, True)
+    status, said = api(rig, "rewind", {"keep": [1]})
+    assert (status, said["detail"]) == (400, "give seq or turn, one of them")
