@@ -16,11 +16,11 @@ from pathlib import Path
 import turnlog
 
 PACKAGE = Path(turnlog.__file__).parent
-CODE_LINES = 36_280  # without blank lines, comments and docstrings
+CODE_LINES = 36_730  # without blank lines, comments and docstrings
 MODULES = 16  # in one folder
 CROWDED: dict[str, int] = {}  # folders that hold more
 SMALL = 60  # lines; a module with fewer belongs to the module of its subject
-SMALL_MODULES = 4
+SMALL_MODULES = 6
 FLOORS = 7  # modules that import each other in a row, inside one folder
 TALL: dict[str, int] = {}  # folders whose longest chain is still longer
 SHARED_CLASS_NAMES = 0  # class names that mean more than one thing

@@ -72,6 +72,7 @@ def test_every_command_has_its_help_in_the_reference() -> None:
     assert GENERATOR["documented"](_page("cli.md")) == {
         "turnlog", *(f"turnlog {name}" for name in COMMANDS),
         *(f"turnlog rules {name}" for name in rules_command.commands),
+        "turnlog sessions hold", "turnlog sessions release",
     }  # fmt: skip
 
 
@@ -87,7 +88,13 @@ def test_the_schema_of_rules_is_fresh() -> None:
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     described = {row[0]: row[1] for row in _rows("configuration.md", "Settings")}
     shown = {"1048576": "1MiB", "10737418240": "10GiB", ".": "the user's state folder"}
-    shown |= {"5.0": "5s", "600.0": "10m", str(DEFAULT_NAMES): "[who calls](#who-calls)"}
+    shown |= {
+        "604800.0": "7d",
+        "7776000.0": "90d",
+        "5.0": "5s",
+        "600.0": "10m",
+        str(DEFAULT_NAMES): "[who calls](#who-calls)",
+    }
 
     defaults = {path: str(value) if value else "none" for path, value in _leaves(Settings).items()}
 

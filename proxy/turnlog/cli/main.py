@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "demo": Subcommand("run.demo", "Watch an agent's calls go through turnlog."),
     "diff": Subcommand("read.diff", "Show what changed between two states, and by which commits."),
     "export": Subcommand("store.export", "Write attempts as JSON Lines or Parquet."),
+    "gc": Subcommand("store.gc", "Delete what has outlived its retention."),
     "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
     "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
     "resolve": Subcommand("session.resolve", "Settle a call whose outcome is unknown."),

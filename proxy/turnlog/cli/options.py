@@ -3,8 +3,8 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -24,6 +24,7 @@ from .failures import complain
 
 if TYPE_CHECKING:
     from turnlog.redaction.redact import Redactor
+    from turnlog.store.lmdb import LmdbStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -116,6 +117,23 @@ def open_view(data: Path) -> Generator[View]:
 
     with LmdbReader.open(data) as reader, reader.view() as view:
         yield view
+
+
+@asynccontextmanager
+async def open_store(data: Path, limit: int) -> "AsyncGenerator[LmdbStore]":
+    """Open the store in a folder for writing; proxies may be running. Raises `StoreError`.
+
+    `limit` is that of the store: `View.usage` has it.
+    """
+    from turnlog.store.lmdb import LmdbStore
+
+    store = LmdbStore.open(data, limit=limit, report=complain)
+    if store.rekeyed:
+        complain(store.rekeyed)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 @contextmanager

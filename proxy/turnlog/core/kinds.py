@@ -49,6 +49,10 @@ class NoteKind(StrEnum):
     """Descriptions of the session."""
     BUDGET = "budget"
     """Limits of the session."""
+    HOLD = "hold"
+    """The session's content is kept, whatever its age, until a release."""
+    RELEASE = "release"
+    """The hold is over."""
 
 
 class Status(StrEnum):

@@ -43,6 +43,7 @@ from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.retention.housekeeping import keep_house
 from turnlog.sessions.state.backlog import save_states
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.settings.model import Settings
@@ -96,7 +97,8 @@ async def recording(
             context = _context(settings, reloader, store, log, clock, work, pins)
             keeping = save_states(store, context.saved_states, clock, log)
             watch = _watch_store(store, log, settings.limits.when_full)
-            chores = (watch, _sweep(context, store), _watch_lock(context), keeping)
+            house = keep_house(store, settings.retention, clock, log)
+            chores = (watch, _sweep(context, store), _watch_lock(context), keeping, house)
             try:
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):
                     yield context

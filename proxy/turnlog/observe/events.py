@@ -426,6 +426,23 @@ class StoreTrimmed(LogEvent, frozen=True, kw_only=True, tag="store.trimmed"):
     size: int = field(name="turnlog.store.trimmed")
 
 
+class RetentionAnnounced(LogEvent, frozen=True, kw_only=True, tag="retention.announced"):
+    """Content of a store of an earlier version will be deleted by its age, from `begins` on."""
+
+    level: ClassVar[Level] = Level.WARNING
+    begins: str
+    buckets: int
+    """Days of inputs and outputs that will be old enough then."""
+    size: int = field(name="turnlog.store.expired")
+
+
+class RetentionEnforced(LogEvent, frozen=True, kw_only=True, tag="retention.enforced"):
+    """Content was deleted because of its age. Its calls stay in the log."""
+
+    buckets: int
+    size: int = field(name="turnlog.store.expired")
+
+
 class StoreRecovered(LogEvent, frozen=True, kw_only=True, tag="store.recovered"):
     """Open attempts of dead processes were closed at start."""
 

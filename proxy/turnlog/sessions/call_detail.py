@@ -35,7 +35,7 @@ class CommitEntry(Struct, frozen=True, kw_only=True):
     note_kind: NoteKind | None
     """The kind of a note; `None` for other commits."""
     content: dict[str, object]
-    """The members of a note; empty for notes about a call (abandoned, delivered, ...)."""
+    """The members of a note, or the operator's reason (`why`) for what has none."""
     hash: str
     prev: str
 
@@ -150,13 +150,15 @@ def commit_entry(commit: Commit) -> CommitEntry:
         summary=body.summary,
         metadata=body.metadata,
         note_kind=NoteKind(commit.facts.note) if commit.facts.note in set(NoteKind) else None,
-        content=_said(body),
+        content=_said(commit.facts.kind, body),
         hash=f"sha256:{commit.hash.hex()}",
         prev=f"sha256:{commit.link.prev.hex()}",
     )
 
 
-def _said(body: CommitBody) -> dict[str, object]:
+def _said(kind: CommitKind, body: CommitBody) -> dict[str, object]:
+    if body.detail and kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
+        return {"why": body.detail}
     note = decode_note(body.note) if body.note else None
     told: dict[str, object] = msgspec.to_builtins(note)
     return {} if note is None else {name: told[name] for name in told if name != "kind"}

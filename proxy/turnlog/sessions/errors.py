@@ -10,6 +10,10 @@ class NotFoundError(Exception):
     """A name matches nothing in the store, or several things. The message says which."""
 
 
+class NotHeldError(NotFoundError):
+    """The session has no hold that could be released."""
+
+
 class NotRecallableError(Exception):
     """The log cannot give an answer back. The message says why."""
 

@@ -1,6 +1,6 @@
 """The contents of a store now: sessions, pending calls, free space, writers and the health of servers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,8 @@ class SessionLine(Struct, frozen=True, kw_only=True):
     turn: int
     turn_source: TurnSource
     in_flight: int
+    held: bool
+    """Whether its content is kept, whatever its age, until `turnlog sessions release`."""
 
 
 class StoreWriter(Struct, frozen=True, kw_only=True):
@@ -80,7 +82,8 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
 
 def list_sessions(view: View) -> Iterator[SessionLine]:
     """Yield all sessions, the most recently active first."""
-    return map(session_line, view.sessions())
+    held = view.held()
+    return (session_line(row, held) for row in view.sessions())
 
 
 def names_of(aliases: Iterable[str]) -> list[str]:
@@ -89,8 +92,8 @@ def names_of(aliases: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(alias.partition(ALIAS_SEPARATOR)[0] for alias in aliases))
 
 
-def session_line(row: SessionRow) -> SessionLine:
-    """Return one session as `turnlog sessions` lists it."""
+def session_line(row: SessionRow, held: Collection[bytes]) -> SessionLine:
+    """Return one session as `turnlog sessions` lists it; `held` are the sessions under a hold."""
     return SessionLine(
         session=ids.to_text(row.session),
         seq=row.head_seq,
@@ -103,6 +106,7 @@ def session_line(row: SessionRow) -> SessionLine:
         turn=row.place.turn,
         turn_source=row.place.source,
         in_flight=row.place.in_flight,
+        held=row.session in held,
     )
 
 

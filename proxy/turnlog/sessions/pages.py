@@ -151,9 +151,9 @@ def sessions_page(view: View, cursor: int | None, limit: int) -> SessionsPage:
     """Return the page of sessions that were last active before `cursor`."""
     rows = (row for row in view.sessions() if cursor is None or row.position < cursor)
     found = list(islice(rows, limit + 1))
-    shown = found[:limit]
+    shown, held = found[:limit], view.held()
     return SessionsPage(
-        items=[session_line(row) for row in shown],
+        items=[session_line(row, held) for row in shown],
         next=_next([row.position for row in shown], more=len(found) > limit),
     )
 

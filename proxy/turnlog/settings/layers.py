@@ -28,12 +28,13 @@ from .values import is_loop, proxy_setting, upstream_url
 DEFAULT_UPSTREAM = "default"
 """Name of an upstream that was given without a name."""
 
-LATER = frozenset({"retention", "upstreams.*.transport=sse"})
+LATER = frozenset({"upstreams.*.transport=sse"})
 """Settings of a future version: refused, since accepting them would promise what does not work."""
 
 _SETTABLE: Final = (
     *("listen", "allow_hosts", "allow_origins", "data", "durability", "upstreams", "rules"),
     *("limits.record", "limits.store", "limits.when_full"),
+    *("retention.payloads", "retention.bodies", "retention.sessions"),
     *("redact.headers", "redact.keys", "redact.patterns", "identity.principal"),
     *("never_twice.join_after", "never_twice.cancel_grace", "never_twice.drain"),
     *("never_twice.window", "log_format", "log_level"),

@@ -16,6 +16,7 @@ from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.sources import RuleSource, RuleSources, rule_sources
 from turnlog.rules.circuit_breaker import BreakerSettings
 from turnlog.rules.retry import RetryQuota
+from turnlog.sessions.retention.gc import Retention
 
 from .http_proxies import FROM_ENVIRONMENT
 from .upstream_url import UpstreamUrl
@@ -131,6 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules: tuple[Annotated[RuleSource, reads(rule_source)], ...] = ()
     """Rule files, the first wins; existing and absolute after `read_settings`."""
     limits: Limits = Limits()
+    retention: Retention = Retention()
     redact: Redact = Redact()
     identity: IdentitySettings = IdentitySettings()
     never_twice: NeverTwice = NeverTwice()

@@ -146,6 +146,12 @@ def buckets(folder: Path) -> list[Bucket]:
     return sorted(Bucket(int(m[1]), int(m[2])) for m in found if m)
 
 
+def bucket_of(handle: bytes) -> Bucket | None:
+    """Return the bucket in which content was put; `None` for content that never was."""
+    place = _place(handle)
+    return None if place is None else Bucket(place.span, place.bucket)
+
+
 def size(folder: Path, bucket: Bucket) -> int:
     """Return the bytes that a bucket takes on disk; 0 when it is gone."""
     try:
@@ -257,6 +263,12 @@ def _checked(value: bytes, place: _Place, handle: bytes) -> Blob | None:
 def _mark(folder: Path, bucket: Bucket, why: Gone) -> Path:
     """Return the empty folder that says why a bucket is gone."""
     return folder / f"{why}-{bucket.name}"
+
+
+def sweep(folder: Path) -> None:
+    """Delete the files of retired buckets. May take long; any thread may do it."""
+    for gone in folder.glob(f"{_GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def is_torn(path: Path, boot: str) -> bool:
@@ -414,21 +426,27 @@ class BlobWriter:
         """Remove a bucket from disk for want of room; if it is the present one, another is begun."""
         self._unlink(bucket, Gone.TRIMMED)
 
+    def expire(self, bucket: Bucket) -> None:
+        """Make the content of a bucket unreadable because of its age; `sweep` removes the files."""
+        self._retire(bucket, Gone.EXPIRED)
+
     def _unlink(self, bucket: Bucket, why: Gone) -> None:
+        self._retire(bucket, why)
+        sweep(self._folder)
+        with suppress(OSError):  # there is room for it now
+            _mark(self._folder, bucket, why).mkdir(mode=0o700, exist_ok=True)
+
+    def _retire(self, bucket: Bucket, why: Gone) -> None:
         if bucket == self._bucket:
             self.close()
             self._bucket = Bucket(bucket.span, bucket.number + 1)
         self._reader.drop(bucket)
         path, mark = self._folder / bucket.name, _mark(self._folder, bucket, why)
-        with suppress(OSError):  # the disk is full: there is room for it afterwards
+        with suppress(OSError):  # the disk is full
             mark.mkdir(mode=0o700, exist_ok=True)
         # In one step: no process may open, or add to, a half removed bucket.
         with suppress(OSError):
             path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
-        for gone in self._folder.glob(f"{_GONE}*"):
-            shutil.rmtree(gone, ignore_errors=True)
-        with suppress(OSError):
-            mark.mkdir(mode=0o700, exist_ok=True)
 
     def close(self) -> None:
         """Bring the bucket to the disk and close it. Raises `lmdb.Error`, `OSError`."""

@@ -23,6 +23,7 @@ from turnlog.store.log.keys import (
     LIMIT,
     NOTES_CHECK,
     REKEYED,
+    TOLD,
     number,
 )
 from turnlog.store.log.tables import (
@@ -33,6 +34,7 @@ from turnlog.store.log.tables import (
     read_number,
 )
 from turnlog.store.log.translate_errors import translated
+from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.snapshot import TailCache
 from turnlog.store.read.view import View
 from turnlog.store.write.drafts import DraftAdmission, prepare
@@ -41,7 +43,7 @@ from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
 from .base import Draft, StoreError, StoreFull
-from .blobs import BlobReader, BlobWriter, flaws
+from .blobs import BlobReader, BlobWriter, Bucket, flaws, sweep
 from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
@@ -127,6 +129,7 @@ class LmdbStore:
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
             quota = Quota(data, limit)
+            held, tails = HeldContent(), TailCache()
             engine = LmdbEngine(
                 data,
                 env,
@@ -136,7 +139,12 @@ class LmdbStore:
                 quota=quota,
                 flush_every=flush_every,
                 sources=Sources(
-                    now=now, clock=clock, entropy=entropy, report=report, trimmed=trimmed
+                    now=now,
+                    clock=clock,
+                    entropy=entropy,
+                    report=report,
+                    trimmed=trimmed,
+                    held=lambda: held.buckets(View(data, env, tables, tails, blobs)),
                 ),
             )
             recovered = [*engine.recover(), *engine.expire(now())]
@@ -233,6 +241,19 @@ class LmdbStore:
     async def expire(self, now: int) -> list[Commit]:
         """Close the parked legs whose `Facts.expires` passed at `now`; return the outcomes."""
         return await self._writer.run(lambda: self._engine.expire(now))
+
+    async def tell_retention(self, at: int) -> int:
+        """Note that it was said at `at` that content will be deleted by its age; return when it first was.
+
+        Raises `StoreError`.
+        """
+        return await self._writer.run(lambda: self._engine.tell_retention(at))
+
+    async def expire_bucket(self, bucket: Bucket) -> None:
+        """Delete the payloads of an old bucket. Raises `StoreError`."""
+        await self._writer.run(lambda: self._engine.expire_bucket(bucket))
+        # Large files take long to delete: the writer has other work.
+        await asyncio.to_thread(sweep, self._data / "blobs")
 
     async def close(self) -> None:
         """Write what is queued, release the epoch, close. Nothing submitted is lost."""
@@ -370,12 +391,17 @@ def _take_epoch(
 ) -> epochs.EpochLock:
     """Return the lock on a new epoch, which no other process has read the number of yet."""
     with env.write() as txn:
-        epoch = read_number(txn, tables, EPOCH) + 1
+        newest = read_number(txn, tables, EPOCH)
+        epoch = newest + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:
             raise StoreError(f"epoch {epoch} of {str(data)!r} is locked already; run this again")
         undo.callback(lock.release)
         txn.put(EPOCH, number(epoch), db=tables.meta)
+        if not newest:
+            # A store that never was without retention needs no notice of it.
+            txn.put(TOLD, number(1), db=tables.meta)
+            txn.put(NOTES_CHECK, notes_check(txn, tables), db=tables.meta)
         txn.put(LIMIT, number(limit), db=tables.meta)
     epochs.sweep(data / "epochs", epoch - 1)
     return lock

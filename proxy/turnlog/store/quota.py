@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from . import blobs, saved_states
@@ -98,30 +98,36 @@ class Quota:
         """Return whether enough was written since for `make` to look again."""
         return self.spare <= 0 or self._unmade >= max(self._every, self.spare // _SHARE)
 
-    def make(self, unlink: Callable[[Bucket], None]) -> int:
-        """Unlink the oldest buckets while the store exceeds its quota.
+    def make(
+        self,
+        unlink: Callable[[Bucket], None],
+        held: Callable[[], Container[Bucket]] = lambda: (),
+    ) -> int:
+        """Unlink the oldest buckets that are not `held` while the store exceeds its quota.
 
         Saved states go first: they can be worked out again. The present bucket goes only if it
         alone is left. Return the bytes of content that were given up. Raises `OSError`.
         """
         self._unmade = 0
         try:
-            return self._make(unlink)
+            return self._make(unlink, held)
         except OSError:
             self.doubt()
             raise
 
-    def _make(self, unlink: Callable[[Bucket], None]) -> int:
+    def _make(self, unlink: Callable[[Bucket], None], held: Callable[[], Container[Bucket]]) -> int:
         folder = self._data / "blobs"
         oldest_first = blobs.buckets(folder)
         sizes = {bucket: blobs.size(folder, bucket) for bucket in oldest_first}
         need = self._without_states(sum(sizes.values()))
         given_up = 0
+        kept = held() if need > 0 else ()
         for bucket in oldest_first:
             if given_up >= need:
                 break
-            unlink(bucket)
-            given_up += sizes[bucket]
+            if bucket not in kept:
+                unlink(bucket)
+                given_up += sizes[bucket]
         self._measure()
         return given_up
 

@@ -43,6 +43,8 @@ def test_every_kind_with_content_has_a_note() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.HOLD,
+        NoteKind.RELEASE,
         NoteKind.RESUMABLE,
         NoteKind.UNANSWERED,
     }

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.units import duration, duration_text, size
+from turnlog.core.text.units import age, duration, duration_text, size
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,12 @@ def test_a_bare_number_is_seconds_or_bytes() -> None:
 def test_text_that_is_not_a_duration_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="write a duration like 200ms"):
         duration(value)
+
+
+def test_an_age_is_a_duration_or_forever() -> None:
+    assert (age("7d"), age(60), age(" forever ")) == (604_800, 60, math.inf)
+    with pytest.raises(ValueError, match=r"write a duration like 200ms, .* or forever$"):
+        age("always")
 
 
 def test_a_blank_value_is_reported_as_blank() -> None:

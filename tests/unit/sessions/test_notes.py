@@ -259,6 +259,8 @@ def test_the_error_names_every_kind_of_note() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.HOLD,
+        NoteKind.RELEASE,
         NoteKind.RESUMABLE,
         NoteKind.UNANSWERED,
     }

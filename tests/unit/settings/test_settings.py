@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from turnlog.core.kinds import Durability, WhenFull
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.sources import RuleSource, find_rule_pack
+from turnlog.sessions.retention.gc import Retention
 from turnlog.settings.layers import (
     CONFIG_VARIABLE,
     VARIABLES,
@@ -118,6 +120,9 @@ def test_the_environment_can_hold_every_setting(tmp_path: Path) -> None:
         "TURNLOG_NEVER_TWICE_CANCEL_GRACE": "2s",
         "TURNLOG_NEVER_TWICE_DRAIN": "1h",
         "TURNLOG_NEVER_TWICE_WINDOW": "1m",
+        "TURNLOG_RETENTION_PAYLOADS": "1d",
+        "TURNLOG_RETENTION_BODIES": "forever",
+        "TURNLOG_RETENTION_SESSIONS": "forever",
         "TURNLOG_LOG_FORMAT": "console",
         "TURNLOG_LOG_LEVEL": "warning",
     }
@@ -140,6 +145,7 @@ def test_the_environment_can_hold_every_setting(tmp_path: Path) -> None:
         ),
         identity=IdentitySettings(principal=("x-who", "cookie:session")),
         never_twice=NeverTwice(join_after=1.0, cancel_grace=2.0, drain=3600.0, window=60.0),
+        retention=Retention(payloads=86_400.0, bodies=math.inf),
         log_format=LogFormat.CONSOLE,
         log_level=LogLevel.WARNING,
     )
@@ -268,12 +274,13 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
         ("rules: [{name: a, effect: read}]", "1:9: this is a rule: give a file of rules with --rules, or name its path here"),
         ("rules: ['']", "1:9: '' is not a file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
-        ("retention: {blobs: 7d}", "1:1: 'retention' is not supported yet, remove it"),
+        ("retention: {blobs: 7d}", "1:13: unknown key 'blobs', use one of: bodies, payloads, sessions"),
+        ("retention: {payloads: soon}", "1:23: 'soon' is no amount, write a duration like 200ms, 30s, 2m or 7d, or forever"),
+        ("retention: {sessions: 30d}", "1:23: 'retention.sessions' cannot be '30d', use one of: forever"),
         (
             "identity: {principal: [x who]}",
             "1:24: 'x who' names no credential, write a header like x-api-key or *-token, or a cookie like cookie:session",
         ),
-        ("retention: {}", "1:1: 'retention' is not supported yet, remove it"),
         ("upstreams: {s: {url: http://a}}", "1:13: 's' is reserved for turnlog's own paths"),
         (
             "upstreams: {a: {packs: [git]}}",

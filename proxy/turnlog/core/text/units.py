@@ -4,6 +4,7 @@ A type can name the function that reads its values from plain data: `Annotated[i
 `packs.shape` calls it, and adds the place in the file to a `ValueError`.
 """
 
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -29,6 +30,8 @@ _LARGEST = 2.0**53
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _AGO = re.compile(r"\d+(\.\d+)?\s*[a-z]+", re.ASCII)
 _NS = 1_000_000_000
+FOREVER = "forever"
+"""The age of what is never deleted."""
 
 
 def reads(reader: Reader, schema: dict[str, object] | None = None) -> Meta:
@@ -44,6 +47,16 @@ def duration(value: object) -> float:
     return _measure(value, _SECONDS, "write a duration like 200ms, 30s, 2m or 7d")
 
 
+def age(value: object) -> float:
+    """Return seconds, infinite for `forever`. Raises `ValueError` if `value` is not an age."""
+    if isinstance(value, str) and value.strip() == FOREVER:
+        return math.inf
+    try:
+        return duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FOREVER}") from None
+
+
 def size(value: object) -> int:
     """Return bytes. Raises `ValueError` if `value` is not a size."""
     return int(_measure(value, _BYTES, "write a size like 64KiB, 10MiB or 2GiB"))
@@ -51,6 +64,8 @@ def size(value: object) -> int:
 
 Duration = Annotated[float, reads(duration, {"type": ["number", "string"]})]
 """Seconds."""
+Age = Annotated[float, reads(age, {"type": ["number", "string"]})]
+"""Seconds; infinite for `forever`."""
 Size = Annotated[int, reads(size, {"type": ["integer", "string"]})]
 """Bytes."""
 

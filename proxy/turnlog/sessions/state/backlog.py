@@ -98,6 +98,26 @@ class StateBacklog:
         return next((found.seq for found in self._saved.newest(session, last)), -1)
 
 
+class Pace:
+    """Measures how fast commits are written, between two questions."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = 0
+        self._at = clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the last question."""
+        return (self._clock.monotonic() - self._at) / 1e9
+
+    def is_busy(self, last: int) -> bool:
+        """Return whether many commits were written since the last question; `last` is the newest."""
+        made, time = last - self._last, self.seconds
+        self._last, self._at = last, self._clock.monotonic()
+        return made > BUSY * time
+
+
 class StateSaver:
     """Folds the states of sessions that have grown, as long as there is little else to do."""
 
@@ -108,8 +128,7 @@ class StateSaver:
         self._saving = saving
         self._clock = clock
         self._thread = thread
-        self._last = 0
-        self._at = clock.monotonic()
+        self._pace = Pace(clock)
 
     async def make(self) -> None:
         """Fold what has grown, unless there is much to do. Raises `StoreError`."""
@@ -121,15 +140,11 @@ class StateSaver:
             await self._do(self._saving.step)
             took = (self._clock.monotonic() - before) / 1e9
             await asyncio.sleep((SHARE - 1) * took)
-            if self._clock.monotonic() - self._at > LOOK * 1e9 and await self._is_busy():
+            if self._pace.seconds > LOOK and await self._is_busy():
                 return
 
     async def _is_busy(self) -> bool:
-        """Return whether many commits were written since the last call."""
-        now, last = self._clock.monotonic(), await self._do(lambda view: view.last)
-        made, time = last - self._last, (now - self._at) / 1e9
-        self._last, self._at = last, now
-        return made > BUSY * time
+        return self._pace.is_busy(await self._do(lambda view: view.last))
 
     async def _do(self, work: Callable[[View], int | None]) -> int:
         def read() -> int:

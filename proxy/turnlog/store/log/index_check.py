@@ -36,6 +36,7 @@ from .keys import (
     META,
     NOTES_CHECK,
     REKEYED,
+    TOLD,
     WATERMARK,
     alias_key,
     alias_text_key,
@@ -261,8 +262,8 @@ def _note_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
         found = dict(cursor)
     if strange := found.keys() - META:
         yield IndexFlaw("meta", f"it has a row {min(strange)!r}")
-    # Stores of an earlier version have none of the three.
-    noted = found.keys() & {KEY_MARK, MARKED_SINCE, REKEYED, NOTES_CHECK}
+    # Stores of an earlier version have none of them.
+    noted = found.keys() & {KEY_MARK, MARKED_SINCE, REKEYED, TOLD, NOTES_CHECK}
     if noted and found.get(NOTES_CHECK) != notes_check(txn, tables):
         yield IndexFlaw("meta", "its notes are not what was written")
 

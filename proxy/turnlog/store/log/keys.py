@@ -54,8 +54,10 @@ PROBE = b"probe"
 """When it was last tried whether writing works again, ns UTC."""
 CONTROLS = b"controls"
 """How many control commits the log has; not there for none."""
+TOLD = b"retention told"
+"""When it was said that content will be deleted by its age, ns UTC; 1 in a store that began with that."""
 NOTES_CHECK = b"notes check"
-"""Checksum of the notes on the secret and on trims."""
+"""Checksum of the notes on the secret, on trims and on retention."""
 META: Final = frozenset(
     {
         EPOCH,
@@ -66,6 +68,7 @@ META: Final = frozenset(
         REKEYED,
         PROBE,
         CONTROLS,
+        TOLD,
         NOTES_CHECK,
     }
 )

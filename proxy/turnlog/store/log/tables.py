@@ -25,6 +25,7 @@ from .keys import (
     MARKED_SINCE,
     NEWEST_DIGEST,
     REKEYED,
+    TOLD,
     number,
     unpack,
     unpack_many,
@@ -129,9 +130,10 @@ def read_number(txn: Txn, tables: Tables, name: bytes) -> int:
 
 
 def notes_check(txn: Txn, tables: Tables) -> bytes:
-    """Return the checksum of the notes on the store's secret and on trims."""
-    noted = (txn.get(name, b"", db=tables.meta) for name in (KEY_MARK, MARKED_SINCE, REKEYED))
-    return number(zlib.crc32(b"\0".join(noted)))
+    """Return the checksum of the notes on the store's secret, on trims and on retention."""
+    noted = [txn.get(name, b"", db=tables.meta) for name in (KEY_MARK, MARKED_SINCE, REKEYED)]
+    told = txn.get(TOLD, db=tables.meta)  # which stores of earlier versions lack
+    return number(zlib.crc32(b"\0".join(noted if told is None else [*noted, told])))
 
 
 def read_segment(txn: Txn, tables: Tables, segment: Segment, last: int) -> Segment:

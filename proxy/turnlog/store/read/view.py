@@ -1,5 +1,6 @@
 """The reading side of the LMDB store."""
 
+import heapq
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,7 @@ from turnlog.store.log.keys import (
     LIMIT,
     NOTE,
     REKEYED,
+    TOLD,
     alias_key,
     alias_prefix,
     alias_text_prefix,
@@ -93,6 +95,13 @@ class View:
         yield from map(
             snapshot.commit_at, snapshot.term(term, 1, snapshot.last, newest_first=False)
         )
+
+    @guarded_iterator
+    def readable_commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
+        """Yield commits as `commits` does; damaged ones are left out, and counted."""
+        positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
+        for entry in filter(None, map(self._snapshot.readable, positions)):
+            yield self._snapshot.readable_commit(entry)
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:
@@ -174,6 +183,17 @@ class View:
         notes = filter(None, map(snapshot.readable, found))
         yield from dict.fromkeys(entry.facts.call for entry in notes)
 
+    @guarded
+    def held(self) -> frozenset[bytes]:
+        """Return the sessions whose newest hold was not released."""
+        snapshot, held = self._snapshot, set[bytes]()
+        terms = (text_term(NOTE, kind) for kind in (NoteKind.HOLD, NoteKind.RELEASE))
+        found = (snapshot.term(term, 1, snapshot.last, newest_first=False) for term in terms)
+        for entry in filter(None, map(snapshot.readable, heapq.merge(*found))):
+            change = held.add if entry.facts.note == NoteKind.HOLD else held.discard
+            change(entry.link.session)
+        return frozenset(held)
+
     @guarded_iterator
     def undelivered(self) -> Iterator[bytes]:
         """Yield the calls that have ended without a note that their guarded answer was delivered."""
@@ -245,6 +265,12 @@ class View:
         found = index_flaws(self._snapshot.txn, self._snapshot.tables)
         for flaw in first_of_each(found):
             yield f"the index {flaw.table!r} does not fit the log: {flaw.detail}"
+
+    @property
+    @guarded
+    def retention_told(self) -> int:
+        """When it was said that content will be deleted by its age, ns UTC; 0 for not yet."""
+        return read_number(self._snapshot.txn, self._snapshot.tables, TOLD)
 
     @property
     @guarded

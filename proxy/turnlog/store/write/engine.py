@@ -11,13 +11,13 @@ from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Flag, Rung
 from turnlog.store import recovery
 from turnlog.store.base import Draft, SessionRef, StoreError
-from turnlog.store.blobs import BlobWriter, Packed, pack
+from turnlog.store.blobs import BlobWriter, Bucket, Packed, pack
 from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.epochs import EpochLock, is_locked
 from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.index_writer import flush
-from turnlog.store.log.keys import PROBE, number
-from turnlog.store.log.tables import Tables
+from turnlog.store.log.keys import NOTES_CHECK, PROBE, TOLD, number
+from turnlog.store.log.tables import Tables, notes_check, read_number
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
@@ -43,6 +43,8 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Called by the writer's thread."""
     trimmed: Callable[[int], None]
     """Gets the bytes of stored content that were given up to make room."""
+    held: Callable[[], frozenset[Bucket]]
+    """Returns the buckets that must not be given up."""
 
 
 class LmdbEngine:
@@ -113,8 +115,22 @@ class LmdbEngine:
             txn.put(PROBE, number(self._sources.now()), db=self.tables.meta)
 
     def _make_room(self) -> None:
-        if given_up := self._quota.make(self._blobs.trim):
+        if given_up := self._quota.make(self._blobs.trim, self._sources.held):
             self._sources.trimmed(given_up)
+
+    def tell_retention(self, at: int) -> int:
+        """Note when it was said that content will be deleted, unless that was before; return when."""
+        with translated("write to", self.data), self.env.write() as txn:
+            if not (told := read_number(txn, self.tables, TOLD)):
+                txn.put(TOLD, number(told := at), db=self.tables.meta)
+                txn.put(NOTES_CHECK, notes_check(txn, self.tables), db=self.tables.meta)
+        return told
+
+    def expire_bucket(self, bucket: Bucket) -> None:
+        """Make the content of an old bucket unreadable. Raises `StoreError`."""
+        with translated("expire payloads in", self.data):
+            self.env.check_place()
+            self._blobs.expire(bucket)
 
     def flush(self) -> None:
         """Bring the derived tables up to the log's end."""

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import click
 
-from turnlog.cli.failures import complain
-from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
+from turnlog.cli.options import (
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing,
+    writing_options,
+)
 from turnlog.cli.render import json_line
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
@@ -59,15 +65,8 @@ def command(
 
 
 async def _resolve(data: Path, limit: int, call: str, claim: Claim) -> Row:
-    from turnlog.store.lmdb import LmdbStore
-
-    store = LmdbStore.open(data, limit=limit, report=complain)
-    if store.rekeyed:
-        complain(store.rekeyed)
-    try:
+    async with open_store(data, limit) as store:
         return await resolve(store, call, claim)
-    finally:
-        await store.close()
 
 
 def _text(row: Row) -> str:

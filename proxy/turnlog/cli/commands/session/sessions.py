@@ -1,5 +1,6 @@
 """`turnlog sessions`: list sessions, the most recently active first."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -7,8 +8,21 @@ import click
 from click.core import ParameterSource
 
 from turnlog.cli.attempts import session_id_cell, time_cell
-from turnlog.cli.options import data_option, json_option, reading
+from turnlog.cli.options import (
+    data_option,
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    reading,
+    writing,
+    writing_options,
+)
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.core import ids
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import NoteKind
+from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
@@ -20,6 +34,7 @@ _COLUMNS = (
     Column("TURNS", whole=True),
     Column("COMMITS", whole=True, spare=1),
     Column("OPEN", whole=True),
+    Column("HELD", spare=5),
     Column("NAMES"),
     Column("CLIENT", spare=3),
 )
@@ -66,6 +81,55 @@ def list_(ctx: click.Context, data: Path, as_json: bool) -> None:
     _list(data if given_here else before["data"], as_json or before["as_json"])
 
 
+_WHY = click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+
+
+@command.command("hold")
+@click.argument("session")
+@_WHY
+@writing_options
+def hold_(session: str, why: str, config: str | None, data: str | None) -> None:
+    """Keep the content of SESSION, whatever its age, until `turnlog sessions release`.
+
+    Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
+    """
+    _append_hold(NoteKind.HOLD, session, why, config, data)
+
+
+@command.command("release")
+@click.argument("session")
+@_WHY
+@writing_options
+def release_(session: str, why: str, config: str | None, data: str | None) -> None:
+    """End the hold of SESSION: what has outlived its retention is deleted again."""
+    _append_hold(NoteKind.RELEASE, session, why, config, data)
+
+
+def _append_hold(
+    kind: NoteKind, session: str, why: str, config: str | None, data: str | None
+) -> None:
+    # Not above: what writes needs the redactor, which reading commands do not load.
+    from turnlog.observe.clock import Clock
+    from turnlog.sessions.retention.holds import LONGEST_WHY, hold, release
+
+    if len(why) > LONGEST_WHY:
+        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
+    folder, redactor = writing(config, data)
+    with open_view(folder) as view:
+        find_session(view, session)
+        limit = view.usage().limit
+
+    async def work() -> Commit:
+        async with open_store(folder, limit) as store:
+            append = hold if kind is NoteKind.HOLD else release
+            return await append(store, session, redactor.text(why)[0], Clock())
+
+    commit = asyncio.run(work())
+    said = commit.body.summary if commit.body else ""
+    with printout() as write:
+        write(f"session {ids.to_text(commit.link.session)}: {said}")
+
+
 def _list(data: Path, as_json: bool) -> None:
     with reading(data) as (view, write):
         lines = list_sessions(view)
@@ -86,6 +150,7 @@ def _cells(view: View, line: SessionLine) -> list[Cell]:
         Cell(str(line.turn)),
         Cell(str(line.seq + 1)),
         Cell(str(line.in_flight or ""), Style.OPEN),
+        Cell("held" if line.held else ""),
         Cell(", ".join(line.names)),
         Cell(line.metadata.get("client", "")),
     ]

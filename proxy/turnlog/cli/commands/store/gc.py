@@ -1,0 +1,102 @@
+"""`turnlog gc`: delete what has outlived its retention, or show what would be deleted."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from turnlog.cli.attempts import time_cell
+from turnlog.cli.options import (
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing_options,
+)
+from turnlog.cli.render import Cell, Column, ProgressLine, Style, json_line, table, terminal_width
+from turnlog.core.text.units import human_size
+from turnlog.sessions.retention.gc import (
+    ExpiredBucket,
+    GcFate,
+    GcLine,
+    Retention,
+    collect,
+    expired_buckets,
+)
+from turnlog.store.lmdb import LmdbReader
+from turnlog.store.read.held_content import HeldContent
+
+_COLUMNS = (
+    Column("WHAT"),
+    Column("NAME", whole=True),
+    Column("SINCE", whole=True, is_time=True, spare=1),
+    Column("UNTIL", whole=True, is_time=True),
+    Column("SIZE", whole=True),
+    Column("FATE", whole=True),
+)
+
+
+@click.command("gc")
+@click.option("--yes", is_flag=True, help="Delete it; without this nothing is changed.")
+@writing_options
+@json_option
+def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> None:
+    """Show what has outlived its `retention`, or delete it with --yes.
+
+    A running proxy does the same by itself while it has little to do. Calls stay in the log. What
+    a session under a hold (`turnlog sessions hold`) uses is kept. Works beside running proxies.
+    """
+    folder, retention = _settings(config, data)
+    with LmdbReader.open(folder) as reader:
+        due = expired_buckets(reader.view(), retention, time.time_ns(), HeldContent())
+    with open_view(folder) as view:
+        limit = view.usage().limit
+    lines = [one.line(GcFate.DUE) for one in due]
+    if yes and any(not one.held for one in due):
+        lines = asyncio.run(_collect(folder, limit, due))
+    with printout() as write:
+        for line in map(json_line, lines) if as_json else _text(lines):
+            write(line)
+
+
+def _settings(config: str | None, data: str | None) -> tuple[Path, Retention]:
+    from turnlog.settings.layers import Flags, read_store_settings
+
+    settings = read_store_settings(Flags(config=config, data=data))
+    return settings.data, settings.retention
+
+
+async def _collect(data: Path, limit: int, due: list[ExpiredBucket]) -> list[GcLine]:
+    lines = [one.line(GcFate.HELD) for one in due if one.held]
+    async with open_store(data, limit) as store:
+        with ProgressLine() as progress:
+            async for line in collect(store, due):
+                lines.append(line)
+                progress.show(f"deleting {line.what} {line.name}")
+    return sorted(lines, key=lambda line: (line.what, line.since))
+
+
+def _text(lines: list[GcLine]) -> Iterator[str]:
+    width = terminal_width()
+    yield from table(_COLUMNS, map(_cells, lines), width=width, empty="nothing is due")
+    yield from _sum(lines)
+
+
+def _sum(lines: Iterable[GcLine]) -> Iterator[str]:
+    for fate, text in ((GcFate.DUE, "due, --yes deletes it"), (GcFate.DELETED, "deleted")):
+        found = [line.bytes for line in lines if line.fate is fate]
+        if found:
+            yield f"{human_size(sum(found))} {text}"
+
+
+def _cells(line: GcLine) -> list[Cell]:
+    return [
+        Cell(line.what),
+        Cell(line.name),
+        time_cell(line.since),
+        time_cell(line.until),
+        Cell(human_size(line.bytes)),
+        Cell(line.fate, Style.OPEN if line.fate is GcFate.HELD else None),
+    ]

@@ -1,0 +1,1 @@
+"""Retention of content: deletion by age, holds."""

@@ -1,0 +1,49 @@
+"""Hold the content of a session: it is kept, whatever its age, until the hold is released."""
+
+from typing import Final
+
+from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Status
+from turnlog.observe.clock import Clock
+from turnlog.sessions.errors import NotHeldError
+from turnlog.sessions.notes import session_ref
+from turnlog.store.base import Draft
+from turnlog.store.lmdb import LmdbStore
+
+LONGEST_WHY: Final = 2000
+"""Most characters of the operator's reason."""
+
+
+async def hold(store: LmdbStore, name: str, why: str, clock: Clock) -> Commit:
+    """Append the note by which a session is held; it may be held already.
+
+    `why` is redacted, at most `LONGEST_WHY` characters. Raises `NotFoundError`, `StoreError`.
+    """
+    return await _append(store, name, NoteKind.HOLD, why, clock)
+
+
+async def release(store: LmdbStore, name: str, why: str, clock: Clock) -> Commit:
+    """Append the note that ends the holds of a session.
+
+    Raises `NotFoundError`, `NotHeldError`, `StoreError`.
+    """
+    return await _append(store, name, NoteKind.RELEASE, why, clock)
+
+
+async def _append(store: LmdbStore, name: str, kind: NoteKind, why: str, clock: Clock) -> Commit:
+    with store.view() as view:
+        session = session_ref(view, name)
+        if kind is NoteKind.RELEASE and session.id not in view.held():
+            raise NotHeldError(f"the session {name!r} is not held")
+    facts = Facts(
+        kind=CommitKind.NOTE,
+        at=clock.wall(),
+        clock=clock.monotonic(),
+        actor=Actor.OPERATOR,
+        phase=Phase.DONE,
+        status=Status.OK,
+        note=kind,
+    )
+    said = "its content is held" if kind is NoteKind.HOLD else "its content is no longer held"
+    draft = Draft(session=session, facts=facts, body=CommitBody(summary=said, detail=why))
+    return await store.submit(draft, wait=True).done()

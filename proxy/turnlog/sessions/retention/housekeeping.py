@@ -1,0 +1,103 @@
+"""Deletes what has outlived its retention while the proxy has little else to do."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from turnlog.core.text.units import timestamp
+from turnlog.observe.clock import Clock
+from turnlog.observe.events import Log, RetentionAnnounced, RetentionEnforced, StoreFailed
+from turnlog.sessions.state.backlog import Pace
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.held_content import HeldContent
+
+from .gc import ExpiredBucket, Retention, collect, expired_buckets
+
+LOOK: Final = 60.0
+"""s between two looks whether something is due."""
+EVERY: Final = 3600 * 10**9
+"""ns between two plans: nothing falls due faster than by the day."""
+NOTICE: Final = 7 * 86_400 * 10**9
+"""ns between the announcement in a store of an earlier version and the first deletion."""
+
+
+class Housekeeper:
+    """Deletes what is due, once an hour at most."""
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        retention: Retention,
+        clock: Clock,
+        log: Log,
+        thread: ThreadPoolExecutor,
+    ) -> None:
+        self._store = store
+        self._retention = retention
+        self._clock = clock
+        self._log = log
+        self._thread = thread
+        self._holds = HeldContent()
+        self._pace = Pace(clock)
+        self._next = 0
+        self._announced = False
+
+    async def look(self) -> None:
+        """Delete what is due, unless many commits are being written. Raises `StoreError`."""
+        now = self._clock.monotonic()
+        if self._pace.is_busy(await self._last()) or now < self._next:
+            return
+        self._next = now + EVERY
+        wall = self._clock.wall()
+        begins = await self._begins(wall)
+        if wall >= begins:
+            await self._collect(wall)
+        elif not self._announced:
+            self._announced = True
+            self._announce(await self._due(begins), begins)
+
+    async def _last(self) -> int:
+        with self._store.view() as view:
+            return view.last
+
+    async def _begins(self, wall: int) -> int:
+        """Return when this store's content may be deleted for the first time."""
+        with self._store.view() as view:
+            told = view.retention_told
+        if not told:
+            told = await self._store.tell_retention(wall)
+        return told + NOTICE
+
+    async def _due(self, at: int) -> list[ExpiredBucket]:
+        def read() -> list[ExpiredBucket]:
+            return expired_buckets(self._store.view(), self._retention, at, self._holds)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    def _announce(self, due: list[ExpiredBucket], begins: int) -> None:
+        goes = [one.size for one in due if not one.held]
+        self._log.emit(
+            RetentionAnnounced(begins=timestamp(begins), buckets=len(goes), size=sum(goes))
+        )
+
+    async def _collect(self, wall: int) -> None:
+        gone = [line.bytes async for line in collect(self._store, await self._due(wall))]
+        if gone:
+            self._log.emit(RetentionEnforced(buckets=len(gone), size=sum(gone)))
+
+
+async def keep_house(store: LmdbStore, retention: Retention, clock: Clock, log: Log) -> None:
+    """Delete what is due until cancelled. What fails is logged once, and tried again."""
+    told = ""
+    # The thread must have ended before the store is closed.
+    with ThreadPoolExecutor(1, "turnlog-retention") as thread:
+        keeper = Housekeeper(store, retention, clock, log, thread)
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                await keeper.look()
+            except StoreError as error:
+                if (reason := str(error)) != told:
+                    log.emit(StoreFailed(reason=reason))
+                told = reason

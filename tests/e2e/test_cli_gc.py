@@ -1,0 +1,81 @@
+"""`turnlog gc`, `turnlog sessions hold` and `release` on the command line."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.store.kit import begin, intent, new_id, outcome, put, session
+from e2e.stores import START, turnlog
+from turnlog.store.base import Blob
+from turnlog.store.lmdb import DAY, LmdbStore
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """A store with one call, of long ago."""
+    at = START - 40 * DAY
+    store = LmdbStore.open(tmp_path / "data", now=lambda: at)
+    ref, call = session("work"), new_id(at)
+    ticket = await begin(store, intent(ref, call, at=at, blob=Blob(b'{"path": "/tmp"}')))
+    await put(store, outcome(ref, call, ticket, at=at, blob=Blob(b"the answer")))
+    await store.close()
+    return tmp_path / "data"
+
+
+def fates(data: Path, *more: str) -> list[tuple[str, str]]:
+    done = turnlog("gc", "--json", *more, data=data)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    return [(line["since"][:10], line["fate"]) for line in lines]
+
+
+def test_gc_deletes_what_is_due_only_when_told_to(data: Path) -> None:
+    assert fates(data) == [("2026-10-18", "due")]
+    said = turnlog("gc", data=data).stdout.splitlines()
+    assert said[0].split() == ["WHAT", "NAME", "SINCE", "UNTIL", "SIZE", "FATE"]
+    assert said[1].split()[:2] == ["payloads", "20744-0"]
+    assert said[2] == "20 KiB due, --yes deletes it"
+
+    assert fates(data, "--yes") == [("2026-10-18", "deleted")]
+
+    assert fates(data) == []
+    assert turnlog("gc", data=data).stdout.splitlines()[-1] == "nothing is due"
+    assert "expired" in turnlog("show", "work:1", data=data).stdout
+    assert turnlog("verify", data=data).returncode == 0
+
+
+def test_gc_uses_the_ages_of_the_configuration(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "turnlog.yaml"
+    config.write_text("retention: {payloads: forever}\n")
+    assert fates(data, "--config", str(config), "--yes") == []
+
+    config.write_text("retention: {payloads: 3650d}\n")
+    assert fates(data, "--config", str(config), "--yes") == []
+
+
+def test_a_hold_keeps_content_until_its_release(data: Path) -> None:
+    held = turnlog("sessions", "hold", "work", "--why", "a lawsuit", data=data)
+    assert held.returncode == 0
+    assert held.stdout.endswith(": its content is held\n")
+    listed = msgspec.json.decode(turnlog("sessions", "--json", data=data).stdout)
+    assert listed["held"] is True
+    assert "a lawsuit" in turnlog("show", "work:3", data=data).stdout
+
+    assert fates(data, "--yes") == [("2026-10-18", "held")]
+
+    assert turnlog("sessions", "release", "work", data=data).stdout.endswith("no longer held\n")
+    assert fates(data, "--yes") == [("2026-10-18", "deleted")]
+
+
+def test_errors_of_holds_say_what_is_wrong(data: Path) -> None:
+    released = turnlog("sessions", "release", "work", data=data)
+    assert (released.returncode, released.stderr) == (
+        2,
+        "turnlog: the session 'work' is not held\n",
+    )
+    unknown = turnlog("sessions", "hold", "nothing", data=data)
+    assert unknown.returncode == 2
+    wordy = turnlog("sessions", "hold", "work", "--why", "x" * 2001, data=data)
+    assert wordy.returncode == 2
+    assert "--why has 2001 characters" in wordy.stderr
