@@ -335,6 +335,46 @@ def test_a_client_that_is_gone_ends_the_command(tmp_path: Path) -> None:
     assert wrap.row().status == "unknown"
 
 
+def test_a_client_that_has_closed_only_its_output_ends_the_command_at_the_next_line(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path) as wrap:
+        answered = wrap.asked(call("put", request_id=1))
+        wrap.asked(call("put", request_id=2))
+        wrap.stdout.close()
+        wrap.server.answer(answered)
+        assert wrap.server.stdin.rest() == b""
+        with suppress(BrokenPipeError):  # it has ended by now
+            wrap.send(call("put", request_id=3))
+        assert wrap.exited() == -signal.SIGTERM
+    done, lost, *unsent = wrap.rows()
+    assert (done.status, lost.status, lost.kind) == ("ok", "unknown", "connection_lost")
+    assert {row.executed for row in unsent} <= {"no"}
+
+
+def test_a_client_that_closes_its_output_while_it_is_full_ends_the_command(tmp_path: Path) -> None:
+    note = message("notifications/message", {"data": "x" * 4000}, request_id=None) + b"\n"
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(call("put"))
+        while wrap.server.stdout.can_send(0.3):
+            wrap.server.stdout.send_some(note)
+        wrap.stdout.close()
+        assert wrap.exited() == -signal.SIGTERM
+    assert wrap.row().kind == "connection_lost"
+
+
+def test_a_call_that_comes_once_the_command_is_told_to_end_was_not_executed(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        wrap.asked(message("ping", request_id="p"))
+        wrap.server.do("signal.signal(15, signal.SIG_IGN) and None")
+        wrap.process.send_signal(signal.SIGTERM)
+        assert wrap.server.stdin.rest() == b""
+        with suppress(BrokenPipeError):  # it has ended by now
+            wrap.send(call("put", request_id=1))
+        assert wrap.exited() == -signal.SIGKILL
+    assert {row.executed for row in wrap.rows()} <= {"no"}
+
+
 @pytest.mark.promise("PIPE-7")
 def test_a_command_that_dies_ends_open_calls_and_answers_nothing_else(tmp_path: Path) -> None:
     with wrapping(tmp_path) as wrap:

@@ -152,7 +152,9 @@ class WriteEnd:
         return left == self.written
 
     async def unread(self) -> None:
-        """Wait until the pipe has no reader; a file or a terminal always has one."""
+        """Wait until the pipe has no reader, or is closed here; a file or a terminal always has one."""
+        if self._closed:
+            return
         # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
         ready = self._loop.create_future()
         await _ready(self._descriptor, ready, self._loop.add_reader, self._loop.remove_reader)
@@ -162,8 +164,7 @@ class WriteEnd:
     def close(self) -> None:
         """Close the descriptor: its reader gets the end of the stream."""
         if not self._closed:
-            if self._own:
-                self._ended = (self.is_read, _there(self._descriptor))
+            self._ended = (self.is_read, _there(self._descriptor) if self._own else 0)
             self._closed = True
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)

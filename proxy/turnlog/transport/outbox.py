@@ -33,7 +33,9 @@ class Outbox:
         """Whether the last line came without its newline: the stream it came from has ended."""
         self._size = 0
         self._room = ROOM
-        self._closing = False
+        self.is_closing = False
+        """Whether nothing more is to leave: there is no reader, or it gets the end."""
+        self._is_over = False
         self._is_idle = False
         """Whether `run` waits for a line."""
         self._changed = asyncio.Event()
@@ -70,7 +72,7 @@ class Outbox:
 
     def close(self) -> None:
         """Close the end when everything has left."""
-        self._closing = True
+        self.is_closing = True
         self._changed.set()
 
     def lift(self) -> None:
@@ -81,7 +83,7 @@ class Outbox:
     @property
     def has_room(self) -> bool:
         """Whether more may come."""
-        return self._size <= self._room or self._closing
+        return self._size <= self._room or self.is_closing
 
     async def room(self) -> None:
         """Wait while too much is on its way."""
@@ -91,7 +93,7 @@ class Outbox:
     async def run(self) -> None:
         """Write until closed. Raises `BrokenPipeError` when there is no reader."""
         try:
-            while self._parcels or not self._closing:
+            while self._parcels or not self.is_closing:
                 if not self._parcels:
                     self._is_idle = True
                     await self._changes()
@@ -106,11 +108,14 @@ class Outbox:
                 self._size -= len(raw)
                 self._changed.set()
         finally:
-            self._closing = True
+            self.is_closing = self._is_over = True
+            self._parcels.clear()
             self._changed.set()
             self._end.close()
 
     def _add(self, raw: bytes, tickets: Sequence[Ticket], on_written: OnWritten) -> None:
+        if self._is_over:
+            return
         # Most lines wait for nothing, and leave without a turn of the loop, as in asyncio's transports.
         if self._is_idle and not (self._parcels or tickets or on_written):
             with suppress(BrokenPipeError):  # `run` finds that out

@@ -33,6 +33,20 @@ async def test_a_reader_present_at_the_close_may_have_read_everything_since() ->
     assert (end.is_read, end.is_untouched) == (True, False)
 
 
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_closed_end_tells_whether_it_had_a_reader_and_is_not_waited_for(own: bool) -> None:
+    theirs, ours = os.pipe()
+    end = WriteEnd(ours, own=own)
+    os.close(theirs)
+    end.close()
+    assert not end.is_read
+    # Another file may have the number of its descriptor by now.
+    others = os.pipe()
+    await asyncio.wait_for(end.unread(), 5)
+    for each in others:
+        os.close(each)
+
+
 async def test_a_single_byte_that_was_read_is_a_touch() -> None:
     theirs, end = pair()
     await end.write(b"x" * 1000)

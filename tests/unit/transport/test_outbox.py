@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -147,6 +148,20 @@ async def test_a_writer_does_not_wait_for_room_after_the_reader_is_gone(tmp_path
         with pytest.raises(BrokenPipeError):
             await outbox.run()
         await asyncio.wait_for(outbox.room(), 5)
+
+
+async def test_lines_to_a_reader_that_is_gone_are_not_kept(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        reading, writing = os.pipe()
+        outbox = Outbox(WriteEnd(writing, own=True), made.recorder)
+        outbox.line(b"a\n")
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            await outbox.run()
+        told = [lambda: None]
+        kept = weakref.ref(told[0])
+        outbox.line(b"b\n", (), told.pop())
+        assert (outbox.is_closing, kept()) == (True, None)
 
 
 async def test_an_end_that_is_abandoned_gives_what_is_there_and_no_more() -> None:

@@ -55,10 +55,8 @@ class StdioHandler:
         """The open requests of the server, by the keys of their ids."""
         self._large: LargeLine | None = None
         """The latest line that comes in pieces."""
-        self.deaf = False
-        """Whether the server reads no more."""
         self._gone = False
-        """Whether it writes no more either."""
+        """Whether the server writes no more."""
 
     # -- from the agent to the server ------------------------------------------------------
 
@@ -219,7 +217,7 @@ class StdioHandler:
 
     def _check_server(self) -> None:
         """Raise `Failure` where nothing can be sent any more."""
-        if self._gone or self.deaf:
+        if self._gone or self._to_server.is_closing:
             detail = "the command has ended" if self._gone else "the command reads nothing any more"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail)
 

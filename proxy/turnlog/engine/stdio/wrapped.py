@@ -156,7 +156,6 @@ class Wrapped:
         try:
             await asyncio.wait({sent, left}, return_when=asyncio.FIRST_COMPLETED)
             self._to_server.close()
-            self._handler.deaf = True
             await asyncio.wait({idle, left}, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and self._startup.is_awaited:
                 self._process.log_failure("it has answered nothing yet, and its client has left")
@@ -184,7 +183,7 @@ class Wrapped:
     async def _watch_server(self) -> None:
         # The client would meet a closed pipe; its calls end as they would then.
         await self._process.stdin.unread()
-        self._handler.deaf = True
+        self._to_server.close()
 
     def on_output(self, chunk: bytes) -> None:
         """Pass the command's output on."""
@@ -200,8 +199,7 @@ class Wrapped:
         self._to_agent.lift()
 
     def on_input_closed(self) -> None:
-        """Send nothing more; the command may yet answer what it has read."""
-        self._handler.deaf = True
+        """Read on: the command may yet answer what it has read."""
 
     async def on_output_end(self) -> None:
         """End what is open, and wait until the client has read it, or does not want to."""
