@@ -27,13 +27,42 @@ from turnlog.record.own_answers import OwnAnswer
 from turnlog.record.recorder import Recorder
 from turnlog.record.unread import all_read
 from turnlog.rules.model import OnDisconnect
+from turnlog.rules.retry import StopReason
 from turnlog.transport.async_pipes import DOUBT
 
-from .concurrency import Slot
+from .concurrency import Limiter, Slot
+from .upstream_health import Health
+
+
+class Shared(Protocol):
+    """The parts of the proxy that each carried call needs (`engine.context`)."""
+
+    @property
+    def limiter(self) -> Limiter:
+        """The slots of concurrency limits."""
+        ...
+
+    @property
+    def health(self) -> Health:
+        """The retry quotas of the servers."""
+        ...
+
+    @property
+    def stop(self) -> asyncio.Event:
+        """Set when the proxy begins to stop."""
+        ...
 
 
 class Carrier(Protocol):
-    """Carries a call to its server, and its answer back: a request over HTTP, or a pipe."""
+    """Carries a call to its server, and its answer back: a request over HTTP, or a pipe.
+
+    The properties are what the machine has to know; the methods carry out its commands.
+    """
+
+    @property
+    def context(self) -> Shared:
+        """The parts of the proxy that it needs."""
+        ...
 
     @property
     def may_be_gone(self) -> bool:
@@ -51,26 +80,27 @@ class Carrier(Protocol):
         ...
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether the proxy is stopping."""
-        ...
-
-    @property
     def can_answer_timeout(self) -> bool:
         """Whether the caller can be answered with a timeout now."""
         ...
 
-    def claim_slot(self) -> Slot:
-        """Return a slot, held or queued, of the rule's concurrency limit."""
+    def check_caller(self) -> None:
+        """Check whether the caller is still there, before the call is sent."""
         ...
 
-    @property
-    def has_retry_left(self) -> bool:
-        """Whether the server's quota has a retry left."""
+    def send(self, *, hold: bool) -> None:
+        """Send the latest attempt; with `hold`, hold its answer until it is judged."""
         ...
 
-    def on_retry(self, *, refused: bool) -> None:
-        """Count a retry that follows, or that the server's quota refused."""
+    def rest(self, delay: float) -> None:
+        """Hold the answer to the latest attempt, and begin another one after `delay` seconds."""
+        ...
+
+    def release(self, number: int, reason: StopReason | None) -> None:
+        """Send the caller the answer to attempt `number` if it is held; `reason` is why no retry follows.
+
+        An answer that is not held goes to the caller by itself.
+        """
         ...
 
     def answer_timeout(self, failure: Failure) -> None:
@@ -118,16 +148,12 @@ class CallDriver:
     """The whole answer, for later duplicates."""
     left_by: frozenset[int | str] = frozenset()
     """Connections of guessed callers that joined it and have left too."""
-    to_send: ev.Send | None = None
-    """The attempt to send now, until the carrier takes it."""
-    delay = 0.0
-    """Seconds to wait before the next attempt."""
-    released: ev.Release | None = None
-    """The decision which answer goes to the caller; `None` until it is made."""
     slot: Slot | None = None
     """Its slot, if a rule limits how many such calls run at once."""
     carrier: Carrier | None = None
     """Carries the call; `None` when it is over or detached."""
+    rest_over: asyncio.Event | None = None
+    """Set when the wait for the next attempt has to end early."""
     _failure: Failure | None = None
     """The timeout, while the caller is being answered with it."""
     _joiners: tuple[asyncio.Event, ...] = ()
@@ -266,9 +292,9 @@ class CallDriver:
             retry_after=attempt.retry_after,
             has_left=carrier.has_left,
             is_held=carrier.is_held,
-            is_stopping=carrier.is_stopping,
+            is_stopping=carrier.context.stop.is_set(),
             dice=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
-            has_retry_left=carrier.has_retry_left,
+            has_retry_left=carrier.context.health.has_retry_left(self.ask.server),
         )
 
     def on_outcome_written(self, *, written: bool) -> None:
@@ -365,6 +391,8 @@ class CallDriver:
 
     def close(self) -> None:
         """Release a call that no later one can find."""
+        if self.slot is not None:
+            self.slot.give_back()
         self.carrier, attempt = None, self.attempt
         if attempt is not None and attempt.ended:
             attempt.driver = None  # else both would wait for the collector
@@ -386,7 +414,7 @@ class CallDriver:
         if self.is_over and self.attempt is not None and self.attempt.ended:
             self.attempt.driver = None
 
-    # -- commands; those without an action here are for the carrier ---------------------------
+    # -- commands; `AppendIntent` and `AppendOutcome` are carried out by whoever feeds the event --
 
     def do_note(self, note: ev.Note) -> None:
         """Append a note to the log."""
@@ -405,29 +433,39 @@ class CallDriver:
         if timer is not None:
             timer.cancel()
 
+    def do_check_caller(self, _: ev.CheckCaller) -> None:
+        """Check whether the caller is still there."""
+        if self.carrier is not None:
+            self.carrier.check_caller()
+
     def do_send(self, command: ev.Send) -> None:
-        """Set the attempt for the carrier to send."""
-        self.to_send = command
+        """Send the latest attempt."""
+        if self.carrier is not None:
+            self.carrier.send(hold=command.hold)
 
     def do_rest(self, command: ev.Rest) -> None:
-        """Set how long to wait before the next attempt, which counts as a retry of the server's quota."""
-        self.delay = command.delay
+        """Begin another attempt later, which counts as a retry of the server's quota."""
         if self.carrier is not None:
-            self.carrier.on_retry(refused=False)
+            self.carrier.context.health.on_retry(self.ask.server)
+            self.carrier.rest(command.delay)
 
     def do_refuse_retry(self, _: ev.RefuseRetry) -> None:
         """Count a retry that the server's quota refused."""
         if self.carrier is not None:
-            self.carrier.on_retry(refused=True)
+            self.carrier.context.health.on_retry_refused(self.ask.server)
 
     def do_release(self, command: ev.Release) -> None:
-        """Set which answer goes to the caller."""
-        self.released = command
+        """Send the caller the answer that is held for it, if there may be one."""
+        if self.rest_over is not None:
+            self.rest_over.set()
+        is_held = self.machine.terms.retry is not None or command.reason is not None
+        if is_held and self.carrier is not None:
+            self.carrier.release(command.number, command.reason)
 
     def do_acquire(self, _: ev.Acquire) -> None:
         """Claim a slot, and go on at once if it is free."""
         assert self.carrier is not None  # the carrier has recorded the intent
-        self.slot = self.carrier.claim_slot()
+        self.slot = self.carrier.context.limiter.claim(self.ask.policy)
         if self.slot.is_held:
             self.feed(ev.SlotGranted(may_be_gone=self.may_be_gone))
 
@@ -454,6 +492,8 @@ class CallDriver:
 
     def do_drop(self, command: ev.Drop) -> None:
         """Detach the carrier."""
+        if self.rest_over is not None:
+            self.rest_over.set()
         if self.carrier is not None:
             self.carrier.drop(command.kind)
 
@@ -467,6 +507,7 @@ class CallDriver:
         ev.Note: do_note,
         ev.Arm: do_arm,
         ev.Disarm: do_disarm,
+        ev.CheckCaller: do_check_caller,
         ev.Send: do_send,
         ev.Rest: do_rest,
         ev.RefuseRetry: do_refuse_retry,

@@ -68,6 +68,8 @@ class Health:
                 program = upstream.command[0]
                 self._known[name] = ServerHealth(server=name, missing=program)
                 log.emit(ProcessFailed(server=name, reason=f"there is no program {program!r}"))
+        self.watched = frozenset((*self._circuits, *self._quotas, *self._known))
+        """The servers of which calls are counted or attempts admitted here."""
         if self._known:
             self._tell()
 

@@ -440,6 +440,8 @@ class CallMachine(Struct, eq=False):
 
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
         self._may_resend = event.is_repeatable
+        if self._is_retry and self.cancelled_at is not None:
+            return (ev.Fail(_CANCELLED),)
         if self.terms.is_limited and not self._is_retry:
             self.stage = QUEUED
             return (ev.Acquire(),)
@@ -510,12 +512,13 @@ class CallMachine(Struct, eq=False):
         outcome = RECORDED
         if self.caller is GONE:
             return (outcome,)
-        if not self._is_retry:
-            return (outcome, ev.Release(self.number))
-        # The answer to the attempt before is still held.
-        is_lost = event.ending.kind is ErrorKind.SESSION_UNAVAILABLE
-        reason = StopReason.UNRECORDED if is_lost else None
-        return (outcome, ev.Release(self.given, reason))
+        reason = None
+        if self.cancelled_at is not None:
+            reason = StopReason.CANCELLED
+        elif self._is_retry and event.ending.kind is ErrorKind.SESSION_UNAVAILABLE:
+            reason = StopReason.UNRECORDED
+        # The answer to the attempt before a retry is still held.
+        return (outcome, ev.Release(self.given if self._is_retry else self.number, reason))
 
     def on_expired_unsent(self, event: ev.Expired, _: float) -> Commands:
         return (ev.Fail(event.kind),)
@@ -626,8 +629,10 @@ class CallMachine(Struct, eq=False):
 
     def on_stopped_between(self, _: ev.Stopped, __: float) -> Commands:
         self.stage = ENDED
-        release = ev.Release(self.given, StopReason.STOPPING)
-        return (release, ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+        drop = ev.Drop(ErrorKind.OUTCOME_UNKNOWN)
+        if self.caller is GONE:
+            return (drop,)
+        return (ev.Release(self.given, StopReason.STOPPING), drop)
 
     def on_stopped_at_end(self, _: ev.Stopped, __: float) -> Commands:
         return (ev.Drop(ErrorKind.OUTCOME_UNKNOWN),)

@@ -129,7 +129,8 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_is_never_sent() -> N
     play.feed(ev.Recorded(), ev.Acquire())
     play.feed(ev.Cancelled(), ev.Dequeue())
     ending = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.UNKNOWN)
-    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, ev.Release(1))
+    release = ev.Release(1, StopReason.CANCELLED)
+    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, release)
 
 
 def test_a_limit_that_is_reached_before_the_call_is_sent_ends_it() -> None:
@@ -283,6 +284,26 @@ def test_a_cancel_between_two_attempts_ends_the_call() -> None:
     play.sent()
     play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
     play.feed(ev.Cancelled(), ev.Release(1, StopReason.CANCELLED))
+
+
+def test_a_retry_that_is_cancelled_while_it_is_recorded_is_not_sent() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(ev.Cancelled())
+    play.feed(STORED, ev.Fail(ErrorKind.CANCELLED_BY_CALLER))
+    unsent = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.READ)
+    release = ev.Release(1, StopReason.CANCELLED)
+    play.feed(ev.Judged(number=2, ending=unsent), OUTCOME, release)
+
+
+def test_a_call_that_was_left_between_attempts_gets_no_answer_when_the_proxy_stops() -> None:
+    play = Play(structs.replace(NAMED, retry=RETRIED.retry))
+    play.sent()
+    play.call.handle(limited(), 0.0)
+    play.call.handle(ev.Left(), 0.0)
+    play.feed(ev.Stopped(), ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
 
 def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> None:

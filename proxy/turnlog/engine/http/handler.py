@@ -8,11 +8,9 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Final
 
-from turnlog.core.kinds import ErrorKind
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Request
-from turnlog.exchange.events import Left, Stopped
 from turnlog.observe.events import RefusalReason, RequestRefused
 from turnlog.record.own_answers import OwnAnswer, call_lines, problem
 from turnlog.settings.model import Settings
@@ -116,14 +114,15 @@ class Handler:
         try:
             await exchange.begin()
         except (StoreError, Failure) as error:
-            await self._refuse_call(down, self._carrier(down, request, exchange), exchange, error)
+            await self._carrier(down, request, exchange).refuse(error)
         except BaseException as error:
-            self._end(exchange, error)
+            self._carrier(down, request, exchange).end(error)
             raise
         else:
             driver = exchange.driver
             if driver is None or not driver.is_guarded:
-                await self._carried(down, self._carrier(down, request, exchange), exchange, content)
+                carried = self._carrier(down, request, exchange).carry(content)
+                await (self._listen(down, carried) if exchange.listens else carried)
             elif driver.is_over:
                 await self._repeat(down, exchange, driver)
             else:
@@ -212,10 +211,6 @@ class Handler:
         )
 
     async def _refuse(self, down: Downstream, refused: Refused) -> None:
-        self._log_refusal(down, refused)
-        await self._send(down, refused.made)
-
-    def _log_refusal(self, down: Downstream, refused: Refused) -> None:
         event = RequestRefused(
             reason=refused.reason,
             http_method=self._context.clean(down.asked.method),
@@ -223,24 +218,7 @@ class Handler:
             value=refused.value,
         )
         self._context.log.emit(event)
-
-    async def _refuse_call(
-        self,
-        down: Downstream,
-        carrier: HttpCarrier,
-        exchange: Exchange,
-        error: StoreError | Failure,
-    ) -> None:
-        """Answer a call that must not be sent."""
-        if isinstance(error, StoreError):
-            made = exchange.refused()
-            self._log_refusal(down, Refused(RefusalReason.STORE, made))
-        else:
-            made, tickets = exchange.failed(error)
-            # A timeout on the disk is not followed by another wait for it: nothing was sent.
-            if error.kind is ErrorKind.UNVERIFIED_PROVENANCE:
-                await self._context.recorder.settle(tickets)
-        await carrier.send(made)
+        await self._send(down, refused.made)
 
     async def _guard(
         self,
@@ -253,7 +231,7 @@ class Handler:
         """Carry a call in a task of its own, which may outlive its caller; wait for its end or its caller's timeout."""
         agent = GuardedAgent(down, keeps=exchange.kept_as_sent)
         carrier = self._carrier(agent, request, exchange)
-        guarded = self._guarded(driver, down, agent, carrier, exchange, content)
+        guarded = self._guarded(driver, agent, carrier, exchange, content)
         task = self._context.work.create_task(guarded)
         # A future is cheaper than `asyncio.wait` for the first of two.
         answered: asyncio.Future[Outlived | None] = self._loop.create_future()
@@ -273,7 +251,6 @@ class Handler:
     async def _guarded(
         self,
         driver: CallDriver,
-        down: Downstream,
         agent: GuardedAgent,
         carrier: HttpCarrier,
         exchange: Exchange,
@@ -281,7 +258,11 @@ class Handler:
     ) -> None:
         """Carry a call that may outlive its caller; the body of its task."""
         try:
-            await self._carried(down, carrier, exchange, content)
+            try:
+                await carrier.carry(content)
+            finally:
+                if driver.slot is not None:
+                    driver.slot.give_back()
             if not exchange.was_accepted:
                 await driver.caller_checked()
         except Exception as error:  # noqa: BLE001 - the top of a task; it is logged
@@ -292,39 +273,6 @@ class Handler:
             if has_answer and not driver.machine.has_given_up:
                 driver.on_delivered()
             self._context.duplicate_index.over(driver, exchange.kept(agent.kept))
-
-    async def _carried(
-        self, down: Downstream, carrier: HttpCarrier, exchange: Exchange, content: Content
-    ) -> None:
-        """Forward and relay, once the request may be sent; an early end is recorded too."""
-        driver = exchange.driver
-        for each in exchange.drivers:
-            each.carrier = carrier
-        try:
-            try:
-                if (step := carrier.queued(content)) is not None:
-                    await step
-            except (StoreError, Failure) as error:
-                await self._refuse_call(down, carrier, exchange, error)
-            else:
-                run = carrier.run(content)
-                await (self._listen(down, run) if exchange.listens else run)
-        except BaseException as error:
-            self._end(exchange, error)
-            raise
-        finally:
-            if driver is not None and driver.slot is not None:
-                driver.slot.give_back()
-        # Ends what is still open; attempts that have ended are not changed.
-        exchange.left(ErrorKind.OUTCOME_UNKNOWN)
-
-    def _end(self, exchange: Exchange, error: BaseException) -> None:
-        by_caller = isinstance(error, AgentGone | asyncio.CancelledError)
-        has_left = by_caller and not self._context.stop.is_set()
-        for driver in exchange.drivers:
-            if not driver.is_guarded:
-                driver.feed(Left() if has_left else Stopped())
-        exchange.left(ErrorKind.CANCELLED_BY_CALLER if has_left else ErrorKind.OUTCOME_UNKNOWN)
 
     def _carrier(self, down: AgentSide, request: Request, exchange: Exchange) -> HttpCarrier:
         way, attempt = self._ways[request.server], exchange.attempt

@@ -543,8 +543,13 @@ class Relay(Struct, eq=False):
 
     async def _settle(self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said) -> None:
         """Observe a piece, wait until what that recorded is on disk, then open the gate."""
-        if tickets := self._observe(read, *said):
-            await self._recorder.settle(tickets)
+        try:
+            tickets = read(*said)
+        except Exception as error:  # noqa: BLE001 - as in `_observe`
+            self._recorder.faulted(error)
+        else:
+            if tickets:
+                await self._recorder.settle(tickets)
         if self._out.gate is not None:
             self._out.judged()
 

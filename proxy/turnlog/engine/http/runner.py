@@ -4,9 +4,9 @@ It decides no policy: `exchange.call` does.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from math import inf
+from functools import partial
 from typing import Final
 
 from msgspec import Struct, structs
@@ -15,15 +15,12 @@ from turnlog.core.classify import MEANINGS, UNSENT
 from turnlog.core.kinds import ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
-from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import KEY, Request
-from turnlog.engine.retry_limits import RetryLimits
+from turnlog.engine.retry_wait import RetryWait
 from turnlog.exchange.call import Stage
-from turnlog.exchange.events import (
-    CallerChecked,
-)
-from turnlog.observe.events import AuthRequired, UpstreamFailed
+from turnlog.exchange.events import CallerChecked, Left, Stopped
+from turnlog.observe.events import AuthRequired, RefusalReason, RequestRefused, UpstreamFailed
 from turnlog.record.attempt import Attempt, blocked
 from turnlog.record.deadlines import Deadlines, in_time
 from turnlog.record.errors import Failure
@@ -32,6 +29,7 @@ from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
 from turnlog.transport.http_client import Answer, Content, Upstreams
+from turnlog.transport.http_server import AgentGone
 from turnlog.transport.message_heads import (
     OutgoingHead,
     Raw,
@@ -50,10 +48,8 @@ NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
 """The time limits of a call without a rule: most calls."""
 # To look a member up costs more than to compare it.
-_ENDED: Final = Stage.ENDED
 _SETTLING: Final = Stage.SETTLING
 _CHECKING: Final = Stage.CHECKING
-_WAITING: Final = Stage.WAITING
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -82,7 +78,7 @@ class HttpCarrier(Struct, eq=False):
     """Carries one exchange out over HTTP (`engine.call_driver.Carrier`). Raises `AgentGone` when the agent
     leaves."""
 
-    _context: Context
+    context: Context
     _way: UpstreamSender
     _down: AgentSide
     _request: Request
@@ -96,6 +92,16 @@ class HttpCarrier(Struct, eq=False):
     """The buffer of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
     """Withheld answers, by the number of the attempt."""
+    _step: Callable[[], Coroutine[None, None, None]] | None = None
+    """What the machine wants next of the task that carries the call."""
+    _content: Content = b""
+    """The body of the attempt to send."""
+    _hold: bool = False
+    """Whether the answer to that attempt is held until it is judged."""
+    _given: int = 0
+    """Number of the attempt whose answer goes to the agent, if it is held."""
+    _reason: StopReason | None = None
+    """Why an expected retry is not made."""
     _changed: Raw | None = None
     """The fields to forward, without Content-Length, where they are not as they came."""
     _notice: asyncio.Task[None] | None = None
@@ -119,29 +125,26 @@ class HttpCarrier(Struct, eq=False):
         return self._out is None or self._out.gate is not None
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether the proxy is stopping."""
-        return self._context.stop.is_set()
-
-    @property
     def can_answer_timeout(self) -> bool:
         """Whether the caller can be answered with a timeout now."""
         guard = self.guard
         return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
 
-    def claim_slot(self) -> Slot:
-        """Return a slot, held or queued, of the rule's concurrency limit."""
-        return self._context.limiter.claim(self._policy)
+    def check_caller(self) -> None:
+        """Check whether the caller is still there, before the call is sent."""
+        self._step = self._check
 
-    @property
-    def has_retry_left(self) -> bool:
-        """Whether the server's quota has a retry left."""
-        return self._context.health.has_retry_left(self._request.server)
+    def send(self, *, hold: bool) -> None:
+        """Send the latest attempt; with `hold`, hold its answer until it is judged."""
+        self._step, self._hold = self._attempt, hold
 
-    def on_retry(self, *, refused: bool) -> None:
-        """Count a retry that follows, or that the server's quota refused."""
-        health = self._context.health
-        (health.on_retry_refused if refused else health.on_retry)(self._request.server)
+    def rest(self, delay: float) -> None:
+        """Hold the answer to the latest attempt, and begin another one after `delay` seconds."""
+        self._step = partial(self._again, delay)
+
+    def release(self, number: int, reason: StopReason | None) -> None:
+        """Send the caller the answer to attempt `number` if it is held; `reason` is why no retry follows."""
+        self._given, self._reason = number, reason
 
     def answer_timeout(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
@@ -167,159 +170,183 @@ class HttpCarrier(Struct, eq=False):
         if self.guard is not None:
             self.guard.task.cancel()
 
-    # -- before anything is sent ------------------------------------------------------------
+    # -- from the first record to the end -----------------------------------------------------
 
-    def queued(self, content: Content) -> Coroutine[None, None, None] | None:
+    async def carry(self, content: Content) -> None:
+        """Forward the request once it may be sent, and relay its answer; an early end is recorded too."""
+        try:
+            try:
+                if (wait := self._begin(content)) is not None:
+                    await wait
+            except (StoreError, Failure) as error:
+                await self.refuse(error)
+            else:
+                while (step := self._step) is not None:
+                    self._step = None
+                    await step()
+                if self._held or self._reason is not None:
+                    await self._give()
+        except BaseException as error:
+            self.end(error)
+            raise
+        # Ends what is still open; attempts that have ended are not changed.
+        self._exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+
+    def _begin(self, content: Content) -> Coroutine[None, None, None] | None:
         """Return the coroutine to await before the call may be sent; `None` for most calls.
 
         Both this and the coroutine raise `StoreError`, and `Failure` if the call must not be sent.
         """
-        if ask := self._exchange.blocked:
+        exchange, drivers = self._exchange, self._exchange.drivers
+        for driver in drivers:
+            driver.carrier = self
+        if ask := exchange.blocked:
             raise blocked(ask)
-        if self._exchange.attempt is not None:
-            self._context.health.called(self._request.server)
-        repeatable = self._policy.retry is not None and self._exchange.repeatable(content)
-        if not self._exchange.is_due and self._policy.concurrency is None:
-            self._on_recorded(repeatable=repeatable)
+        self._content = content
+        server, health = self._request.server, self.context.health
+        if exchange.attempt is not None and server in health.watched:
+            health.called(server)
+        repeatable = self._policy.retry is not None and exchange.repeatable(content)
+        if not exchange.is_due and self._policy.concurrency is None:
+            self._on_recorded(drivers, repeatable=repeatable)
             return None
-        step = self._recorded(repeatable=repeatable)
+        step = self._recorded(drivers, repeatable=repeatable)
         limits = self._policy.timeout
         if limits != _UNLIMITED:
             step = in_time(limits, self._began, self._began, step)
         return step
 
-    async def _recorded(self, *, repeatable: bool) -> None:
+    async def _recorded(self, drivers: Sequence[CallDriver], *, repeatable: bool) -> None:
+        """Wait until the intents are on disk, and for the call's slot."""
         await self._exchange.on_disk()
-        self._on_recorded(repeatable=repeatable)
+        self._on_recorded(drivers, repeatable=repeatable)
         driver = self._exchange.driver
         if driver is not None and driver.machine.stage is Stage.QUEUED:
             await driver.slot_granted()
 
-    def _on_recorded(self, *, repeatable: bool) -> None:
-        for each in self._exchange.drivers:
+    def _on_recorded(self, drivers: Sequence[CallDriver], *, repeatable: bool) -> None:
+        for each in drivers:
             each.on_recorded(is_repeatable=repeatable)
+        if self._exchange.driver is None:
+            self._step = self._check_several
 
-    # -- attempts ---------------------------------------------------------------------------
+    async def refuse(self, error: StoreError | Failure) -> None:
+        """Answer a call that must not be sent."""
+        exchange = self._exchange
+        if isinstance(error, StoreError):
+            made = exchange.refused()
+            event = RequestRefused(
+                reason=RefusalReason.STORE,
+                http_method=self.context.clean(self._down.asked.method),
+                http_status=made.status,
+            )
+            self.context.log.emit(event)
+        else:
+            made, tickets = exchange.failed(error)
+            # A timeout on the disk is not followed by another wait for it: nothing was sent.
+            if error.kind is ErrorKind.UNVERIFIED_PROVENANCE:
+                await self.context.recorder.settle(tickets)
+        await self._send_own(made)
 
-    def run(self, content: Content) -> Coroutine[None, None, None]:
-        """Forward the request, retry it by its policy, and relay the last answer."""
-        asked, content = content, self._exchange.outgoing(content)
-        if content is not asked:
-            self._changed = tuple(changed_body(self._raw, decoded=True))
-        driver = self._exchange.driver
-        if driver is not None:
-            return self._drive(driver, content)
-        return self._forward(content)
+    def end(self, error: BaseException) -> None:
+        """Record the end of a call that is not carried to its end."""
+        by_caller = isinstance(error, AgentGone | asyncio.CancelledError)
+        has_left = by_caller and not self.context.stop.is_set()
+        for driver in self._exchange.drivers:
+            if not driver.is_guarded:
+                driver.feed(Left() if has_left else Stopped())
+        kind = ErrorKind.CANCELLED_BY_CALLER if has_left else ErrorKind.OUTCOME_UNKNOWN
+        self._exchange.left(kind)
 
-    async def _forward(self, content: Content) -> None:
-        """Forward a request that is no call, or several; named ones only if their caller is still there."""
+    # -- the steps that the machine wants -----------------------------------------------------
+
+    async def _check_several(self) -> None:
+        """Prepare a request with several calls, or none; named ones leave only if their caller is there."""
+        content = self._exchange.outgoing(self._content)
+        if content is not self._content:
+            self._content, self._changed = content, tuple(changed_body(self._raw, decoded=True))
         checked = [each for each in self._exchange.drivers if each.machine.stage is _CHECKING]
         if checked:
             await checked[0].caller_checked()  # if it is gone, this task is cancelled
         for each in checked:
             if each.machine.stage is _CHECKING:  # else it was answered on another stream
                 each.feed(CallerChecked())
-        await self._attempt(content, hold=False)
+        self._step = self._attempt
 
-    async def _drive(self, driver: CallDriver, content: Content) -> None:
-        """Do what the call's machine waits for, until the call has ended."""
-        machine = driver.machine
-        if machine.stage is _ENDED:  # cancelled before it was sent
-            await self._is_withdrawn()
-        while True:
-            if (send := driver.to_send) is not None:
-                driver.to_send = None
-                await self._attempt(content, hold=send.hold)
-                if machine.stage is _SETTLING:
-                    driver.on_outcome_written(written=True)
-                if self._held:
-                    await self._give(driver)
-            elif machine.stage is _CHECKING:
-                await self._check(driver)
-            elif machine.stage is _WAITING:
-                assert isinstance(content, bytes)  # a body that is not held is never retried
-                content = await self._again(driver, content)
-            else:
-                return
-
-    async def _check(self, driver: CallDriver) -> None:
+    async def _check(self) -> None:
         """Check whether the caller is still there; if not, this task is cancelled or the call ends."""
+        driver = self._driver
         await driver.caller_checked()
         if driver.machine.stage is _CHECKING:
             driver.feed(CallerChecked())
-        else:
-            await self._is_withdrawn()
 
-    async def _again(self, driver: CallDriver, content: bytes) -> bytes:
-        """Wait, and begin the next attempt; return its body."""
-        limits = RetryLimits(self._policy, self._began, self._context.stop)
-        before = self._exchange.attempt
-        assert before is not None
-        pause = self._pause(limits, driver.delay)
-        body = await limits.another(driver, self._exchange, content, pause, self._notice)
-        if body is not None:
-            # The id in the answer has to be replaced, so the answer should not be encoded.
-            plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
-            self._changed = (*plain, (b"Accept-Encoding", b"identity"))
-            driver.on_recorded(is_repeatable=True)
-            return body
-        if await self._is_withdrawn():
-            self._context.recorder.abandoned(before, StopReason.CANCELLED)
-        else:
-            await self._give(driver)
-        return content
-
-    async def _pause(self, limits: RetryLimits, delay: float) -> None:
-        """Wait until the next attempt is due, and the cancel of the one before was sent."""
-        await limits.pause(delay)
-        if self._notice is not None and not self._context.stop.is_set():
-            # `asyncio.wait` takes no `inf`.
-            left = limits.left
-            await asyncio.wait({self._notice}, timeout=left if left < inf else None)
-
-    async def _is_withdrawn(self) -> bool:
-        """Answer a call that was cancelled before it was sent, or sent again; return whether it was."""
-        withdrawn = self._exchange.withdrawn()
-        if withdrawn is None:
-            return False
-        made, _ = withdrawn
-        attempt = self._exchange.attempt
-        if attempt is not None and attempt.waits and attempt.outcome is not None:
-            await self._context.recorder.settle([attempt.outcome])
-        await self.send(made)
-        return True
-
-    async def _give(self, driver: CallDriver) -> None:
-        """Send the withheld answer that was chosen for the caller, if there is one."""
-        released = driver.released
-        if released is None or released.number not in self._held:
+    async def _again(self, delay: float) -> None:
+        """Wait, and begin the next attempt."""
+        driver, content = self._driver, self._content
+        assert isinstance(content, bytes)  # a body that is not held is never retried
+        wait = RetryWait(driver, self._exchange, self.context, self._began)
+        body = await wait.next_attempt(content, delay, self._notice)
+        if body is None:
             return
-        driver.released = None
-        # The last attempt that was answered: a retry that was not sent is not in here.
+        self._content = body
+        # The id in the answer has to be replaced, so the answer should not be encoded.
+        plain = [pair for pair in self._raw if pair[0].lower() != b"accept-encoding"]
+        self._changed = (*plain, (b"Accept-Encoding", b"identity"))
+        driver.on_recorded(is_repeatable=True)
+
+    async def _give(self) -> None:
+        """Send the held answer that was chosen for the caller; if the call was cancelled, say so instead."""
+        if self._held and self._reason is not None:
+            # The last attempt that was answered: a retry that was not sent is not in here.
+            last, _ = self._held[max(self._held)]
+            if last is not None:
+                self.context.recorder.abandoned(last, self._reason)
+        if self._reason is StopReason.CANCELLED:
+            await self._withdraw()
+        elif self._given in self._held:
+            await self._give_held()
+
+    async def _withdraw(self) -> None:
+        """Answer a call that was cancelled before it was sent, or sent again."""
+        made, attempt = self._exchange.withdrawn(), self._exchange.attempt
+        if made is None:
+            return
+        if attempt is not None and attempt.waits and attempt.outcome is not None:
+            await self.context.recorder.settle([attempt.outcome])
+        await self._send_own(made)
+
+    async def _give_held(self) -> None:
         last, _ = self._held[max(self._held)]
-        answered, held = self._held[released.number]
-        if last is not None and released.reason is not None:
-            self._context.recorder.abandoned(last, released.reason)
+        answered, held = self._held[self._given]
         if answered is not None and last is not None and answered is not last:
             answered.past = last.so_far
             held = structs.replace(held, lines=updated_call_lines(held.lines, answered))
         await held.send()
 
-    async def _attempt(self, content: Content, *, hold: bool) -> None:
+    @property
+    def _driver(self) -> CallDriver:
+        driver = self._exchange.driver
+        assert driver is not None  # it asked for what is done
+        return driver
+
+    async def _attempt(self) -> None:
         """Make one attempt, and relay or withhold its answer."""
         self._notice = self._out = None
         attempt, circuit = self._exchange.attempt, None
         try:
-            if attempt is not None:
-                circuit = self._context.health.watch(self._request.server, attempt)
-            answer = await self._sent(attempt, content)
+            if attempt is not None and self._request.server in self.context.health.watched:
+                circuit = self.context.health.watch(self._request.server, attempt)
+            answer = await self._sent(attempt, self._content)
         except Failure as failure:
             await self._failed(failure)
         else:
-            await self._answered(answer, attempt, hold=hold)
+            await self._answered(answer, attempt)
         finally:
             if circuit is not None and attempt is not None and attempt.watch is not None:
                 circuit(None)
+        driver = self._exchange.driver
+        if driver is not None and driver.machine.stage is _SETTLING:
+            driver.on_outcome_written(written=True)
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
         """Return the coroutine that sends an attempt, with its time limits set."""
@@ -347,7 +374,7 @@ class HttpCarrier(Struct, eq=False):
             self._interim,
         )
 
-    async def _answered(self, answer: Answer, attempt: Attempt | None, *, hold: bool) -> None:
+    async def _answered(self, answer: Answer, attempt: Attempt | None) -> None:
         """Relay the answer to an attempt, or withhold it if a retry follows."""
         exchange = self._exchange
         try:
@@ -357,21 +384,21 @@ class HttpCarrier(Struct, eq=False):
             if attempt is not None:
                 if attempt.ask.session.id is None:
                     await _opened(attempt)
-                await self._relay(answer, attempt, hold=hold)
+                await self._relay(answer, attempt)
             else:
-                await self._unrecorded(answer, hold=hold)
+                await self._unrecorded(answer)
         except Withheld as withheld:
             self._keep(withheld.held)
         finally:
             await answer.close()
 
-    async def _unrecorded(self, answer: Answer, *, hold: bool) -> None:
+    async def _unrecorded(self, answer: Answer) -> None:
         """Relay an answer to what is no call."""
-        started = self._context.clock.monotonic()
+        started = self.context.clock.monotonic()
         try:
-            await self._relay(answer, None, hold=hold)
+            await self._relay(answer, None)
         finally:
-            self._exchange.went_by(self._context.clock.monotonic() - started)
+            self._exchange.went_by(self.context.clock.monotonic() - started)
 
     def _with_key(self, head: OutgoingHead, key: str) -> OutgoingHead:
         """Return a head with an `Idempotency-Key`, unless the caller sends that field itself."""
@@ -381,8 +408,7 @@ class HttpCarrier(Struct, eq=False):
         return OutgoingHead(head.method, head.lines + line, head.text + line)
 
     def _keep(self, held: HeldAnswer) -> None:
-        attempt = self._exchange.attempt
-        self._held[attempt.ask.number if attempt is not None else 1] = attempt, held
+        self._held[self._driver.machine.number] = self._exchange.attempt, held
 
     def _interim(self, status: int, reason: bytes, raw: Raw) -> None:
         self._down.interim(status, reason, self._lines_of(raw))
@@ -391,15 +417,14 @@ class HttpCarrier(Struct, eq=False):
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:
             self._note_failure(failure)
         made, tickets = self._exchange.failed(failure)
-        await self._context.recorder.settle(tickets)
-        if self._exchange.driver is None:
-            await self.send(made)
+        await self.context.recorder.settle(tickets)
+        if self._policy.retry is None:
+            await self._send_own(made)
         else:
             self._keep(self._whole(made))
-            self._is_last()
 
     def _note_failure(self, failure: Failure) -> None:
-        self._context.log.emit(
+        self.context.log.emit(
             UpstreamFailed(
                 server=self._request.server,
                 address=self._request.route.target.host,
@@ -410,14 +435,14 @@ class HttpCarrier(Struct, eq=False):
             )
         )
 
-    def _relay(
-        self, answer: Answer, attempt: Attempt | None, *, hold: bool
-    ) -> Coroutine[None, None, None]:
+    def _relay(self, answer: Answer, attempt: Attempt | None) -> Coroutine[None, None, None]:
         respelling = None
         if (attempt is None or attempt.wire_id) and (spellings := self._exchange.respelling()):
             respelling = Respelling(spellings)
-        out = self._out = ResponseBuffer(self._down, self._is_last if hold else None, respelling)
-        context, head = self._context, answer.head
+        out = self._out = ResponseBuffer(
+            self._down, self._is_last if self._hold else None, respelling
+        )
+        context, head = self.context, answer.head
         trusted = self._request.server in context.trusted
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
@@ -438,7 +463,7 @@ class HttpCarrier(Struct, eq=False):
         """Log advice if the server asks for a login that the client will refuse behind a proxy."""
         asked = fields(answer.head.raw, b"www-authenticate")
         if any(b"resource_metadata" in value for value in asked):
-            self._context.log.emit(
+            self.context.log.emit(
                 AuthRequired(
                     server=self._request.server,
                     http_status=answer.head.status,
@@ -456,14 +481,10 @@ class HttpCarrier(Struct, eq=False):
         return answer_lines(raw, self._request.route, self._down.asked.head.raw)
 
     def _is_last(self) -> bool:
-        """Return whether no retry follows the attempt; log the retry if one does."""
-        attempt, driver = self._exchange.attempt, self._exchange.driver
-        if attempt is None or driver is None or driver.machine.stage is not _WAITING:
-            return True
-        self._context.recorder.retried(attempt, driver.delay)
-        return False
+        """Return whether no retry follows the attempt that was judged."""
+        return self._step is None
 
-    async def send(self, made: OwnAnswer) -> None:
+    async def _send_own(self, made: OwnAnswer) -> None:
         """Send an answer that turnlog made."""
         await self._whole(made).send()
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from turnlog.core.canon import canonical_of_decoded
-from turnlog.core.kinds import LOOKUPS, Effect, ErrorKind, Flag, Rung
+from turnlog.core.kinds import LOOKUPS, Effect, Flag, Rung
 from turnlog.engine.call_driver import Unsent, unguarded
 from turnlog.engine.call_keys import identified
 from turnlog.engine.context import Context
@@ -34,7 +34,6 @@ from turnlog.record.recorder import OFF_LOOP
 from turnlog.record.unread import all_read
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
-from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Content
 from turnlog.transport.http_server import AgentGone
 from turnlog.wire import mcp
@@ -416,14 +415,12 @@ class McpExchange(ResponseObserver):
         with self._context.calls.resting(self._request.scope, self.attempt):
             await pause
 
-    def withdrawn(self) -> tuple[OwnAnswer, Sequence[Ticket]] | None:
-        """Return the answer if the caller cancelled before the next attempt was sent."""
-        attempt = self.attempt
-        if attempt is None or not attempt.is_cancelled:
+    def withdrawn(self) -> OwnAnswer | None:
+        """Return the answer to a call that its caller cancelled before the next attempt was sent."""
+        ending = self.attempt.overall if self.attempt is not None else None
+        if ending is None:
             return None
-        tickets = self._end_all(ErrorKind.CANCELLED_BY_CALLER, "", CANCELLED)
-        assert attempt.overall is not None  # it ended just now, or before the wait for a retry
-        return self._made(self._untold(CANCELLED, CANCELLED, attempt.overall)), tickets
+        return self._made(self._untold(CANCELLED, CANCELLED, ending))
 
     def respelling(self) -> dict[bytes, bytes]:
         """Return the ids of retries that the answer may hold, with the caller's id for each."""

@@ -13,12 +13,12 @@ from msgspec import Struct, structs
 from turnlog.core.classify import failed
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver
-from turnlog.engine.concurrency import Slot
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.engine.retry_limits import RetryLimits
+from turnlog.engine.retry_wait import RetryWait
 from turnlog.exchange.call import Stage
+from turnlog.exchange.events import CallerChecked, Overdue
 from turnlog.exchange.open_requests import OpenRequests
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt, blocked
@@ -152,6 +152,8 @@ class OpenLines:
         """Guarded calls whose answers are on their way to the agent."""
         self.counted: set[PipeCarrier] = set()
         """Lines that a rule counts: each gives its slot back once it has ended."""
+        self.check_server: Callable[[], None]
+        """Raises `Failure` where nothing can be sent any more."""
         self._changed = asyncio.Event()
 
     def sent(self) -> list["PipeCarrier"]:
@@ -274,17 +276,20 @@ class PipeCarrier:
     """Key of its progress token; empty for none."""
     is_queued = False
     """Whether it waits for a slot."""
+    is_begun = False
+    """Whether the latest attempt is being sent, or was."""
     waits_for: GuardedCall | None = None
     """Its call, if that waits for an earlier one, until it is sent or answered."""
 
     def __init__(self, lines: OpenLines, exchange: PipedExchange, line: bytes | None) -> None:
         """`line` is `None` where it comes in pieces, and cannot be sent again."""
         self._lines = lines
-        self._context = lines.context
-        self._line = line or b""
-        self._whole = line is not None
+        self.context = lines.context
+        self._line = line
+        self._next: bytes | None = None
+        """The line of the attempt to send."""
         self._began = 0.0
-        self._held: dict[int, tuple[bytes, Sequence[Ticket]]] = {}
+        self._held: dict[int, tuple[Attempt | None, bytes, Sequence[Ticket]]] = {}
         """Answers by the numbers of their attempts; 0 where there is no call."""
         self._awaited: dict[str, AwaitedAnswer] = {}
         """What the server was asked with the latest attempt."""
@@ -297,26 +302,28 @@ class PipeCarrier:
 
     # -- what carries a call ----------------------------------------------------------------
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the proxy stops."""
-        return self._context.stop.is_set()
+    def check_caller(self) -> None:
+        """Go on: an agent that is gone shows it as its pipe closes (`may_be_gone`)."""
+        self._driver.feed(CallerChecked())
 
-    def claim_slot(self) -> Slot:
-        """Return the call's slot among those that its rule counts."""
-        return self._context.limiter.claim(self.policy)
+    def send(self, *, hold: bool) -> None:
+        """Send the latest attempt of its one call; where its line comes in pieces, only begin it."""
+        if self.exchange.driver is not None:  # else they leave together
+            self._attempt()
 
-    @property
-    def has_retry_left(self) -> bool:
-        """Whether the server's quota has a retry left."""
-        attempt = self.exchange.attempt
-        return attempt is not None and self._context.health.has_retry_left(attempt.ask.server)
+    def rest(self, delay: float) -> None:
+        """Begin another attempt after `delay` seconds; the answer to the latest one is held."""
+        self._lines.later(self, self._again(delay))
 
-    def on_retry(self, *, refused: bool) -> None:
-        """Count a retry that follows, or that the server's quota refused."""
-        health, attempt = self._context.health, self.exchange.attempt
-        assert attempt is not None  # it has just ended
-        (health.on_retry_refused if refused else health.on_retry)(attempt.ask.server)
+    def release(self, number: int, reason: StopReason | None) -> None:
+        """Send the agent the answer to attempt `number` if it is held; `reason` is why no retry follows."""
+        if number in self._held:  # else it is just being judged, and leaves by itself
+            last, *_ = self._held[max(self._held)]
+            if last is not None and reason is not None:
+                self.context.recorder.abandoned(last, reason)
+            if reason is StopReason.CANCELLED:  # it gets no answer (MCP, cancellation)
+                self._held.clear()
+            self._give(number)
 
     def answer_timeout(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
@@ -351,21 +358,26 @@ class PipeCarrier:
             raise blocked(exchange.blocked)
         if exchange.attempt is not None:
             self.policy = exchange.attempt.ask.policy
-            self._context.health.called(exchange.attempt.ask.server)
+            self.context.health.called(exchange.attempt.ask.server)
         limits = self.policy.timeout
         await in_time(limits, self._began, self._began, exchange.on_disk())
 
-    def is_free(self) -> bool:
-        """Return whether it may leave at once, and does not wait for a slot."""
-        driver, retry = self.exchange.driver, self.policy.retry
-        repeatable = retry is not None and self._whole and self.exchange.repeatable(self._line)
-        for each in self.exchange.drivers:
-            each.on_recorded(is_repeatable=repeatable)
-        if driver is None:
-            return True
+    def begin(self) -> bool:
+        """Send it, unless it waits for a slot; return whether it does not."""
+        line, retry = self._line, self.policy.retry
+        if line is not None:
+            outgoing = self.exchange.outgoing(line)
+            assert isinstance(outgoing, bytes)
+            self._next = outgoing
+        repeatable = retry is not None and line is not None and self.exchange.repeatable(line)
         if self.policy.concurrency is not None:
             self._lines.counted.add(self)
-        return driver.machine.stage is not Stage.QUEUED
+        for each in self.exchange.drivers:
+            each.on_recorded(is_repeatable=repeatable)
+        driver = self.exchange.driver
+        if driver is None:
+            self._attempt()
+        return driver is None or driver.machine.stage is not Stage.QUEUED
 
     async def in_turn(self) -> None:
         """Wait for its slot. Raises `Failure` where it must not leave any more."""
@@ -382,26 +394,14 @@ class PipeCarrier:
 
     # -- attempts ---------------------------------------------------------------------------
 
-    def send(self) -> bool:
-        """Make the first attempt; false where it must not be sent. The caller sends a line in pieces."""
-        line = self.exchange.outgoing(self._line)
-        assert isinstance(line, bytes)
-        return self._attempt(line if self._whole else None)
-
-    def _attempt(self, line: bytes | None) -> bool:
-        """Begin an attempt, and send its line if that is whole; false where it must not be sent."""
-        driver = self.exchange.driver
-        if driver is not None:
-            send, driver.to_send = driver.to_send, None
-            if send is None:  # its caller has left meanwhile
-                return False
-        if not self._passes():
-            return False
+    def _attempt(self) -> None:
+        self.is_begun = self._passes()
+        if not self.is_begun:
+            return
         self._begin_attempt()
-        if line is not None:
-            self._lines.to_server.line(line)
+        if self._next is not None:
+            self._lines.to_server.line(self._next)
             self.on_sent()
-        return True
 
     def on_sent(self) -> None:
         """Note that the last piece has been sent."""
@@ -409,12 +409,12 @@ class PipeCarrier:
         self.exchange.acknowledged()
 
     def _passes(self) -> bool:
-        """Return whether an attempt may be made; answer it where the circuit is open."""
+        """Return whether an attempt may be made; else fail it."""
         attempt = self.exchange.attempt
-        if attempt is None:
-            return True
         try:
-            self._context.health.watch(attempt.ask.server, attempt)
+            self._lines.check_server()
+            if attempt is not None:
+                self.context.health.watch(attempt.ask.server, attempt)
         except Failure as failure:
             self._fail(failure)
             return False
@@ -472,8 +472,14 @@ class PipeCarrier:
         """Answer the agent: nothing will come from the server any more."""
         if self.exchange.attempt is None or self.exchange.attempt.ending is None:
             made, tickets = self.exchange.broken_off(failure)
-            self._held[self._number] = (line_of(made), tickets)
-        self._give()
+            self._hold(line_of(made), tickets)
+        self._give(self._given)
+
+    def end_rest(self) -> None:
+        """Make no further attempt, because the server is gone: the agent gets the answer that is held."""
+        driver = self.exchange.driver
+        if driver is not None and driver.machine.stage is Stage.WAITING:
+            driver.feed(Overdue(StopReason.STOPPING))
 
     def _expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail the attempt, as a time limit was reached, unless it runs on."""
@@ -505,9 +511,10 @@ class PipeCarrier:
         self.exchange.over()
 
     @property
-    def _number(self) -> int:
+    def _driver(self) -> CallDriver:
         driver = self.exchange.driver
-        return driver.machine.number if driver is not None else 0
+        assert driver is not None  # only a call has one, and asks for anything
+        return driver
 
     def _fail(self, failure: Failure) -> None:
         """End the attempt with an answer of turnlog's."""
@@ -515,44 +522,43 @@ class PipeCarrier:
         self._ended(line_of(made), tickets)
 
     def _ended(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
-        """Send the agent the answer to an attempt, or make another attempt."""
-        self._held[self._number] = (raw, tickets)
-        attempt, driver = self.exchange.attempt, self.exchange.driver
-        if attempt is not None and driver is not None and driver.machine.stage is Stage.WAITING:
-            self._context.recorder.retried(attempt, driver.delay)
-            self._lines.later(self, self._again(attempt, driver))
-        else:
-            self._give()
-
-    async def _again(self, before: Attempt, driver: CallDriver) -> None:
-        """Make another attempt after a while, unless the agent has left or cancelled."""
-        limits = RetryLimits(self.policy, self._began, self._context.stop)
-        line = await limits.another(driver, self.exchange, self._line, limits.pause(driver.delay))
-        reason: StopReason | None
-        if line is not None:
-            driver.on_recorded(is_repeatable=True)
-            self._attempt(line)
-            return
-        if driver.is_over:  # it was dropped meanwhile
-            # Where the proxy stops the agent gets the answer that there is; else it is gone.
-            reason = None if driver.machine.has_left else StopReason.STOPPING
-        elif self.exchange.withdrawn() is not None:  # it gets no answer (MCP, cancellation)
-            self._context.recorder.abandoned(before, StopReason.CANCELLED)
-            self.exchange.over()
-            return
-        else:
-            assert driver.released is not None  # its answer is the caller's
-            reason = driver.released.reason
-        if reason is not None:
-            self._context.recorder.abandoned(before, reason)
-            self._give()
-
-    def _give(self) -> None:
+        """Send the agent the answer to an attempt, unless another attempt follows."""
+        self._hold(raw, tickets)
         driver = self.exchange.driver
-        number = driver.machine.given if driver is not None else self._number
-        raw, tickets = self._held.get(number, (b"", ()))
+        if driver is None or driver.machine.stage is not Stage.WAITING:
+            self._give(self._given)
+
+    def _hold(self, raw: bytes, tickets: Sequence[Ticket]) -> None:
+        driver = self.exchange.driver
+        number = driver.machine.number if driver is not None else 0
+        self._held[number] = (self.exchange.attempt, raw, tickets)
+
+    @property
+    def _given(self) -> int:
+        """Number of the attempt whose answer goes to the agent."""
+        driver = self.exchange.driver
+        return driver.machine.given if driver is not None else max(self._held, default=0)
+
+    async def _again(self, delay: float) -> None:
+        """Make another attempt after a while, unless the call ends before."""
+        driver, line = self._driver, self._line
+        assert line is not None  # else it cannot be sent again
+        wait = RetryWait(driver, self.exchange, self.context, self._began)
+        self._next = await wait.next_attempt(line, delay)
+        if self._next is not None:
+            driver.on_recorded(is_repeatable=True)
+        elif driver.machine.cancelled_at is not None and not driver.is_over:
+            self.exchange.over()
+
+    def _give(self, number: int) -> None:
+        """Send the agent the answer to this attempt, if it is held, and forget the others."""
+        held = self._held.get(number)
         self._held.clear()
-        self._lines.answer(raw, tickets, self.on_delivery())
+        if held is not None:
+            _, raw, tickets = held
+            self._lines.answer(raw, tickets, self.on_delivery())
+        else:
+            self._lines.on_change()
 
 
 class LargeLine:

@@ -46,6 +46,7 @@ class StdioHandler:
         self.context = lines.context
         self.request = request
         self.lines = lines
+        lines.check_server = self._check_server
         self.process = process
         self._to_server = lines.to_server
         self._caller = caller
@@ -117,8 +118,8 @@ class StdioHandler:
         token = mcp.wanted_progress(messages[0])
         line.token = id_key(token) if token else ""
         line.waits_for = None
-        if line.is_free():
-            self._send(line)
+        if line.begin():
+            self._on_begun(line)
         else:
             line.is_queued = True
             self.lines.later(line, self._in_turn(line))
@@ -126,19 +127,17 @@ class StdioHandler:
             if (cancelled := mcp.cancelled_id(message)) is not None:
                 self.lines.on_cancel(cancelled)
 
-    def _send(self, line: PipeCarrier) -> bool:
-        """Make the first attempt of a line; false where it must not be sent."""
+    def _on_begun(self, line: PipeCarrier) -> None:
         if line.exchange.awaited:
             self.process.startup.on_request()
-        return line.send()
 
     async def _in_turn(self, line: PipeCarrier, large: LargeLine | None = None) -> None:
         """Send a line once it has a slot, `large` in pieces; answer it where it must not be sent any more."""
         passes = False
         try:
             await line.in_turn()
-            self._check_server()
-            passes = self._send(line)
+            self._on_begun(line)
+            passes = line.is_begun
         except Failure as failure:
             self._refuse(line.exchange, failure)
         except asyncio.CancelledError:
@@ -171,8 +170,9 @@ class StdioHandler:
         line = PipeCarrier(self.lines, exchange, None)
         if not await self._is_admitted(line):
             return LargeLine(self._to_server, None, passes=False)
-        if line.is_free():
-            return LargeLine(self._to_server, line, passes=self._send(line))
+        if line.begin():
+            self._on_begun(line)
+            return LargeLine(self._to_server, line, passes=line.is_begun)
         large = LargeLine(self._to_server, line, passes=None)
         line.is_queued = True
         self.lines.later(line, self._in_turn(line, large))
@@ -275,6 +275,8 @@ class StdioHandler:
             answered = True
             self._refuse(line.exchange, Failure(ErrorKind.CONNECT_FAILED, Phase.QUEUED, detail))
             line.release_slot()
+        for line in list(self.lines.tasks):
+            line.end_rest()
         for line in self.lines.sent():
             attempts = line.exchange.attempts
             for attempt in attempts:
