@@ -399,7 +399,8 @@ async def test_a_call_that_waited_for_another_began_when_it_was_asked(one: Bench
     ending = failed(ErrorKind.RESPONSE_TIMEOUT, Phase.QUEUED, Effect.WRITE)
     at = START + one.time.now
     joined = one.recorder.unsent(asked, ending, AnswerFacts(), first.intent, waited=60.0)
-    await one.recorder.on_disk(joined)
+    assert joined.outcome is not None
+    await one.recorder.settle([joined.outcome])
     intent, outcome = (commit.facts for commit in stored(one, joined))
     assert (intent.at, outcome.at) == (at - MINUTE, at)
     assert outcome.duration == MINUTE
@@ -426,9 +427,9 @@ async def test_a_call_that_got_an_earlier_answer_says_what_that_said(one: Bench)
     unknown = one.recorder.unsent(
         asked, unsent_ending(DuplicateAction.UNKNOWN, Effect.WRITE), AnswerFacts(), source
     )
-    for attempt in (again, unknown):
-        await one.recorder.on_disk(attempt)
+    assert again.outcome is not None
+    assert unknown.outcome is not None
+    await one.recorder.settle([again.outcome, unknown.outcome])
     _, said = stored(one, again)
     assert (said.facts.status, body(said).summary) == (Status.REPLAYED, "done")
-    assert unknown.outcome is not None
     assert body(await unknown.outcome.done()).summary == ""
