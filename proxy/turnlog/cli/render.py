@@ -77,11 +77,6 @@ def clean_lines(text: str) -> str:
     )
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun: `1 rule`, `2 rules`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def json_line(value: object) -> str:
     """Return a line of JSON that is safe on a terminal: odd characters are `\\uXXXX`."""
     return escape_unprintable(msgspec.json.encode(value).decode())

@@ -129,12 +129,9 @@ def with_pin_changes(data: Path, attempt: AttemptDetail) -> AttemptDetail:
     """Return an attempt with the parts that differed from the pinned definition. Raises `StoreError`."""
     if attempt.pinned is None or attempt.row.definition is None:
         return attempt
-    before, now = map(_digest, (attempt.pinned, attempt.row.definition))
+    shown = attempt.pinned, attempt.row.definition
+    before, now = (bytes.fromhex(text.removeprefix("sha256:")) for text in shown)
     return structs.replace(attempt, changed=definitions.changed(data, before, now))
-
-
-def _digest(text: str) -> bytes:
-    return bytes.fromhex(text.removeprefix("sha256:"))
 
 
 def commit_entry(commit: Commit) -> CommitEntry:

@@ -15,7 +15,7 @@ from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
-from .payloads import Payload, PayloadState, read_payload
+from .payloads import PayloadState, read_payload
 
 
 class Recalled(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,8 @@ def recall(view: View, session: bytes, key: str) -> RecalledAnswer:
         if isinstance(blob, Blob):
             asked = view.get(session, commit.link.ref) if commit.link.ref is not None else None
             return _answer(asked or commit, commit, key, blob.data)
-        why = _why_not(key, found) if number == 0 else why
+        if number == 0:
+            why = f"the call {key!r} {_WHY_NOT[found.kept].format(size=found.size)}"
     raise NotRecallableError(why)
 
 
@@ -71,10 +72,6 @@ _WHY_NOT: Final = {
     PayloadState.UNSAVED: "was answered, and that is unsaved: it never came to the disk",
     PayloadState.DAMAGED: "was answered, and that is damaged: it is not what was recorded",
 }
-
-
-def _why_not(key: str, found: Payload) -> str:
-    return f"the call {key!r} {_WHY_NOT[found.kept].format(size=found.size)}"
 
 
 def _answer(intent: Commit, commit: Commit, key: str, data: bytes) -> RecalledAnswer:

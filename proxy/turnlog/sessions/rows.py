@@ -100,7 +100,7 @@ def row_of(attempt: list[Commit]) -> Row:
     intent, last = attempt[0], attempt[-1]
     facts = last.facts
     pending = last.facts.kind is CommitKind.INTENT
-    body = last.body or CommitBody()
+    body, definition = last.body or CommitBody(), facts.definition or intent.facts.definition
     return Row(
         session=ids.to_text(intent.link.session),
         seq=last.link.seq,
@@ -136,7 +136,7 @@ def row_of(attempt: list[Commit]) -> Row:
         duration_ms=round(facts.duration / _NS_PER_MS, 3) if facts.duration else None,
         upstream=_upstream(intent.facts, facts),
         hash=f"sha256:{last.hash.hex()}",
-        definition=_sha256(facts.definition or intent.facts.definition),
+        definition=f"sha256:{definition.hex()}" if definition else None,
         trace=intent.facts.trace or None,
         bytes_in=intent.facts.bytes_in,
         bytes_out=facts.bytes_out,
@@ -193,7 +193,3 @@ def _upstream(intent: Facts, last: Facts) -> Upstream:
         code=status if last.code is None else last.code,
         http_status=status,
     )
-
-
-def _sha256(digest: bytes) -> str | None:
-    return f"sha256:{digest.hex()}" if digest else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -10,7 +11,6 @@ from turnlog.core.pins import join_lock_name, place_of, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.data_folder import check
-from turnlog.store.definitions import Shown
 from turnlog.wire.tool_definition import Json, KeptDefinition, Part, diff, parts_changed
 
 
@@ -43,6 +43,10 @@ class PinDifference(Struct, frozen=True, kw_only=True):
     """Lines of a unified diff."""
 
 
+_NOT_KEPT: Final = KeptDefinition(b'"[not kept]"', partial=True)
+"""Stands for a definition that was not kept, for lack of space; its hash can still be pinned."""
+
+
 class ToolSelection(Struct, frozen=True):
     """Which tools to compare; `None` for all."""
 
@@ -71,13 +75,8 @@ def shown_tools(data: Path, wanted: ToolSelection) -> ShownTools:
     check(data)
     found = [one for one in definitions.shown(data) if wanted.covers(one.server, one.tool)]
     kept = definitions.find(data, {one.digest for one in found})
-    pins = {(one.server, one.tool): _pin(one, kept.get(one.digest)) for one in found}
+    pins = {(s.server, s.tool): pin(s.digest, kept.get(s.digest, _NOT_KEPT)) for s in found}
     return ShownTools(pins, definitions.listed_whole(data))
-
-
-def _pin(one: Shown, kept: KeptDefinition | None) -> Pin:
-    # Not kept, for lack of space; the hash can still be pinned.
-    return pin(one.digest, kept or KeptDefinition(b'"[not kept]"', partial=True))
 
 
 def pin_differences(

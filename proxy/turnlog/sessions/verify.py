@@ -24,6 +24,7 @@ from turnlog.core.commit import (
     digest,
 )
 from turnlog.core.kinds import CommitKind
+from turnlog.core.text.units import counted
 from turnlog.store.base import Blob, Gone
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ class _ChainCheck:
 
     def finding(self, problem: _BadCommit | None) -> Finding:
         """Return the result."""
-        gone = ", ".join(f"{_counted(number)} {why}" for why, number in self.gone.items())
+        gone = ", ".join(f"{counted(number, 'payload')} {why}" for why, number in self.gone.items())
         fine = ChainVerdict.REDACTED_OK if self.dropped else ChainVerdict.OK
         return Finding(
             session=ids.to_text(self.session),
@@ -208,10 +209,6 @@ def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
         return []
     named = (("stored input", said.input_blob), ("stored output", said.output_blob))
     return [(name, handle) for name, handle in named if handle]
-
-
-def _counted(number: int) -> str:
-    return "1 payload" if number == 1 else f"{number} payloads"
 
 
 def _is_redact(header: bytes) -> bool:

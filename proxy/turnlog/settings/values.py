@@ -236,8 +236,8 @@ def is_loop(listen: Address, url: str) -> bool:
     if listen.port != (parts.port or _DEFAULT_PORTS[parts.scheme.lower()]):
         return False
     theirs = _reached_by(parts.hostname or "")
-    if _is_ip(listen.host) and ip_address(listen.host).is_unspecified:
-        return any(_is_ip(host) and ip_address(host).is_loopback for host in theirs)
+    if is_ip(listen.host) and ip_address(listen.host).is_unspecified:
+        return any(is_ip(host) and ip_address(host).is_loopback for host in theirs)
     return bool(_reached_by(listen.host) & theirs)
 
 
@@ -245,7 +245,7 @@ def _reached_by(host: str) -> set[str]:
     """Return the addresses of a host, without a DNS lookup."""
     if host.lower() == "localhost":
         return {"127.0.0.1", "::1"}
-    if not _is_ip(host):
+    if not is_ip(host):
         return {host.lower()}
     number = ip_address(host)
     # A connection to 0.0.0.0 goes to this machine.
@@ -253,10 +253,11 @@ def _reached_by(host: str) -> set[str]:
 
 
 def _is_host(text: str) -> bool:
-    return _is_ip(text) or _HOST.fullmatch(text) is not None
+    return is_ip(text) or _HOST.fullmatch(text) is not None
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
+    """Return whether a host is an IP address."""
     try:
         ip_address(host)
     except ValueError:

@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from ipaddress import ip_address
 from time import monotonic
 from typing import Final, Protocol, TypeVar, cast
 
@@ -20,6 +19,7 @@ from msgspec import Struct
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Deadlines, Progress
 from turnlog.record.errors import Failure
+from turnlog.settings.values import is_ip
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
 from turnlog.wire.http.response_head import ResponseHead
@@ -355,14 +355,6 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 class Origin:
     """Where a tool server listens, and the idle connections to it."""
 
@@ -371,7 +363,7 @@ class Origin:
         is_encrypted, ca = target.is_encrypted, target.ca
         self.tls = ssl.create_default_context(cafile=ca or None) if is_encrypted else None
         # To race addresses loses the winner's socket if it is cancelled in the wrong moment.
-        self._race = None if _is_address(self.host) else 0.25
+        self._race = None if is_ip(self.host) else 0.25
         self.idle: list[tuple[Connection, float]] = []
         self._timer: asyncio.TimerHandle | None = None
 

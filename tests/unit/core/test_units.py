@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.text.units import age, duration, duration_text, size
+from turnlog.core.text.units import age, counted, duration, duration_text, size
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,7 @@ def test_any_value_is_read_or_refused(value: object) -> None:
     except ValueError as error:
         read = str(error)
     assert "write a duration" in read if isinstance(read, str) else 0 <= read <= 2**53
+
+
+def test_a_number_has_its_noun_in_the_singular_or_the_plural() -> None:
+    assert [counted(number, "rule") for number in (0, 1, 2)] == ["0 rules", "1 rule", "2 rules"]

@@ -146,3 +146,8 @@ def _split(value: object, advice: str) -> tuple[float, str]:
         what = "no value is given" if value is None else f"{str(value)!r} is no amount"
         raise ValueError(f"{what}, {advice}")
     return float(match[1]), match[2]
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: `1 rule`, `2 rules`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

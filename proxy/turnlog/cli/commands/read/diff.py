@@ -7,9 +7,10 @@ import click
 from msgspec import Struct
 
 from turnlog.cli.options import TURN_RANGE, data_option, json_option, reading
-from turnlog.cli.render import counted, json_line
+from turnlog.cli.render import json_line
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import counted
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.log import TurnRange, find_session

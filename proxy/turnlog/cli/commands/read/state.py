@@ -13,12 +13,13 @@ from turnlog.cli.options import (
     json_option,
     reading,
 )
-from turnlog.cli.render import Style, counted, json_line, painted, shown_time
+from turnlog.cli.render import Style, json_line, painted, shown_time
 from turnlog.core.kinds import ErrorFamily
 from turnlog.core.state.files import FileChange
 from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, ToolUse
 from turnlog.core.state.state_view import PendingAction, StateField
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import counted
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
     EvictedKey,

@@ -11,14 +11,13 @@ from turnlog.cli.render import (
     Cell,
     Column,
     Style,
-    counted,
     json_line,
     shown_time,
     table,
     terminal_width,
 )
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.core.text.units import human_size, timestamp
+from turnlog.core.text.units import counted, human_size, timestamp
 from turnlog.sessions.dangling import count_dangling
 from turnlog.sessions.overview import (
     ServerHealth,

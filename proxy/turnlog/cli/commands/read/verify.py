@@ -16,12 +16,12 @@ from turnlog.cli.render import (
     Column,
     ProgressLine,
     Style,
-    counted,
     json_line,
     table,
     terminal_width,
 )
 from turnlog.core import ids
+from turnlog.core.text.units import counted
 from turnlog.sessions.log import find_session
 from turnlog.sessions.verify import Anchor, ChainVerdict, Finding, verify
 from turnlog.store.base import Flaw, FlawKind, ProcessIdTaken

@@ -11,10 +11,10 @@ from msgspec import Struct
 from turnlog.app.trial import run_sample
 from turnlog.cli.failures import FAILED, FINE
 from turnlog.cli.options import config_option, json_option
-from turnlog.cli.render import Cell, Column, Style, counted, json_line, table
+from turnlog.cli.render import Cell, Column, Style, json_line, table
 from turnlog.core.kinds import Effect
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.core.text.units import duration_text
+from turnlog.core.text.units import counted, duration_text
 from turnlog.packs.errors import ConfigError, SettingError, suggest
 from turnlog.packs.examples import check_both, run_examples
 from turnlog.packs.explain import (

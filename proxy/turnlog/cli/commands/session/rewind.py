@@ -11,8 +11,9 @@ import msgspec
 from turnlog.cli.failures import complain
 from turnlog.cli.filters import MOST
 from turnlog.cli.options import TURN, Number, json_option, open_view, printout, writing_options
-from turnlog.cli.render import Style, counted, json_line, painted
+from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import counted
 from turnlog.packs.rulebook import read_each, rulebook
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.compensation import Proposal

@@ -7,9 +7,9 @@ import click
 from turnlog.cli.commands.read.verify import CheckFailed, check_store
 from turnlog.cli.failures import FAILED, FINE, complain
 from turnlog.cli.options import FOLDER, data_option, printout
-from turnlog.cli.render import ProgressLine, counted
+from turnlog.cli.render import ProgressLine
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.core.text.units import human_size
+from turnlog.core.text.units import counted, human_size
 from turnlog.store.backup import back_up
 
 

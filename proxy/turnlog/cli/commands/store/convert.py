@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from turnlog.cli.options import data_option, printout
-from turnlog.cli.render import counted
 from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import counted
 from turnlog.store.convert import convert
 from turnlog.store.data_folder import FORMAT
 

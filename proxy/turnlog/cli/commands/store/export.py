@@ -12,7 +12,8 @@ from msgspec import structs
 
 from turnlog.cli.filters import query_of, query_options, refuse_range
 from turnlog.cli.options import data_option, warn_of_damage, word_of
-from turnlog.cli.render import ProgressLine, counted, json_line
+from turnlog.cli.render import ProgressLine, json_line
+from turnlog.core.text.units import counted
 from turnlog.sessions.log import Query, find_session, only_session
 from turnlog.sessions.pages import LogPage, export_pages
 from turnlog.sessions.rows import Row
