@@ -7,6 +7,7 @@ disk, await the tickets that `begin` and `end` leave in the attempt.
 import asyncio
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -121,7 +122,7 @@ class Recorder:
             draft = await asyncio.to_thread(self._drafter.intent, ask)
         else:
             draft = self._drafter.intent(ask)
-        waits = self.waits(ask)
+        waits = ask.effect not in self._unwaited
         is_due = waits or ask.seen is not None
         attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
         if self._tells_content and draft.body is not None:
@@ -177,15 +178,17 @@ class Recorder:
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
             retell(outcome, source)
-        try:
-            # Queued one after the other, they are written in one transaction.
-            attempt.intent = outcome.intent = self._store.submit(draft, wait=attempt.waits)
-            attempt.outcome = self._store.submit(outcome, wait=attempt.waits)
-        except (StoreError, ValueError) as error:
-            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
-        self._on_written(attempt, outcome, attempt.intent is not None)
+        opened = partial(self._opened, ask.session) if ask.session.id is None else None
+        try:
+            # Queued one after the other, they are written in one transaction.
+            attempt.intent = outcome.intent = self._store.submit(
+                draft, wait=attempt.waits or opened is not None, on_written=opened
+            )
+        except (StoreError, ValueError) as error:
+            self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
+        attempt.outcome = self._submit_outcome(attempt, outcome)
         return attempt
 
     def note(
@@ -288,7 +291,9 @@ class Recorder:
         return self._submit_outcome(attempt, draft)
 
     def _submit_outcome(self, attempt: Attempt, draft: Draft) -> Ticket | None:
-        on_written = partial(self._on_written, attempt, draft) if attempt.waits else None
+        # Until its intent is on disk a new session has no id, which the log names.
+        waits = attempt.waits or attempt.ask.session.id is None
+        on_written = partial(self._on_written, attempt, draft) if waits else None
         ticket = None
         if draft.intent is not None:
             try:
@@ -352,6 +357,12 @@ class Recorder:
                 reason=reason,
             )
         )
+
+    async def opened(self, attempt: Attempt | None) -> None:
+        """Wait for the id of an attempt's session if it is new, because the answer names it."""
+        if attempt is not None and attempt.ask.session.id is None and attempt.intent is not None:
+            with suppress(StoreError):
+                await attempt.intent.done()
 
     async def settle(self, tickets: Sequence[Ticket]) -> None:
         """Wait until outcomes are durable; errors of the store are logged only."""

@@ -285,7 +285,9 @@ class Handler:
         if unsent is None:
             # A cancelled request gets no answer (MCP, cancellation).
             raise AgentGone("the call was taken back")
-        attempt, made = unsent.attempt, exchange.repeated(unsent)
+        attempt = unsent.attempt
+        await self._context.recorder.opened(attempt)
+        made = exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
         await self._send(down, made, call_lines(attempt, whole=True))

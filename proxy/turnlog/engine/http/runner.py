@@ -5,14 +5,13 @@ It decides no policy: `exchange.call` does.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, UNSENT
-from turnlog.core.kinds import ErrorKind, Flag
+from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.context import Context
@@ -242,8 +241,11 @@ class HttpCarrier(Struct, eq=False):
             )
             self.context.log.emit(event)
         else:
-            made, tickets = exchange.failed(error)
             # A timeout on the disk is not followed by another wait for it: nothing was sent.
+            if MEANINGS[error.kind].family is not ErrorFamily.TIMEOUT:
+                for driver in exchange.drivers:
+                    await self.context.recorder.opened(driver.attempt)
+            made, tickets = exchange.failed(error)
             if error.kind is ErrorKind.UNVERIFIED_PROVENANCE:
                 await self.context.recorder.settle(tickets)
         await self._send_own(made)
@@ -383,7 +385,7 @@ class HttpCarrier(Struct, eq=False):
                 self._unauthenticated(answer)
             if attempt is not None:
                 if attempt.ask.session.id is None:
-                    await _opened(attempt)
+                    await self.context.recorder.opened(attempt)
                 await self._relay(answer, attempt)
             else:
                 await self._unrecorded(answer)
@@ -416,6 +418,8 @@ class HttpCarrier(Struct, eq=False):
     async def _failed(self, failure: Failure) -> None:
         if failure.kind is not ErrorKind.CIRCUIT_OPEN:
             self._note_failure(failure)
+        for driver in self._exchange.drivers:
+            await self.context.recorder.opened(driver.attempt)
         made, tickets = self._exchange.failed(failure)
         await self.context.recorder.settle(tickets)
         if self._policy.retry is None:
@@ -494,10 +498,3 @@ class HttpCarrier(Struct, eq=False):
         head = lines(made.headers) + call_lines(attempt, whole=True)
         body = None if self._down.asked.method == "HEAD" else made.body
         return HeldAnswer(self._down, made.status, made.reason, head, body)
-
-
-async def _opened(attempt: Attempt) -> None:
-    """Wait for the id of a new session, because the answer's head names it."""
-    if attempt.intent is not None:
-        with suppress(StoreError):
-            await attempt.intent.done()

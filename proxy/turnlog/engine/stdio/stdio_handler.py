@@ -197,6 +197,8 @@ class StdioHandler:
             self.lines.answer(line_of(exchange.refused()))
             exchange.over()
         except Failure as failure:
+            for each in exchange.drivers:
+                await self.context.recorder.opened(each.attempt)
             self._refuse(exchange, failure)
         except asyncio.CancelledError:
             self._leave(exchange)
@@ -236,8 +238,8 @@ class StdioHandler:
     async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
         if (unsent := driver.unsent) is not None:
+            await self.context.recorder.opened(unsent.attempt)
             if unsent.attempt.waits and unsent.attempt.outcome is not None:
-                # The answer names the session, which has its id once it is on disk.
                 await self.context.recorder.settle([unsent.attempt.outcome])
             self.lines.answer(line_of(exchange.repeated(unsent)), (), driver.on_delivered)
 
