@@ -158,6 +158,68 @@ def test_a_call_in_flight_is_counted_and_its_caller_gets_the_answer(rig: Rig) ->
         assert client.response().json()["result"]["content"][0]["text"] == "late"
 
 
+@pytest.mark.promise("REWIND-6")
+def test_a_result_after_the_cut_is_listed_as_detached_or_goes_to_its_call(rig: Rig) -> None:
+    slow = rig.upstream.script = SlowHead(ok(json.dumps(text_result(1, "late")).encode()))
+    with rig.client() as before, rig.client() as behind:
+        put = call("put", {"path": "/before", "text": "x"})
+        before.ask("POST", rig.path, put, headers=MCP_HEADERS)
+        wait_until(lambda: len(rig.rows()) == 1, "the first call is recorded")
+        slow.asked.clear()
+        behind.ask("POST", rig.path, call("mail", {"to": "you"}), headers=MCP_HEADERS)
+        assert slow.asked.wait(30)
+        wait_until(lambda: len(rig.rows()) == 2, "the second call is recorded")
+        rewind(rig, 1)
+        slow.go.set()
+        for client in (before, behind):
+            assert client.response().json()["result"]["content"][0]["text"] == "late"
+    wait_until(lambda: rig.notes().count("delivered") == 2, "answers are noted as delivered")
+    state = json.loads(cli(rig, "state", rig.session, "--json").stdout)
+    assert list(state["state"]["files_modified"]) == ["/before"]
+    (late,) = state["detached"]
+    assert (late["tool"], late["status"], late["executed"]) == ("mail", "ok", "yes")
+    lines = cli(rig, "dangling", rig.session, "--json").stdout.splitlines()
+    (dangling,) = map(json.loads, lines)
+    assert (dangling["standing"], dangling["row"]["tool"]) == ("detached", "mail")
+
+
+@pytest.mark.promise("REWIND-6")
+def test_the_agents_next_look_at_its_state_says_what_was_not_undone(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    rig.post(call("mail", {"to": "you"}))
+    settle(rig, 2)
+    rewind(rig, 3, "--why", "the wrong customer")
+    with rig.client() as client:
+        path = f"/s/{rig.session}/turnlog/mcp"
+        answer = client.request("POST", path, call("state"), headers=MCP_HEADERS).json()
+    state = json.loads(answer["result"]["content"][0]["text"])
+    (made,) = state["rewinds"]
+    assert (made["target"], made["why"]) == (3, "the wrong customer")
+    (stands,) = made["standing"]
+    assert (stands["tool"], stands["effect"]) == ("mail", "irreversible")
+    assert list(state["state"]["files_modified"]) == ["/a"]
+    said = cli(rig, "state", rig.session).stdout
+    assert "rewound to commit 3" in said
+    assert "stands: " in said
+
+
+@pytest.mark.promise("REWIND-5")
+def test_listings_show_what_was_discarded_only_if_asked(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    rewind(rig, 0)
+    assert "no attempts" in cli(rig, "log", rig.session).stdout
+    assert "[discarded]" in cli(rig, "log", rig.session, "--all").stdout
+    for command in ("log", "export"):
+        assert cli(rig, command, rig.session, "--path", "/*").stdout.count("discarded") == 0
+        rows = cli(rig, command, rig.session, "--all", *(["--json"] if command == "log" else []))
+        assert json.loads(rows.stdout)["discarded"] is True
+    assert "/a" not in cli(rig, "state", rig.session, "--field", "files_modified").stdout
+    assert "/a" in cli(rig, "state", rig.session, "--all").stdout
+    assert "/a" in cli(rig, "diff", rig.session, "--all").stdout
+
+
 @pytest.mark.promise("REWIND-1")
 def test_the_old_branch_is_still_there_and_the_rewind_can_be_taken_back(rig: Rig) -> None:
     rig.post(call("put", {"path": "/a", "text": "x"}))

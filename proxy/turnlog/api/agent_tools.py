@@ -23,6 +23,7 @@ from turnlog.wire.json_text import members
 from .endpoints import ApiRequest, Differences, dangling_of, diff_of, log_of, state_of
 from .openapi import anything
 from .parameters import (
+    All,
     DanglingQuery,
     DiffArguments,
     Head,
@@ -128,6 +129,7 @@ class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Arguments of `recall`."""
 
     key: Key
+    all: All = False
 
 
 def _from_snapshot(
@@ -160,7 +162,7 @@ async def _note(session: AgentSession, arguments: NoteArguments) -> ToolAnswer:
 
 
 async def _recall(session: AgentSession, arguments: RecallArguments) -> ToolAnswer:
-    found = await session.read(partial(recall, key=arguments.key))
+    found = await session.read(partial(recall, key=arguments.key, with_discarded=arguments.all))
     answer = _answer_of(found.recalled, found.blocks)
     await session.note(Recall(key=arguments.key), "", None)
     return answer
@@ -173,7 +175,8 @@ TOOLS: Final = (
         description=(
             "Return what this session has come to: tools used, files modified, decisions, calls that "
             "are still open, what you no longer see (evicted_keys), facts, and usage. `field` gives "
-            "only one of these; `at` or `turn` an earlier state."
+            "only one of these; `at` or `turn` an earlier state. `rewinds` is there if the session was "
+            "taken back: what no longer counts, and which effects of it still stand outside."
         ),
         arguments=StateQuery,
         answer=SessionState,

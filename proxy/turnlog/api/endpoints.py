@@ -157,6 +157,7 @@ def dangling_of(view: View, request: ApiRequest) -> DanglingPage:
         session=_named(view, request),
         since=moment("since", query.since, request.now),
         behind=query.cursor or 0,
+        with_discarded=query.all,
         now=request.now,
     )
     return dangling_page(view, wanted, query.limit)
@@ -187,7 +188,7 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
         at = end_of_turn(view, session, query.turn)
     else:
         at = head_of(view, session) if query.at is None else query.at
-    return read_state(view, request.saved, session, at, fields)
+    return read_state(view, request.saved, session, at, fields, with_discarded=query.all)
 
 
 def diff_of(view: View, request: ApiRequest) -> Differences:
@@ -208,7 +209,8 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
     before, after = found
     if after < before:
         raise BadParameterError(name, f"commit {after} comes before {before}, exchange them")
-    return Differences(items=changes_between(view, request.saved, session, before, after))
+    items = changes_between(view, request.saved, session, before, after, with_discarded=query.all)
+    return Differences(items=items)
 
 
 async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNote:

@@ -57,6 +57,7 @@ Head = Annotated[
 ]
 Asking = Annotated[str, _text("Attempts whose recorded input holds this text, in any case.")]
 Trace = Annotated[str, _text("Attempts of this trace.")]
+All = Annotated[bool, Meta(description="Also what rewinds have discarded.")]
 Payloads = Annotated[bool, Meta(description="With what went in and came out, as text.")]
 Family = Annotated[ErrorFamily, Meta(description="Attempts that failed like this.")]
 Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
@@ -89,6 +90,7 @@ class DanglingQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=
     """Parameters of lists of calls without an answer."""
 
     since: Since | None = None
+    all: All = False
 
 
 class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +112,7 @@ class LogQuery(ListQuery, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trace: Trace | None = None
     since: Since | None = None
     until: Until | None = None
+    all: All = False
 
 
 class FullLogQuery(LogQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,17 +133,19 @@ class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     at: At | None = None
     turn: Turn | None = None
     field: FieldName | None = None
+    all: All = False
 
 
 class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of `diff`: at most one; none means the whole session."""
+    """Arguments of `diff`: at most one range; none means the whole session."""
 
     turns: Range | None = None
     seq: Seqs | None = None
+    all: All = False
 
 
 class DiffQuery(DiffArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a difference: at most one."""
+    """Parameters of a difference: at most one range or session."""
 
     other: Other | None = None
 
@@ -199,6 +204,7 @@ def log_query(view: View, session: bytes | None, query: LogQuery, now: int) -> Q
         last=query.limit,
         around=_around(query),
         turns=read_text("turns", parse_turns, query.turns) or TurnRange(),
+        with_discarded=query.all,
         match=match,
     )
 

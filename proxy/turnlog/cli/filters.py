@@ -13,7 +13,17 @@ from turnlog.core.state.state_view import StateField
 from turnlog.sessions.log import Query, TurnRange
 from turnlog.store.base import Filter
 
-from .options import END_TIME, FIELD, TIME, TIME_HELP, TURN_RANGE, Number, Parsed, word_of
+from .options import (
+    END_TIME,
+    FIELD,
+    TIME,
+    TIME_HELP,
+    TURN_RANGE,
+    Number,
+    Parsed,
+    all_option,
+    word_of,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,7 +108,7 @@ def filter_options(command: F) -> F:
 
 def query_options(command: F) -> F:
     """Add the options whose values `query_of` reads."""
-    return _added((*_RANGES, *_OPTIONS, *_CHANGES), command)
+    return _added((*_RANGES, *_OPTIONS, *_CHANGES, all_option), command)
 
 
 def _added(options: tuple[Callable[[F], F], ...], command: F) -> F:
@@ -124,6 +134,7 @@ def query_of(given: dict[str, Any]) -> Query:
         last=given["last"],
         around=given["around"],
         turns=given["turns"] or TurnRange(),
+        with_discarded=given["with_discarded"],
         match=structs.replace(filter_of(given), **bounds, **changed),
     )
 

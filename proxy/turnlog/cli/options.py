@@ -89,6 +89,13 @@ def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
     return settings.data, Redactor(redact.headers, redact.keys, redact.patterns)
 
 
+def all_option(command: F) -> F:
+    """Add `--all`."""
+    return click.option(
+        "--all", "with_discarded", is_flag=True, help="Also what rewinds have discarded."
+    )(command)
+
+
 def json_option(command: F) -> F:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(

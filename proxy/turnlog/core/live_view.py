@@ -6,7 +6,6 @@ commits that a reader reaches from the newest one by going to parents are its *p
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +35,8 @@ class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """How many of them were running."""
     standing: tuple[int, ...] = ()
     """Where discarded calls began whose effects stand, newest first."""
+    open: tuple[int, ...] = ()
+    """Where discarded calls began whose outcome was not final: it may come later."""
 
 
 _decode_content = decoder(RewindContent)
@@ -87,6 +88,10 @@ class LiveView(Struct, frozen=True, gc=False):
             for begin, end in other.ranges
             if max(first, begin) <= min(last, end)
         )
+
+    def extends(self, earlier: "LiveView") -> bool:
+        """Return whether this is an earlier view plus later commits, with no rewind among them."""
+        return self.ranges[1:] == earlier.ranges[1:] and self.ranges[0][0] == earlier.ranges[0][0]
 
     def continues(self, seq: int) -> bool:
         """Return whether the view from commit `seq` plus later commits is this view.
@@ -150,7 +155,3 @@ def is_detached(view: LiveView, commit: Commit, starts: CallStarts) -> bool:
     """Return whether a commit is an outcome that came after its call had been discarded."""
     is_outcome = commit.facts.kind is CommitKind.OUTCOME
     return is_outcome and view.has(commit.link.seq) and not counts(view, commit, starts)
-
-
-NOTHING_DISCARDED: Final = live_view(1 << 62, ())
-"""The view of a session without rewinds, at any commit."""

@@ -21,6 +21,7 @@ from turnlog.store.read.view import View
 
 from .payloads import Payload, bodies_of, read_output
 from .rows import Row, row_of
+from .state.live import LiveCalls
 
 _NS: Final = 1_000_000_000
 _Abandoned = dict[bytes, list[Commit]]
@@ -38,6 +39,8 @@ class DanglingReason(StrEnum):
     """It is not known whether it happened."""
     UNDELIVERED = "undelivered"
     """Its outcome is recorded, but the agent did not get it."""
+    DETACHED = "detached"
+    """A rewind discarded it, and its outcome came afterwards."""
 
 
 class DanglingFilter(Struct, frozen=True, kw_only=True):
@@ -48,6 +51,8 @@ class DanglingFilter(Struct, frozen=True, kw_only=True):
     """Only calls that began at or after this time, ns UTC."""
     behind: int = 0
     """Only calls whose intent has a later position in the log."""
+    with_discarded: bool = False
+    """Whether calls that a rewind has discarded are wanted as well."""
     now: int | None = None
     """The time, ns UTC: an answer that ended just before may still be delivered. `None`: none can be."""
 
@@ -97,6 +102,10 @@ def find_dangling(view: View, wanted: DanglingFilter) -> list[DanglingCall]:
         *_abandoned(left),
         *_unsettled(view, wanted, left),
     )
+    live = LiveCalls(view)
+    if not wanted.with_discarded:
+        sources = tuple(one for one in sources if live.has(one.attempt))
+    sources = (*sources, *_detached(view, wanted, live))
     found = {one.attempt[0].facts.call: one for one in sources if wanted.covers(one.attempt[0])}
     return sorted(found.values(), key=lambda one: one.position)
 
@@ -170,6 +179,18 @@ def open_reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) 
         return DanglingReason.IN_FLIGHT
     ending = failed(ErrorKind.OUTCOME_UNKNOWN, Phase.SENT, last.facts.effect)
     return DanglingReason.UNKNOWN if ending.status is Status.UNKNOWN else DanglingReason.UNDELIVERED
+
+
+def _detached(view: View, wanted: DanglingFilter, live: LiveCalls) -> Iterator[DanglingCall]:
+    """Yield the discarded calls that got an outcome after their rewind."""
+    sessions = view.controlled() if wanted.session is None else (wanted.session,)
+    for commits in live.detached(sessions):
+        attempt = newest_attempt(commits)
+        if len(attempt) > 1:
+            abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
+            yield DanglingCall(
+                standing=DanglingReason.DETACHED, abandoned=abandoned, attempt=attempt
+            )
 
 
 def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:

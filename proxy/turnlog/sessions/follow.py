@@ -84,7 +84,7 @@ def _follow_one(
 def _past(view: View, wanted: FollowQuery, match: Filter | None) -> News:
     if match is None or not wanted.last:
         return News(awaited=_awaited(wanted, match))
-    rows = list(read_rows(view, Query(last=wanted.last, match=match)))
+    rows = list(read_rows(view, Query(last=wanted.last, match=match, with_discarded=True)))
     return News(rows=rows, left_out=view.left_out)
 
 

@@ -1,8 +1,9 @@
 """Read the log: find attempts by session, range, turns, filter and change."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 
 from msgspec import Struct, structs
@@ -14,7 +15,8 @@ from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
 from .errors import NotFoundError
-from .rows import Row, row_of
+from .rows import Row, row_of, with_payloads
+from .state.live import LiveCalls
 
 _TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50
@@ -56,6 +58,8 @@ class Query(Struct, frozen=True, kw_only=True):
     around: int | None = None
     """The seq in the middle of the result; needs `last`."""
     turns: TurnRange = TurnRange()
+    with_discarded: bool = False
+    """Whether calls that a rewind has discarded are wanted as well."""
     match: Filter = Filter()
     """With `field` or `path` only attempts that changed, or may have changed, such an entry."""
 
@@ -79,7 +83,21 @@ def only_session(view: View) -> bytes | None:
 
 def read_rows(view: View, query: Query) -> Iterator[Row]:
     """Yield the rows of attempts, oldest first. Raises `NotFoundError`."""
-    return map(row_of, read_attempts(view, query))
+    return map(row_maker(view, query), read_attempts(view, query))
+
+
+def row_maker(view: View, query: Query, *, payloads: bool = False) -> Callable[[list[Commit]], Row]:
+    """Return a function that makes the row of an attempt, as the query wants it."""
+    bare = partial(with_payloads, view) if payloads else row_of
+    if not query.with_discarded:
+        return bare
+    live = LiveCalls(view)
+
+    def marked(attempt: list[Commit]) -> Row:
+        row = bare(attempt)
+        return row if live.has(attempt) else structs.replace(row, discarded=True)
+
+    return marked
 
 
 def read_attempts(view: View, query: Query) -> Iterator[list[Commit]]:
@@ -97,6 +115,8 @@ def attempts_of(
 ) -> Iterator[list[Commit]]:
     """Yield the attempts that `wanted`, the query's filter, covers, whatever their number."""
     found = view.attempts(wanted, newest_first=newest_first)
+    if not query.with_discarded:
+        found = filter(LiveCalls(view).has, found)
     if not (query.match.field or query.match.path):
         return found
     return (attempt for attempt in found if is_wanted(row_of(attempt), query))

@@ -12,10 +12,10 @@ from msgspec import Struct, structs
 from turnlog.store.read.view import View
 
 from .dangling import Dangling, DanglingFilter, describe, find_dangling
-from .log import Query, attempts_of, filter_of, is_wanted, read_attempts
+from .log import Query, attempts_of, filter_of, read_attempts, row_maker
 from .overview import SessionLine, session_line
 from .payloads import Payload
-from .rows import Row, row_of, with_payloads
+from .rows import Row
 
 PAGE_BYTES: Final = 16 << 20
 """Bytes of inputs and outputs after which a page ends."""
@@ -78,15 +78,13 @@ def log_page(
         ahead_of=cursor if newest_first else match.ahead_of,
         behind=None if newest_first else cursor,
     )
-    attempts = view.attempts(match, newest_first=newest_first)
-    read = ((attempt, row_of(attempt)) for attempt in attempts)
-    found = ((attempt, row) for attempt, row in read if is_wanted(row, query))
+    made = row_maker(view, query, payloads=payloads)
     rows: list[Row] = []
     last, room, more = cursor or 0, PAGE_BYTES, False
-    for attempt, bare in found:
+    for attempt in attempts_of(view, query, match, newest_first=newest_first):
         if more := len(rows) == limit or room <= 0:
             break
-        row = with_payloads(view, attempt) if payloads else bare
+        row = made(attempt)
         room -= sum(side.size for side in (row.input, row.output) if isinstance(side, Payload))
         rows.append(row)
         last = attempt[0].position
@@ -100,10 +98,8 @@ def log_page(
 
 def page_around(view: View, query: Query, *, payloads: bool = False) -> LogPage:
     """Return the attempts around a commit as a single page. Raises `NotFoundError`."""
-    rows = [
-        with_payloads(view, attempt) if payloads else row_of(attempt)
-        for attempt in read_attempts(view, query)
-    ]
+    made = row_maker(view, query, payloads=payloads)
+    rows = [made(attempt) for attempt in read_attempts(view, query)]
     return LogPage(items=rows, next=None, more=False, left_out=view.left_out)
 
 

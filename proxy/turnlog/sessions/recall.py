@@ -16,6 +16,7 @@ from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
 from .payloads import PayloadState, read_payload
+from .state.live import LiveCalls
 
 
 class Recalled(Struct, frozen=True, kw_only=True):
@@ -44,13 +45,16 @@ class RecalledAnswer(Struct, frozen=True):
     blocks: list[Raw]
 
 
-def recall(view: View, session: bytes, key: str) -> RecalledAnswer:
+def recall(view: View, session: bytes, key: str, *, with_discarded: bool = False) -> RecalledAnswer:
     """Return the newest recorded answer of a call. Raises `NotRecallableError`.
 
     The key is the id of the call, or the seq of one of its commits.
     """
     why = f"{key!r} is not an ended call of this session: give its id or the seq of its row"
+    live = LiveCalls(view)
     for number, commit in enumerate(outcomes_of_key(view, session, key)):
+        if not (with_discarded or live.has([commit])):
+            raise NotRecallableError(f"the call {key!r} was discarded by a rewind; `all` gives it")
         handle = commit.body.output_blob if commit.body else b""
         found = read_payload(view, handle)
         blob = view.blob(handle) if found.is_exact else None

@@ -93,6 +93,8 @@ class Row(Struct, frozen=True, kw_only=True):
     input: UnsetType | Payload = UNSET
     """The redacted input; absent unless payloads are asked for."""
     output: UnsetType | Payload = UNSET
+    discarded: UnsetType | bool = UNSET
+    """`true` for a call that a rewind has discarded; absent otherwise."""
 
 
 def row_of(attempt: list[Commit]) -> Row:

@@ -31,10 +31,10 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
-        ("log", {"nope": 1}, "invalid arguments: unknown key 'nope', use one of: after, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
+        ("log", {"nope": 1}, "invalid arguments: unknown key 'nope', use one of: after, all, around, before, cursor, error, field, flag, input, kind, limit, order, path, server, since, tool, trace, turns, until"),
         ("log", {"turns": "x"}, "turns: 'x' is not a range of turns, write 3..7, -5.. or 4"),
         ("state", {"at": 99}, "the session has no commit 99, its newest is 2"),
-        ("diff", {"other": "trip"}, "invalid arguments: unknown key 'other', use one of: seq, turns"),
+        ("diff", {"other": "trip"}, "invalid arguments: unknown key 'other', use one of: all, seq, turns"),
         ("note", {"note": {"kind": "turn", "nam": "x"}}, "invalid arguments: a note of kind 'turn' has no 'nam'"),
         ("note", {"note": {"kind": "budget", "calls": 9}}, "invalid arguments: 'note.kind' cannot be 'budget', use one of: decision, evict, fact, turn, user_input"),
         ("note", {"note": {"kind": "evict", "keys": ["1"], "reason": "full"}}, "invalid arguments: 'note.reason' cannot be 'full', use one of: budget, client_edit, compaction, ttl"),

@@ -3,7 +3,6 @@ import msgspec
 from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.live_view import (
-    NOTHING_DISCARDED,
     CallStarts,
     LiveView,
     Rewind,
@@ -26,8 +25,8 @@ def seqs(view: LiveView, commits: list[Commit]) -> list[int]:
 
 
 def test_without_rewinds_every_commit_counts() -> None:
-    assert NOTHING_DISCARDED.is_whole
     assert live_view(7, ()) == LiveView(((0, 7),))
+    assert live_view(7, ()).is_whole
 
 
 def test_a_rewind_discards_what_lies_between_it_and_its_target() -> None:
@@ -97,6 +96,14 @@ def test_a_fold_is_not_continued_past_a_call_that_is_kept_on_another_branch() ->
     assert not view.continues(13)
     assert not view.continues(7)
     assert view.continues(20)
+
+
+def test_a_view_extends_an_earlier_one_if_no_rewind_lies_between() -> None:
+    first = Rewind(seq=7, target=3)
+    assert live_view(9, [first]).extends(live_view(8, [first]))
+    assert not live_view(9, [first]).extends(live_view(6, ()))
+    assert not live_view(9, [first, Rewind(seq=9, target=3)]).extends(live_view(8, [first]))
+    assert live_view(9, ()).extends(live_view(6, ()))
 
 
 def test_two_views_meet_at_the_newest_commit_that_is_on_both_paths() -> None:

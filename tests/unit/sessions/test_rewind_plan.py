@@ -23,7 +23,7 @@ from turnlog.sessions.control.rewind_plan import (
     rewind_target,
 )
 from turnlog.sessions.errors import NotFoundError, RewindError
-from turnlog.sessions.state.live import rewinds_of
+from turnlog.sessions.state.live import SessionBranches
 from turnlog.store.base import Conflict
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
@@ -169,7 +169,7 @@ def test_a_call_can_be_kept_by_any_of_its_commits(tmp_path: Path) -> None:
     assert (made.kept, [one.seq for one in made.discarded]) == ([8], [5, 3])
     rewound(tmp_path, made)
     with LmdbReader.open(tmp_path) as reader, reader.view() as view:
-        (stored,) = rewinds_of(view, WORK)
+        (stored,) = SessionBranches(view, WORK).rewinds
     assert (stored.target, stored.keep) == (2, frozenset({8}))
     again = plan(tmp_path, 1)
     assert [one.seq for one in again.discarded] == [8]

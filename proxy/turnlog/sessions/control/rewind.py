@@ -51,6 +51,7 @@ def _draft(plan: RewindPlan, order: RewindOrder) -> Draft:
         untracked=plan.untracked,
         in_flight=plan.in_flight,
         standing=tuple(standing[:STANDING]),
+        open=tuple(c.seq for c in plan.discarded if c.standing is not None),
     )
     return Draft(
         session=SessionRef(candidate=ids.from_text(plan.session), rung=Rung.IMPLICIT),

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from typing import Final
 
-from turnlog.core.state.fold import fold
+from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import State, encode_state
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
@@ -15,7 +15,8 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
-from .state_at import EVERY, nearest
+from .live import SessionBranches
+from .state_at import EVERY, fold_live, nearest
 
 AT_ONCE: Final = 128
 """Commits that one step folds, about 2 ms."""
@@ -37,8 +38,8 @@ class StateBacklog:
         self._seen = 0
         self._due: dict[bytes, int] = {}
         """The seq up to which each session must be folded."""
-        self._state: tuple[bytes, State] | None = None
-        """The session folded last, and its state so far."""
+        self._state: tuple[bytes, LiveView, State] | None = None
+        """The session folded last, by which view of it, and its state so far."""
         self._unsaved: set[bytes] = set()
         """Sessions whose states cannot be saved: too large, or no space."""
 
@@ -72,24 +73,28 @@ class StateBacklog:
 
     def _fold(self, view: View, session: bytes, last: int) -> bool:
         """Fold a few commits of a session; return whether it is done."""
-        state = self._taken_up(view, session, last)
+        branches = SessionBranches(view, session)
+        live = branches.live(last)
+        state = self._taken_up(view, session, live)
         most = min(AT_ONCE, EVERY - (state.seq + 1) % EVERY, last - state.seq)
         commits = list(islice(view.commits(session, after=state.seq), most))
         if not commits:
             return True
-        state = fold(state, commits)
-        self._state = (session, state)
-        if (state.seq + 1) % EVERY == 0:
+        state = fold_live(state, commits, branches, live)
+        self._state = (session, live, state)
+        if (state.seq + 1) % EVERY == 0 and live.continues(state.seq):
             saved = self._saved.save(session, state.seq, commits[-1].hash, encode_state(state))
             if not saved:
                 self._unsaved.add(session)
                 return True
         return state.seq >= last
 
-    def _taken_up(self, view: View, session: bytes, last: int) -> State:
-        if self._state is not None and self._state[0] == session and self._state[1].seq < last:
-            return self._state[1]
-        return nearest(view, self._saved, session, last)
+    def _taken_up(self, view: View, session: bytes, live: LiveView) -> State:
+        if self._state is not None:
+            of, by, state = self._state
+            if of == session and state.seq < live.newest and live.extends(by):
+                return state
+        return nearest(view, self._saved, session, live)
 
     def _kept(self, session: bytes, last: int) -> int:
         """Return the seq of the newest saved state, without reading it."""

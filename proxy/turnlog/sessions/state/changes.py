@@ -1,9 +1,8 @@
 """Differences between two states, with the commits that made them and their reasons."""
 
-from itertools import takewhile
+from msgspec import Struct, structs
 
-from msgspec import Struct
-
+from turnlog.core.commit import Commit
 from turnlog.core.state.fold import Causes, ContributingCommit, fold
 from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import StateField, Table, diff, state_table
@@ -11,6 +10,7 @@ from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
+from .live import SessionBranches
 from .state_at import (
     CommitPoint,
     commit_at,
@@ -40,15 +40,37 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 def changes_between(
-    view: View, saved: SavedStates, session: bytes, before: int, after: int
+    view: View,
+    saved: SavedStates,
+    session: bytes,
+    before: int,
+    after: int,
+    *,
+    with_discarded: bool = False,
 ) -> list[Difference]:
     """Return what the commits after `before`, up to `after`, changed. Raises `NotFoundError`."""
     start, end = commit_at(view, session, before), commit_at(view, session, after)
-    first = state_at(view, saved, session, before)
-    commits = takewhile(lambda c: c.link.seq <= after, view.commits(session, after=before))
+    branches = SessionBranches(view, session, with_discarded=with_discarded)
+    live = branches.live(after)
+    first = state_at(view, saved, session, before, branches)
+    base, since = first, before
+    if not live.continues(before):
+        # A rewind lies between the two: what leads to the later state begins where their paths part.
+        since = live.meets(branches.live(before))
+        since = since if live.continues(since) else -1
+        base = state_at(view, saved, session, since, branches) if since >= 0 else State()
     causes: Causes = {}
-    last = fold(first, commits, causes)
-    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
+    last = fold(base, branches.between(live, since, after), causes)
+    found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
+    undone = [_undoing(c) for c in branches.commits if since < c.link.seq <= after]
+    return (
+        [structs.replace(one, commits=one.commits or undone) for one in found] if undone else found
+    )
+
+
+def _undoing(rewind: Commit) -> ContributingCommit:
+    why = rewind.body.detail if rewind.body else ""
+    return ContributingCommit(seq=rewind.link.seq, what="rewind", why=why)
 
 
 def session_differences(
@@ -57,9 +79,9 @@ def session_differences(
     """Return how the state of `other` differs from that of `one`. Raises `NotFoundError`."""
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
-    commits = takewhile(lambda c: c.link.seq <= at[1], view.commits(other))
+    branches = SessionBranches(view, other)
     causes: Causes = {}
-    last = fold(State(), commits, causes)
+    last = fold(State(), branches.between(branches.live(at[1]), -1, at[1]), causes)
     return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import takewhile
+from typing import Final
 
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind
@@ -10,6 +11,7 @@ from turnlog.core.live_view import (
     CallStarts,
     LiveView,
     Rewind,
+    RewindContent,
     counts,
     decode_rewind,
     is_detached,
@@ -18,12 +20,20 @@ from turnlog.core.live_view import (
 )
 from turnlog.store.read.view import View
 
+_HEAD: Final = 1 << 62
+"""A commit behind all others."""
+
 
 class SessionBranches:
     """The rewinds of one session, and where its calls began."""
 
-    def __init__(self, view: View, session: bytes) -> None:
-        self.rewinds = rewinds_of(view, session)
+    def __init__(self, view: View, session: bytes, *, with_discarded: bool = False) -> None:
+        """With `with_discarded` the rewinds are ignored: every commit counts."""
+        self.with_discarded = with_discarded
+        found = () if with_discarded else view.controls(session)
+        self.commits = [commit for commit in found if commit.facts.kind is CommitKind.REWIND]
+        """The rewinds, oldest first."""
+        self.rewinds = [_rewind(commit) for commit in self.commits]
         self._view = view
         self._session = session
         self._starts = CallStarts(partial(_first_intent, view, session))
@@ -48,15 +58,53 @@ class SessionBranches:
         """Return the commits that count."""
         return commits if live.is_whole else live_commits(live, commits, self._starts)
 
-    def commits(self, live: LiveView, *, after: int, until: int) -> Iterator[Commit]:
+    def between(self, live: LiveView, after: int, until: int) -> Iterator[Commit]:
         """Yield the commits that count with a seq in (`after`, `until`]."""
         found = self._view.commits(self._session, after=after)
         yield from self.filtered(live, takewhile(lambda c: c.link.seq <= until, found))
 
+    def detached(self, live: LiveView) -> Iterator[list[Commit]]:
+        """Yield the commits of each discarded call that got an outcome after it was discarded."""
+        # Only calls that were open then get one, and each rewind has noted those.
+        begun = {seq for commit in self.commits for seq in content_of(commit).open}
+        for seq in sorted(begun):
+            first = self._view.get(self._session, seq)
+            call = self._view.readable(first.facts.call) if first else []
+            if any(self.is_detached(live, commit) for commit in call):
+                yield call
 
-def rewinds_of(view: View, session: bytes) -> list[Rewind]:
-    """Return the rewinds of a session, oldest first."""
-    return [_rewind(c) for c in view.controls(session) if c.facts.kind is CommitKind.REWIND]
+
+class LiveCalls:
+    """Which calls count at the heads of their sessions, for listings of several sessions."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._sessions: dict[bytes, SessionBranches] = {}
+
+    def has(self, attempt: list[Commit]) -> bool:
+        """Return whether the call of an attempt counts."""
+        branches = self.branches(attempt[0].link.session)
+        if not branches.rewinds:
+            return True
+        return branches.live(_HEAD).has_call(branches.begun(attempt[0]))
+
+    def detached(self, sessions: Iterable[bytes]) -> Iterator[list[Commit]]:
+        """Yield the commits of the calls with detached outcomes, as `SessionBranches.detached` does."""
+        for session in sessions:
+            branches = self.branches(session)
+            yield from branches.detached(branches.live(_HEAD))
+
+    def branches(self, session: bytes) -> SessionBranches:
+        """Return the branches of a session."""
+        known = self._sessions.get(session)
+        if known is None:
+            known = self._sessions[session] = SessionBranches(self._view, session)
+        return known
+
+
+def content_of(commit: Commit) -> RewindContent:
+    """Return the content of a rewind; empty where it was dropped."""
+    return decode_rewind(commit.body.note) if commit.body else RewindContent()
 
 
 def _rewind(commit: Commit) -> Rewind:
@@ -64,7 +112,7 @@ def _rewind(commit: Commit) -> Rewind:
     return Rewind(
         seq=seq,
         target=seq - 1 if target is None else target,
-        keep=frozenset(decode_rewind(commit.body.note).keep if commit.body else ()),
+        keep=frozenset(content_of(commit).keep),
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, TurnSource
+from turnlog.core.live_view import LiveView
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 from turnlog.core.state.state_view import StateField, state_table
@@ -21,6 +22,9 @@ from turnlog.sessions.payloads import read_payload
 from turnlog.store.base import SessionRow
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
+
+from .live import SessionBranches
+from .rewinds import DetachedOutcome, RewindMade, detached_outcomes, rewinds_made
 
 _SEQ_DIGITS: Final = 18
 """A seq has 64 bits, so a longer number is not one."""
@@ -47,7 +51,7 @@ class CommitPoint(Struct, frozen=True, kw_only=True):
     hash: str
 
 
-class SessionState(Struct, frozen=True, kw_only=True):
+class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of `turnlog state --json`: the state after the commit `at`."""
 
     at: CommitPoint
@@ -56,6 +60,10 @@ class SessionState(Struct, frozen=True, kw_only=True):
     """Commits whose body was deleted before it was folded into a saved state."""
     state: dict[str, dict[str, object]]
     """The fields of the state, each a mapping of its entries."""
+    rewinds: list[RewindMade] = []
+    """The newest rewinds that led here, newest first; absent if there are none."""
+    detached: list[DetachedOutcome] = []
+    """Outcomes that came after their calls had been discarded; absent if there are none."""
 
 
 def saved_states(data: Path) -> SavedStates:
@@ -69,10 +77,16 @@ def read_state(
     session: bytes,
     at: int,
     fields: Iterable[StateField] = StateField,
+    *,
+    with_discarded: bool = False,
 ) -> SessionState:
-    """Return fields of a session's state after the commit `at`. Raises `NotFoundError`."""
+    """Return fields of a session's state after the commit `at`. Raises `NotFoundError`.
+
+    With `with_discarded`, every commit counts, whatever rewinds say.
+    """
     commit = commit_at(view, session, at)
-    state = state_at(view, saved, session, at)
+    branches = SessionBranches(view, session, with_discarded=with_discarded)
+    state = state_at(view, saved, session, at, branches)
     found = state_table(state)
     entries: dict[str, dict[str, object]] = {f.value: getattr(found, f.value) for f in fields}
     if StateField.EVICTED_KEYS in entries:
@@ -89,24 +103,45 @@ def read_state(
         state_hash=state_hash(state),
         bodies_gone=state.bodies_gone,
         state=entries,
+        rewinds=rewinds_made(view, session, branches, at),
+        detached=detached_outcomes(branches, at),
     )
 
 
-def state_at(view: View, saved: SavedStates, session: bytes, at: int) -> State:
+def state_at(
+    view: View,
+    saved: SavedStates,
+    session: bytes,
+    at: int,
+    branches: SessionBranches | None = None,
+) -> State:
     """Return a session's state after the commit `at`, saving every `EVERY`th one on the way."""
-    state = nearest(view, saved, session, at)
+    branches = branches or SessionBranches(view, session)
+    live = branches.live(at)
+    if branches.with_discarded:  # saved states have no room for this one
+        return fold(State(), branches.between(live, -1, at))
+    state = nearest(view, saved, session, live)
     later = takewhile(lambda c: c.link.seq <= at, view.commits(session, after=state.seq))
     while batch := list(islice(later, EVERY - (state.seq + 1) % EVERY)):
-        state = fold(state, batch)
-        if (state.seq + 1) % EVERY == 0:
+        state = fold_live(state, batch, branches, live)
+        if (state.seq + 1) % EVERY == 0 and live.continues(state.seq):
             saved.save(session, state.seq, batch[-1].hash, encode_state(state))
     return state
 
 
-def nearest(view: View, saved: SavedStates, session: bytes, at: int) -> State:
-    """Return the newest saved state up to `at` that fits the log, else the empty state."""
-    for found in saved.newest(session, at):
-        commit = view.get(session, found.seq)
+def fold_live(
+    state: State, batch: list[Commit], branches: SessionBranches, live: LiveView
+) -> State:
+    """Return the state after the next commits of the session, of which the live ones count."""
+    after = fold(state, branches.filtered(live, batch))
+    after.seq = batch[-1].link.seq
+    return after
+
+
+def nearest(view: View, saved: SavedStates, session: bytes, live: LiveView) -> State:
+    """Return the newest saved state from which a fold of the view can go on, else the empty state."""
+    for found in saved.newest(session, live.newest):
+        commit = view.get(session, found.seq) if live.continues(found.seq) else None
         state = decode_state(found.read()) if commit and found.fits(commit.hash) else None
         if state is not None and state.seq == found.seq:
             return state
@@ -151,7 +186,7 @@ def newest_turn(view: View, session: bytes) -> int:
 
 
 def end_of(view: View, session: bytes, number: int) -> int:
-    """Return the last commit before a turn after `number` began; 0 gives the session's first commit."""
+    """Return the last live commit before a turn after `number` began; 0 gives the session's first."""
     low, high = 0, head_of(view, session)
     while low < high:
         middle = (low + high + 1) // 2
@@ -159,7 +194,7 @@ def end_of(view: View, session: bytes, number: int) -> int:
             low = middle
         else:
             high = middle - 1
-    return low
+    return SessionBranches(view, session).live(head_of(view, session)).before(low)
 
 
 def _turn_at(view: View, session: bytes, seq: int) -> int:

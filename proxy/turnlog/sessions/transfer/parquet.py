@@ -32,6 +32,7 @@ _TYPES = {
     "duration_ms": pa.float64(),
     "delta": pa.list_(_OPERATION),
     "flags": pa.list_(_TEXT),
+    "discarded": _TRUTH,
     "upstream": _UPSTREAM,
 }
 """Types of the columns that are no texts."""

@@ -18,6 +18,7 @@ from turnlog.store.log.epochs import is_locked, locked_epochs
 from turnlog.store.log.index import Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
 from turnlog.store.log.keys import (
+    CONTROL,
     LIMIT,
     NOTE,
     REKEYED,
@@ -102,6 +103,11 @@ class View:
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
         for entry in filter(None, map(self._snapshot.readable, positions)):
             yield self._snapshot.readable_commit(entry)
+
+    @guarded_iterator
+    def controlled(self) -> Iterator[bytes]:
+        """Yield the sessions that have control commits, in no order."""
+        yield from (term.removeprefix(CONTROL) for term in self._snapshot.terms(CONTROL))
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:

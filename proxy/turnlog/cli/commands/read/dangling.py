@@ -10,6 +10,7 @@ from turnlog.cli.attempts import naming_cells
 from turnlog.cli.options import (
     TIME,
     TIME_HELP,
+    all_option,
     data_option,
     json_option,
     reading,
@@ -37,20 +38,25 @@ _STYLES = {DanglingReason.UNKNOWN: Style.BAD, DanglingReason.UNDELIVERED: Style.
 @click.command("dangling")
 @click.argument("session", required=False)
 @click.option("--since", type=TIME, metavar="TIME", help=f"From: {TIME_HELP}")
+@all_option
 @data_option
 @json_option
-def command(session: str | None, since: int | None, data: Path, as_json: bool) -> None:
+def command(
+    session: str | None, since: int | None, with_discarded: bool, data: Path, as_json: bool
+) -> None:
     """List calls of unknown outcome, calls still open, and answers that the agent did not get.
 
     The newest is last. A call is in_flight (a running turnlog waits for it), parked (it waits for more input or for its
-    task), unknown (it is not known whether it happened), or undelivered (its outcome is recorded,
-    but the agent did not get it). --json contains the recorded answer if it is whole and nothing
+    task), unknown (it is not known whether it happened), undelivered (its outcome is recorded,
+    but the agent did not get it), or detached (a rewind discarded it, and its outcome came
+    afterwards). --json contains the recorded answer if it is whole and nothing
     was redacted. `turnlog resolve` settles an unknown call.
     """
     with reading(data) as (view, write):
         wanted = DanglingFilter(
             session=find_session(view, session) if session is not None else None,
             since=since,
+            with_discarded=with_discarded,
             now=time.time_ns(),
         )
         found = dangling(view, wanted)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from turnlog.cli.options import TURN_RANGE, data_option, json_option, reading
+from turnlog.cli.options import TURN_RANGE, all_option, data_option, json_option, reading
 from turnlog.cli.render import json_line
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.terminal import escape_unprintable
@@ -51,10 +51,16 @@ class Compared(Struct, frozen=True, kw_only=True):
 @click.option(
     "--call", metavar="CALL", help="Compare each attempt of a call with the previous one."
 )
+@all_option
 @data_option
 @json_option
 def command(
-    what: tuple[str, ...], seq: str | None, call: str | None, data: Path, as_json: bool
+    what: tuple[str, ...],
+    seq: str | None,
+    call: str | None,
+    with_discarded: bool,
+    data: Path,
+    as_json: bool,
 ) -> None:
     """Show what changed, by which commits, and the recorded reasons.
 
@@ -69,7 +75,7 @@ def command(
             found = [_compared(a) for a in attempts_of_call(view, find_call(view, call))]
             lines = map(json_line, found[1:]) if as_json else _attempts(found)
         else:
-            changes = _changes(view, saved, what, seq)
+            changes = _changes(view, saved, what, seq, with_discarded)
             lines = map(json_line, changes) if as_json else _text(changes)
         for line in lines:
             write(line)
@@ -81,7 +87,11 @@ def _refuse(wrong: bool, message: str) -> None:
 
 
 def _changes(
-    view: View, saved: SavedStates, what: tuple[str, ...], seq: str | None
+    view: View,
+    saved: SavedStates,
+    what: tuple[str, ...],
+    seq: str | None,
+    with_discarded: bool,
 ) -> list[Difference]:
     _refuse(not what, "name a SESSION, then turns (4..5), --seq A..B or another SESSION")
     _refuse(len(what) > 2, f"{what[-1]!r} is too much, give SESSION and at most one more argument")
@@ -103,7 +113,7 @@ def _changes(
         before, after = turn_bounds(view, session, turns)
     if after < before:
         raise NotFoundError(f"commit {after} comes before {before}, write the older one first")
-    return changes_between(view, saved, session, before, after)
+    return changes_between(view, saved, session, before, after, with_discarded=with_discarded)
 
 
 def _is_range(text: str) -> bool:

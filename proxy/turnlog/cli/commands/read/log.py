@@ -16,7 +16,7 @@ from turnlog.core.state.state_view import StateField
 from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
 from turnlog.sessions.log import DEFAULT_LAST, Query
-from turnlog.sessions.rows import Row, with_payloads
+from turnlog.sessions.rows import Row
 from turnlog.store.read.view import View
 
 from .show import attempt_text
@@ -84,7 +84,7 @@ def _lines(
         return map(json_line, rows) if as_json else _text(rows, query, with_session)
     found = log.read_attempts(view, query)
     if as_json:
-        return (json_line(with_payloads(view, attempt)) for attempt in found)
+        return map(json_line, map(log.row_maker(view, query, payloads=True), found))
     return (attempt_text(attempt_detail(view, attempt)) for attempt in found)
 
 

@@ -1,5 +1,6 @@
 """`turnlog state`: the state of a session, now or at any commit."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -9,12 +10,13 @@ from turnlog.cli.options import (
     FIELD,
     TURN,
     Number,
+    all_option,
     data_option,
     json_option,
     reading,
 )
 from turnlog.cli.render import Style, json_line, painted, shown_time
-from turnlog.core.kinds import ErrorFamily
+from turnlog.core.kinds import Effect, ErrorFamily
 from turnlog.core.state.files import FileChange
 from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, ToolUse
 from turnlog.core.state.state_view import PendingAction, StateField
@@ -37,6 +39,7 @@ from turnlog.store.read.view import View
 @click.option("--at", type=Number(0, MOST), metavar="SEQ", help="After this commit.")
 @click.option("--turn", type=TURN, metavar="N", help="At the end of this turn; -1 is the newest.")
 @click.option("--field", type=FIELD, metavar="NAME", help="Only this field.")
+@all_option
 @data_option
 @json_option
 def command(
@@ -44,6 +47,7 @@ def command(
     at: int | None,
     turn: int | None,
     field: StateField | None,
+    with_discarded: bool,
     data: Path,
     as_json: bool,
 ) -> None:
@@ -58,7 +62,8 @@ def command(
     with reading(data) as (view, write):
         found = find_session(view, session)
         fields = tuple(StateField) if field is None else (field,)
-        state = read_state(view, saved, found, _seq(view, found, at, turn), fields)
+        seq = _seq(view, found, at, turn)
+        state = read_state(view, saved, found, seq, fields, with_discarded=with_discarded)
         for line in [json_line(state)] if as_json else _text(state, alone=field is not None):
             write(line)
 
@@ -73,6 +78,7 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
     at = state.at
     head = f"{at.session} after commit {at.seq}, turn {at.turn} ({at.turn_source}), {shown_time(at.timestamp)}"
     lines = [] if alone else [head, f"state {state.state_hash}"]
+    lines += [] if alone else map(escape_unprintable, _rewinds(state))
     if state.bodies_gone:
         lines.append(f"{counted(state.bodies_gone, 'commit')} left out: their content was deleted")
     for field, entries in state.state.items():
@@ -82,6 +88,23 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
                 escape_unprintable(f"  {key}  {described(value)}") for key, value in entries.items()
             ] or ["  nothing"]
     return lines
+
+
+def _rewinds(state: SessionState) -> Iterator[str]:
+    """Yield what rewinds discarded and did not undo."""
+    for made in state.rewinds:
+        counts = ", ".join(f"{count} {group}" for group, count in made.groups.items() if count)
+        why = f" because {made.why}" if made.why else ""
+        said = f"to commit {made.target} by commit {made.seq}{why}"
+        yield f"rewound {said}; discarded: {counts or 'no call'}; nothing outside was undone"
+        for one in made.standing:
+            unknown = ", effect unknown" if one.effect is Effect.UNKNOWN else ""
+            yield f"  stands: {one.seq} {one.server}/{one.tool} {one.preview}{unknown}"
+    for late in state.detached:
+        said = (
+            f"{late.began} {late.server}/{late.tool} ended {late.status}, executed {late.executed}"
+        )
+        yield f"detached: {said}, seq {late.seq}"
 
 
 def described(value: object) -> str:

@@ -1,0 +1,122 @@
+"""Rewinds in the state of a session: discarded calls whose effects stand, and detached outcomes."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, Effect, Executed, Status
+from turnlog.core.text.units import timestamp
+from turnlog.store.read.view import View
+
+from .live import SessionBranches, content_of
+
+_SHOWN: Final = 10
+"""Rewinds that are described."""
+
+
+class StandingEffect(Struct, frozen=True, kw_only=True):
+    """A discarded call whose effect stands outside."""
+
+    seq: int
+    """Where it began."""
+    call: str
+    server: str
+    tool: str
+    preview: str
+    """Of the input, redacted."""
+    effect: Effect
+    """If it is `unknown`, nobody knows what stands."""
+
+
+class RewindMade(Struct, frozen=True, kw_only=True):
+    """A rewind, with what it discarded and did not undo."""
+
+    seq: int
+    target: int
+    timestamp: str
+    actor: Actor
+    why: str
+    groups: dict[str, int]
+    """Number of discarded calls: `irreversible`, `stands`, `idempotent`, `no_effect`."""
+    untracked: int
+    """How many of them have an unknown effect."""
+    in_flight: int
+    """How many of them were still running."""
+    standing: list[StandingEffect]
+    """Those whose effects stand, newest first; at most 200."""
+
+
+class DetachedOutcome(Struct, frozen=True, kw_only=True):
+    """An outcome that came after its call had been discarded."""
+
+    seq: int
+    began: int
+    """Where the call began."""
+    call: str
+    server: str
+    tool: str
+    status: Status
+    executed: Executed
+    summary: str
+
+
+def rewinds_made(
+    view: View, session: bytes, branches: SessionBranches, at: int
+) -> list[RewindMade]:
+    """Return the rewinds on the path to commit `at`, newest first."""
+    live = branches.live(at)
+    made = [c for c in reversed(branches.commits) if c.link.seq <= at and live.has(c.link.seq)]
+    return [_rewind(view, session, commit) for commit in made[:_SHOWN]]
+
+
+def detached_outcomes(branches: SessionBranches, at: int) -> list[DetachedOutcome]:
+    """Return the newest detached outcome of each call, for a reader who stands at commit `at`."""
+    live = branches.live(at)
+    found = (
+        [c for c in call if c.link.seq <= at and branches.is_detached(live, c)]
+        for call in branches.detached(live)
+    )
+    return [_detached(branches, outcomes[-1]) for outcomes in found if outcomes]
+
+
+def _rewind(view: View, session: bytes, commit: Commit) -> RewindMade:
+    content = content_of(commit)
+    standing = (view.get(session, seq) for seq in content.standing)
+    return RewindMade(
+        seq=commit.link.seq,
+        target=commit.link.ref or 0,
+        timestamp=timestamp(commit.facts.at),
+        actor=commit.facts.actor,
+        why=commit.body.detail if commit.body else "",
+        groups=content.groups,
+        untracked=content.untracked,
+        in_flight=content.in_flight,
+        standing=[_standing(intent) for intent in standing if intent is not None],
+    )
+
+
+def _standing(intent: Commit) -> StandingEffect:
+    return StandingEffect(
+        seq=intent.link.seq,
+        call=ids.to_text(intent.facts.call),
+        server=intent.facts.server,
+        tool=intent.facts.tool,
+        preview=intent.body.preview if intent.body else "",
+        effect=intent.facts.effect,
+    )
+
+
+def _detached(branches: SessionBranches, outcome: Commit) -> DetachedOutcome:
+    facts = outcome.facts
+    return DetachedOutcome(
+        seq=outcome.link.seq,
+        began=branches.begun(outcome),
+        call=ids.to_text(facts.call),
+        server=facts.server,
+        tool=facts.tool,
+        status=facts.status,
+        executed=facts.executed,
+        summary=outcome.body.summary if outcome.body else "",
+    )
