@@ -10,7 +10,7 @@ from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder
 
 RESULT_BYTES = 500
-"""Length of a small answer's JSON, like the tool results that performance.md speaks of."""
+"""Length of a small answer's JSON, as of most tool results."""
 
 REVISION = b"2025-06-18"
 

@@ -1,7 +1,7 @@
 """What still differs from a case's expectations, and why: nothing else may.
 
 `seen` is what is there instead, so that an entry which has become wrong fails as well. The reasons
-that begin with "later" go when that is built; the others stay, because the semantics say so.
+that begin with "later" go when that is built; the others stay: there turnlog means to differ.
 """
 
 from collections.abc import Mapping
@@ -18,24 +18,24 @@ class Left(Struct, frozen=True):
 
 
 _LOCK: Final = (
-    "semantics, 9: only what differs from `turnlog.lock` sets the flag, and nothing is pinned here;"
+    "only what differs from `turnlog.lock` sets the flag, and nothing is pinned here;"
     " `tools.listed` counts the change"
 )
-_WATCHED: Final = "semantics, 5: drains and joins are for calls with a named effect"
-_DRAIN: Final = "semantics, 5: an abandoned call with a named effect runs on"
-_LAST: Final = "semantics, 1: views take the last outcome, here the late one"
-_REPEAT: Final = "semantics, 5: after a delivered answer the same call is a new call"
+_WATCHED: Final = "drains and joins are for calls with a named effect"
+_DRAIN: Final = "an abandoned call with a named effect runs on"
+_LAST: Final = "views take the last outcome, here the late one"
+_REPEAT: Final = "after a delivered answer the same call is a new call"
 _TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
 
 _MAY_HAVE_RUN: Final = Left(
     "executed maybe",
-    "semantics, 2: a tool that says it failed, or an internal error, may have done its work",
+    "a tool that says it failed, or an internal error, may have done its work",
 )
 _INTERNAL: Final = Left(
-    "upstream_internal", "semantics, 2: -32603 is no fault of the request, it is an internal error"
+    "upstream_internal", "-32603 is no fault of the request, it is an internal error"
 )
-_UNREACHED: Final = "semantics, 4: a failure to connect is of class S, so that a rule may repeat it"
-_TO_THE_END: Final = "semantics, 1: a row says how the call ended, here on the resuming stream"
+_UNREACHED: Final = "a failure to connect has the retry class `safe`, so that a rule may repeat it"
+_TO_THE_END: Final = "a row says how the call ended, here on the resuming stream"
 
 LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C13": {"record: no flag changed_definition": Left("", _LOCK)},
@@ -49,11 +49,11 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
         "record: no flag repeat_of_unknown": Left("", _WATCHED),
     },
     "C19": {
-        "record: flag malformed": Left("", "semantics, 3: an error that is no JSON-RPC is flagged"),
+        "record: flag malformed": Left("", "an error that is no JSON-RPC is flagged"),
     },
     "C33": {
         "record: no flag null_result": Left(
-            "", "semantics, 3: content null is a value where structuredContent holds one"
+            "", "content null is a value where structuredContent holds one"
         )
     },
     "C35": {
@@ -67,14 +67,14 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     },
     "C55": {"e500: error": _INTERNAL},
     "C63": {
-        "gone: error": Left("ok", "semantics, 3: a 204 is a value unless a rule expects content"),
+        "gone: error": Left("ok", "a 204 is a value unless a rule expects content"),
         "empty: error": Left(
-            "ok", "semantics, 3: nothing forbids a plain tool an empty body, so it is flagged only"
+            "ok", "nothing forbids a plain tool an empty body, so it is flagged only"
         ),
     },
     "C75": {
         "record: no flag unrecorded": Left(
-            "", "semantics, 1: content is compressed, so that all of this finds room"
+            "", "content is compressed, so that all of this finds room"
         )
     },
     "C77": {

@@ -1,7 +1,6 @@
 """The cases over stdio, played direct and through `turnlog wrap`, and over HTTP to a `command:`.
 
-Where a wrap differs from what a case asks of a proxy, the semantics say so: a wrap is the command,
-so a command that has ended is started again by the client (C29), and a handshake that fails is
+A wrap differs from what a case asks of a proxy in two ways. It is the command itself, so a command that has ended is started again by the client (C29), and a handshake that fails is
 answered with nothing (C59).
 """
 
