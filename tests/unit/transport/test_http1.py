@@ -403,6 +403,8 @@ def test_chunks_end_at_the_same_byte_however_they_are_cut() -> None:
         *(b"zz\r\n", b"-1\r\na", b"0x1\r\na", b" 1\r\na", b"1 \r\na", b"1\na", b"1\r\nab\r\n"),
         *(b"1\r\na\n", b"\r\n1\r\na", b"1;a\nb\r\na", b"0\r\nA b: 1\r\n\r\n", b"0\n\n"),
         b"fffffffffffffffff\r\na",
+        b"1 \r\na",
+        b"1 ;b\r\na",
     ],
 )
 def test_chunks_of_a_request_are_read_strictly(raw: bytes) -> None:
@@ -410,10 +412,22 @@ def test_chunks_of_a_request_are_read_strictly(raw: bytes) -> None:
         BodyReader(-1, Chunks()).feed(raw)
 
 
-def test_blanks_may_stand_behind_the_sizes_of_a_servers_chunks() -> None:
+@pytest.mark.parametrize("size", [b"4  ", b"4\t", b"4 ;a=b", b"4 \t;a", b'4;a="b ;c"'])
+def test_blanks_may_stand_behind_the_sizes_of_a_servers_chunks(size: bytes) -> None:
     reader = BodyReader(-1, Chunks(is_response=True))
-    assert reader.feed(b"4  \r\ngood\r\n0\t\r\n\r\n") == b""
+    assert reader.feed(size + b"\r\ngood\r\n0\t\r\n\r\n") == b""
     assert (reader.missing, reader.take()) == (0, b"good")
+
+
+@pytest.mark.parametrize("is_response", [True, False])
+@pytest.mark.parametrize(
+    "line", [b"4; a=b", b"4;a =b", b"4;a= b", b"4;a ", b"4;", b"4 0;a", b"4 a"]
+)
+def test_a_chunk_whose_extension_the_parser_refuses_is_not_read(
+    line: bytes, is_response: bool
+) -> None:
+    with pytest.raises(BadChunksError):
+        BodyReader(-1, Chunks(is_response=is_response)).feed(line + b"\r\ngood\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize("line", [b"1;" + b"a" * HEAD_LIMIT, b"0\r\nA: " + b"a" * HEAD_LIMIT])
