@@ -1,7 +1,8 @@
 """The cases over stdio, played direct and through `turnlog wrap`, and over HTTP to a `command:`.
 
-A wrap differs from what a case asks of a proxy in two ways. It is the command itself, so a command that has ended is started again by the client (C29), and a handshake that fails is
-answered with nothing (C59).
+A wrap differs from what a case asks of a proxy in two ways. It is the command itself, so a command
+that has ended is started again by the client (C29), and a handshake that fails is answered with
+nothing (C59).
 """
 
 import json
