@@ -20,6 +20,7 @@ from kit.proxy import Proxy, data_of, findings
 from kit.stalls import stopped
 from kit.upstreams import Peer, RawUpstream, ok, text_result
 from kit.wraps import Wrap, initialize, outcome, text_answer, wrapping
+from turnlog.sessions.rows import Row
 from turnlog.transport.routes import HEALTH
 
 RULES = """
@@ -288,6 +289,41 @@ def test_a_key_that_came_with_another_input_at_once_is_a_conflict(tmp_path: Path
         answers = [first.response("POST").json(), second.response("POST").json()]
     kinds = sorted(outcome(a)["kind"] for a in answers if "_meta" in a["result"])
     assert (kinds, counting.asked) == (["conflict"], 1)
+
+
+def test_a_cancelled_call_that_another_process_has_made_has_a_row_and_is_no_failure(
+    tmp_path: Path,
+) -> None:
+    counting = Counting()
+    counting.go.set()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy(tmp_path, upstream) as one,
+        proxy(tmp_path, upstream) as other,
+        Client(one.url) as first,
+        Client(other.url) as second,
+    ):
+        with nobody_writes(one.data):
+            ask(first, 1)
+            ask(second, 2)
+            begun(1, one, other)
+            for request_id, each in ((1, one), (2, other)):
+                cancel = message(
+                    "notifications/cancelled", {"requestId": request_id}, request_id=None
+                )
+                with Client(each.url) as client:
+                    assert client.request("POST", PATH, cancel, headers=MCP_HEADERS).status == 200
+        wait_until(lambda: len(ended_rows(tmp_path)) == 2, "both calls have ended")
+        told = [each.told("call.ended") for each in (one, other)]
+        assert [len(events) for events in told] == [1, 1]
+        assert not [*one.events("recorder.failed"), *other.events("recorder.failed")]
+    rows = ended_rows(tmp_path)
+    assert {(row.kind, row.executed) for row in rows} == {("cancelled_by_caller", "no")}
+    assert all(finding.verdict.intact for finding in findings(data_of(tmp_path)))
+
+
+def ended_rows(folder: Path) -> list[Row]:
+    return [row for row in session_rows(data_of(folder), "one") if row.status != "pending"]
 
 
 def test_whose_caller_leaves_meanwhile_does_not_keep_the_other_one_from_being_made(

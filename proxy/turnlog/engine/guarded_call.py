@@ -141,6 +141,8 @@ class GuardedCall(CallDriver):
         except Conflict:
             self._index.forget(self)
             self._index.over(self)
+            if self.machine.has_given_up:
+                self._record_given_up(self.ask)
             return False
         except BaseException:
             # It is unknown whether it was written: later calls must ask the log, not this index.

@@ -229,12 +229,13 @@ class Recorder:
             if kind is _DELIVERED:
                 self._store.submit(draft, wait=False)
             else:
-                self._store.submit(draft, wait=True, on_written=self._noted)
+                self._store.submit(draft, wait=True, on_written=partial(self._noted, draft))
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
 
-    def _noted(self, written: bool) -> None:
-        if not written:
+    def _noted(self, note: Draft, written: bool) -> None:
+        # A note on an intent that was refused, as another process has made the call, goes with it.
+        if not written and note.refused is None:
             reason = "a note was not written"
             self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
 
