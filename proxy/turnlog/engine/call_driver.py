@@ -539,8 +539,8 @@ def unguarded(
     ask, policy, waits = attempt.ask, attempt.ask.policy, attempt.waits
     # A call in a batch, or with a body too large to hold, is unguarded but may still be named.
     is_named = ask.is_named or bool(ask.key)
-    retry, concurrency = (None, None) if is_member else (policy.retry, policy.concurrency)
-    if retry is None and concurrency is None and not is_named:
+    is_plain = is_member or (policy.retry is None and policy.concurrency is None)
+    if is_plain and not is_named:
         terms = _PLAIN[ask.effect][waits]
     else:
         terms = Terms(
@@ -548,9 +548,9 @@ def unguarded(
             effect=ask.effect,
             is_named=is_named,
             is_member=is_member,
-            is_limited=concurrency is not None,
+            is_limited=policy.concurrency is not None and not is_member,
             is_keyed=bool(ask.key_sent),
-            retry=retry,
+            retry=None if is_member else policy.retry,
             total=policy.timeout.total,
         )
     return CallDriver(ask, terms, recorder, clock, attempt=attempt)

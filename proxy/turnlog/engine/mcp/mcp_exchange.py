@@ -14,7 +14,7 @@ from msgspec import structs
 
 from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.kinds import LOOKUPS, Effect, Flag, Rung
-from turnlog.engine.call_driver import Unsent, unguarded
+from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
 from turnlog.engine.call_keys import identified
 from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
@@ -180,7 +180,7 @@ class McpExchange(ResponseObserver):
             await self._guarded(message, ask, key)
             return
         self._asks[key] = ask
-        attempt = await self._begin_unguarded(message, ask, key)
+        attempt = await self._begin(message, ask, key)
         if message.kind is _NOTIFICATION:
             self._notified |= {attempt}
         elif is_single:
@@ -220,7 +220,7 @@ class McpExchange(ResponseObserver):
         params = mcp.read_lookup(message.method, message.params)
         arguments = self._start or bytes(params.arguments)
         ask = self._as_recorded(message, key, params, arguments, model, None)
-        await self._begin_unguarded(message, structs.replace(ask, key=""), key)
+        await self._begin(message, structs.replace(ask, key=""), key)
 
     def _as_recorded(
         self,
@@ -288,10 +288,11 @@ class McpExchange(ResponseObserver):
             return UNREADABLE
         return read_value(arguments, UNREADABLE)
 
-    async def _begin(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Queue the intent of an attempt; `key` is the key of the id that is sent to the server.
-
-        Raises `StoreError`.
+    async def _begin(
+        self, message: Message, ask: Ask, key: str, driver: CallDriver | None = None
+    ) -> Attempt:
+        """Queue the intent of an attempt; `key` is the key of the id that is sent to the server, and `driver`
+        that of its call, if it has one already. Raises `StoreError`.
         """
         context, request = self._context, self._request
         attempt = await context.recorder.begin(ask)
@@ -301,17 +302,13 @@ class McpExchange(ResponseObserver):
         self.begun[key] = attempt
         self.is_due = self.is_due or attempt.is_due
         context.calls.add(request.scope, key, attempt)
-        return attempt
-
-    async def _begin_unguarded(self, message: Message, ask: Ask, key: str) -> Attempt:
-        """Queue the intent of an attempt for which no earlier call can stand. Raises `StoreError`."""
-        attempt = await self._begin(message, ask, key)
+        if driver is not None:
+            driver.begins(attempt)
+            return attempt
         is_member = len(self._messages) > 1 or message.kind is not _REQUEST
-        recorder, clock = self._context.recorder, self._context.clock
-        driver = unguarded(attempt, recorder, clock, is_member=is_member)
-        if is_member:
-            self._members.append(driver)
-        else:
+        driver = unguarded(attempt, context.recorder, context.clock, is_member=is_member)
+        self.drivers.append(driver)
+        if not is_member:
             self.driver = driver
         return attempt
 
@@ -320,18 +317,15 @@ class McpExchange(ResponseObserver):
         while True:
             call = self.driver = self._guarded_call(ask)
             if call is not None:
+                self.drivers = [call]
                 await self._decided(call, key)
                 if call.is_over:
                     return
             admitted = call.ask if call is not None else ask
             self._asks[key] = admitted
+            attempt = await self._begin(message, admitted, key, call)
             self.judges = ask.policy.judges_answers
-            if call is None:
-                self.attempt = await self._begin_unguarded(message, admitted, key)
-                return
-            attempt = await self._begin(message, admitted, key)
-            call.begins(attempt)
-            if await call.claimed():
+            if call is None or await call.claimed():
                 self.attempt = attempt
                 return
             # Another process has begun a duplicate: begin again, with a new lookup.
@@ -401,11 +395,8 @@ class McpExchange(ResponseObserver):
         with self._context.calls.resting(self._request.scope, before):
             self.awaited[key] = message
             self._asks[self._keys[0]] = ask
-            self.attempt = attempt = await self._begin(message, ask, key)
-            attempt.wire_id = wire_id
-            attempt.past = before.so_far
-            if self.driver is not None:
-                self.driver.begins(attempt)
+            self.attempt = attempt = await self._begin(message, ask, key, self.driver)
+            attempt.wire_id, attempt.past = wire_id, before.so_far
             await self.on_disk()
         return with_id(content, wire_id) or content
 

@@ -129,8 +129,8 @@ class ResponseObserver:
         self.stateless = mcp.is_stateless(revision)
         self.progress = Progress()
         """The phase of the exchange, with its timers."""
-        self._members: list[CallDriver] = []
-        """The drivers of calls and lookups that share their request with others, or get no answer."""
+        self.drivers: list[CallDriver] = []
+        """The drivers of all calls and lookups of the request."""
         self.attempts: dict[Attempt, str] = {}
         """Attempts without an outcome, with the key of each one's id; a batch may hold an id twice."""
         self.begun: dict[str, Attempt] = {}
@@ -157,11 +157,6 @@ class ResponseObserver:
             if attempt.waits:
                 return True
         return False
-
-    @property
-    def drivers(self) -> Sequence[CallDriver]:
-        """The drivers of all calls and lookups of the request."""
-        return self._members if self.driver is None else (self.driver,)
 
     @property
     def is_withdrawn(self) -> bool:
