@@ -1,7 +1,7 @@
 """Write the generated parts of the reference: `python docs/reference/generate.py`.
 
 A part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; WHAT is a command, and the part
-its `--help`, or one of the tables of the API and of the agent's tools. `rules/schema.json` is made of the types of the rule language, with the docstrings of
+its `--help`, one of the tables of the API and of the agent's tools, or the stages of a session. `rules/schema.json` is made of the types of the rule language, with the docstrings of
 their fields. `tests/unit/test_reference.py` fails when any of it is out of date.
 """
 
@@ -20,10 +20,11 @@ from turnlog.api.agent_tools import TOOLS
 from turnlog.api.endpoints import ENDPOINTS
 from turnlog.api.openapi import parameters
 from turnlog.cli.main import turnlog
+from turnlog.core.lifecycle import TRANSITIONS, SessionStage
 from turnlog.core.text.units import READ
 from turnlog.rules import model
 
-PAGES = ("agent.md", "api.md", "cli.md", "configuration.md")
+PAGES = ("agent.md", "api.md", "cli.md", "configuration.md", "sessions.md")
 _PART = re.compile(r"(<!-- generated: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 88
 SCHEMA = Path(__file__).parents[2] / "rules" / "schema.json"
@@ -47,6 +48,8 @@ def _part(what: str) -> str:
             return _parameters()
         case "tools":
             return _tools()
+        case "stages":
+            return _stages()
         case _:
             return f"```\n{_help(what)}\n```\n"
 
@@ -64,6 +67,23 @@ def _tools() -> str:
     for tool in TOOLS:
         names = ", ".join(f"`{name}`" for name in tool.arguments.__struct_fields__)
         lines.append(f"| `{tool.name}` | {names} | {tool.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _stages() -> str:
+    """Return the diagram of a session's stages, and the table of what changes no stage."""
+    moves: dict[tuple[str, str], list[str]] = {}
+    stays: dict[str, list[str]] = {}
+    for (before, action), after in TRANSITIONS.items():
+        name = action.value.replace("_", " ")
+        if before is after:
+            stays.setdefault(before, []).append(name)
+        else:
+            moves.setdefault((before, after), []).append(name)
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> open"]
+    lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in moves.items()]
+    lines += ["```", "", "| stage | what it also allows |", "|---|---|"]
+    lines += [f"| `{stage}` | {', '.join(stays[stage])} |" for stage in SessionStage]
     return "\n".join(lines) + "\n"
 
 

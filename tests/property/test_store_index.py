@@ -158,7 +158,7 @@ async def control(store: LmdbStore, ref: SessionRef, step: Step) -> None:
         fence=step.fence,
         expires=at + kit.MINUTE if renews else 0,
         target=row.head_seq // 2 if step.action is Action.REWIND else None,
-        names=(f"name {step.n}",) if step.action is Action.ALIAS else (),
+        names={f"name {step.n}": row.session} if step.action is Action.ALIAS else {},
     )
     with suppress(TransitionRefused, LeaseRefused):
         await kit.put(store, draft)

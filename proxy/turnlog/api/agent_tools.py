@@ -12,6 +12,8 @@ from msgspec import Meta, Raw, Struct
 
 from turnlog.core import ids
 from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, TurnStart, UserInput
+from turnlog.sessions.control.lifecycle import SessionAction, SessionChange
+from turnlog.sessions.control.writer import OperationResult
 from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
@@ -31,6 +33,7 @@ from .parameters import (
     LogQuery,
     NoteId,
     StateQuery,
+    Why,
 )
 
 T = TypeVar("T")
@@ -72,6 +75,10 @@ class AgentSession(Protocol):
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk. Raises `Conflict`."""
+        ...
+
+    async def change(self, change: SessionChange) -> OperationResult:
+        """Carry out an operation on the session as its agent. Raises the errors in `REFUSALS`."""
         ...
 
 
@@ -132,6 +139,12 @@ class RecallArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     all: All = False
 
 
+class PauseArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `pause` and `resume`."""
+
+    why: Why = ""
+
+
 def _from_snapshot(
     read: Callable[[View, ApiRequest], Struct],
 ) -> Callable[[AgentSession, Any], Awaitable[ToolAnswer]]:
@@ -166,6 +179,12 @@ async def _recall(session: AgentSession, arguments: RecallArguments) -> ToolAnsw
     answer = _answer_of(found.recalled, found.blocks)
     await session.note(Recall(key=arguments.key), "", None)
     return answer
+
+
+async def _change(
+    session: AgentSession, arguments: PauseArguments, *, action: SessionAction
+) -> ToolAnswer:
+    return _answer_of(await session.change(SessionChange(action=action, why=arguments.why)))
 
 
 TOOLS: Final = (
@@ -242,6 +261,29 @@ TOOLS: Final = (
         answer=Recalled,
         notes=True,
         use=_recall,
+    ),
+    Tool(
+        name="pause",
+        title="Pause this session",
+        description=(
+            "Pause this session: until it is resumed, its tool calls are not sent and answered with "
+            "session_unavailable. Say why."
+        ),
+        arguments=PauseArguments,
+        answer=OperationResult,
+        notes=True,
+        use=partial(_change, action=SessionAction.PAUSE),
+    ),
+    Tool(
+        name="resume",
+        title="Resume this session",
+        description=(
+            "Resume this session after you have paused it. A pause by an operator is not yours to lift."
+        ),
+        arguments=PauseArguments,
+        answer=OperationResult,
+        notes=True,
+        use=partial(_change, action=SessionAction.RESUME),
     ),
 )
 

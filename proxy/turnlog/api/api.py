@@ -17,8 +17,14 @@ from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import METHOD
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
 from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch_of
-from turnlog.sessions.errors import NoteError, NotFoundError, RewindError, UnresolvableError
-from turnlog.store.base import Conflict, StoreError
+from turnlog.sessions.errors import (
+    NoteError,
+    NotFoundError,
+    OperationError,
+    RewindError,
+    UnresolvableError,
+)
+from turnlog.store.base import REFUSALS, LeaseRefused, Refusal, StoreError, TransitionRefused
 from turnlog.transport.routes import API
 
 from .endpoints import ENDPOINTS, ApiRequest, ReadEndpoint, WriteEndpoint
@@ -187,14 +193,24 @@ def _as_problems() -> Generator[None]:
         raise _bad(error.name, str(error)) from error
     except NotFoundError as error:
         raise ProblemError(404, str(error)) from error
-    except (NoteError, RewindError) as error:
+    except (NoteError, OperationError, RewindError) as error:
         raise ProblemError(400, str(error)) from error
     except UnresolvableError as error:
         raise ProblemError(409, str(error), reason=error.reason) from error
-    except Conflict as error:
-        raise ProblemError(409, str(error), head=error.seq) from error
+    except REFUSALS as error:
+        raise _not_placed(error) from error
     except StoreError as error:
         raise ProblemError(503, str(error)) from error
+
+
+def _not_placed(error: Refusal) -> ProblemError:
+    match error:
+        case TransitionRefused():
+            return ProblemError(409, str(error), head=error.seq, stage=error.stage)
+        case LeaseRefused():
+            return ProblemError(409, str(error), head=error.seq, fence=error.fence)
+        case _:
+            return ProblemError(409, str(error), head=error.seq)
 
 
 @cache

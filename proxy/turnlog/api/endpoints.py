@@ -16,10 +16,12 @@ from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
-from turnlog.observe.events import CallResolved
+from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
+from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind_target
+from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import NotFoundError, RewindError
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
@@ -270,6 +272,30 @@ async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) 
     return await rewind(context.store, plan, order)
 
 
+async def _change(context: Context, request: ApiRequest, change: SessionChange) -> OperationResult:
+    with context.store.view() as view:
+        session = find_session(view, request.names["session"])
+        operation = operation_of(view, session, change, Actor.OPERATOR, context.clean)
+    return await changed(context, session, operation)
+
+
+async def changed(context: Context, session: bytes, operation: ControlRequest) -> OperationResult:
+    """Carry out an operation on a session, and log it."""
+    writer = ControlWriter(context.store, context.redactor, context.clock)
+    result = await writer.write(session, operation)
+    context.log.emit(
+        SessionChanged(
+            session=result.session,
+            seq=result.seq,
+            action=result.action,
+            stage=result.stage,
+            actor=result.actor,
+        )
+    )
+    return result
+
+
+_read_change = msgspec.json.Decoder(SessionChange).decode
 _resolution = msgspec.json.Decoder(Resolution).decode
 _rewind_request = msgspec.json.Decoder(RewindRequest).decode
 
@@ -286,5 +312,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
+    WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
     WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

@@ -29,6 +29,9 @@ _PROBLEM: Final = {
                     "detail": {"type": "string"},
                     "parameter": {"type": "string"},
                     "reason": {"type": "string"},
+                    "head": {"type": "integer"},
+                    "stage": {"type": "string"},
+                    "fence": {"type": "integer"},
                 },
             }
         }

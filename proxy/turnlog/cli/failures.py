@@ -8,8 +8,8 @@ import click
 
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.sessions.errors import NotFoundError, RewindError, UnresolvableError
-from turnlog.store.base import Conflict, StoreError
+from turnlog.sessions.errors import NotFoundError, OperationError, RewindError, UnresolvableError
+from turnlog.store.base import Conflict, LeaseRefused, StoreError, TransitionRefused
 
 FINE = 0
 FAILED = 1
@@ -42,6 +42,7 @@ FAILURES = (
     SettingError,
     NotFoundError,
     RewindError,
+    OperationError,
     UnresolvableError,
     StoreError,
     OSError,
@@ -73,7 +74,8 @@ def describe(error: Exception) -> tuple[str, int]:
             return _usage(error), WRONG_USE
         case click.ClickException():
             return _sentence(error.format_message()), WRONG_USE
-        case Conflict():
+        # What the caller asked for is not possible; the store can be used.
+        case Conflict() | TransitionRefused() | LeaseRefused():
             return str(error), WRONG_USE
         case StoreError():
             return str(error), NO_STORE

@@ -56,7 +56,9 @@ COMMANDS: Final = {
     ),
     "rules": Subcommand("rules.rules", "Check, explain and test rules."),
     "serve": Subcommand("run.serve", "Run the proxy: forward tool calls and record each of them."),
-    "sessions": Subcommand("session.sessions", "List sessions."),
+    "sessions": Subcommand(
+        "session.sessions", "List sessions; pause, resume, close, name or claim one."
+    ),
     "show": Subcommand("read.show", "Show a call or a commit in full."),
     "state": Subcommand("read.state", "Show the state of a session."),
     "status": Subcommand("read.status", "Show what the store holds and which calls are pending."),

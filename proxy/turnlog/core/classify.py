@@ -122,10 +122,18 @@ SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
 """The ending of most calls."""
 
 
-def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = False) -> Ending:
+def failed(
+    kind: ErrorKind,
+    phase: Phase,
+    effect: Effect,
+    *,
+    answered: bool = False,
+    is_final: bool = False,
+) -> Ending:
     """Return the ending of an attempt that failed in `phase`.
 
     `answered` is whether the upstream answered at all: then the status is never `unknown`.
+    `is_final` is whether the same call would always fail so, whatever its kind says.
     """
     meaning = MEANINGS[kind]
     executed = Executed.NO if phase in UNSENT else meaning.executed
@@ -136,7 +144,7 @@ def failed(kind: ErrorKind, phase: Phase, effect: Effect, *, answered: bool = Fa
         executed=executed,
         error=meaning.family,
         kind=kind,
-        retry=retry_class(kind, phase, effect),
+        retry=RetryClass.NEVER if is_final else retry_class(kind, phase, effect),
     )
 
 

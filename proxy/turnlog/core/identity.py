@@ -132,6 +132,14 @@ def identify(evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIden
     )
 
 
+def session_name(value: str) -> str:
+    """Return the name under which an explicit session is stored: a hash for a long one."""
+    identity = identify(CallerEvidence(path_session=value), ())
+    if identity.rung is not Rung.EXPLICIT:
+        raise ValueError(f"{value!r} can name no session, write one line of text")
+    return identity.name
+
+
 def vendor_headers(table: tuple[Vendor, ...]) -> frozenset[str]:
     """Return the names, in lower case, of the headers for `CallerEvidence.headers`."""
     return frozenset(name.lower() for name in _first_keys(table, KeyLocation.HEADER))

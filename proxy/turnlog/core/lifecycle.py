@@ -57,7 +57,7 @@ class Action(StrEnum):
     CLAIM = "claim"
     """Somebody takes the lease on it."""
     RENEW = "renew"
-    RELEASE = "release"
+    UNCLAIM = "unclaim"
     REWIND = "rewind"
     COMPACT = "compact"
     REDACT = "redact"
@@ -85,7 +85,7 @@ TRANSITIONS: Final[_Transitions] = {
     **_at(_LIVE, Action.CLOSE, Action.MERGE, Action.HAND_OVER, to=_CLOSED),
     **_at((_CLOSED,), Action.ARCHIVE, to=_ARCHIVED),
     **_at((_CLOSED, _ARCHIVED), Action.PURGE, to=_PURGED),
-    **_at(_LIVE, Action.CLAIM, Action.RENEW, Action.RELEASE, Action.REWIND),
+    **_at(_LIVE, Action.CLAIM, Action.RENEW, Action.UNCLAIM, Action.REWIND),
     **_at(_KEPT, Action.ALIAS, Action.COMPACT),
     **_at(SessionStage, Action.REDACT),
 }
@@ -112,6 +112,18 @@ class Control(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Number of the newest lease, the seq of its claim; 0 for none."""
     leased_until: int = 0
     """When that lease ends; 0 for none."""
+
+
+class Suspension(Struct, frozen=True, gc=False):
+    """Why calls of tools are refused in a session."""
+
+    stage: SessionStage
+    detail: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it never ends: only a pause does."""
+        return self.stage is not _PAUSED
 
 
 class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -163,11 +175,21 @@ def after_control(control: Control | None, facts: Facts, seq: int) -> Control:
         return after
     if action is Action.CLAIM:
         return structs.replace(after, fence=seq, leased_until=facts.expires)
-    if action is Action.RENEW or action is Action.RELEASE:
+    if action is Action.RENEW or action is Action.UNCLAIM:
         return structs.replace(after, leased_until=facts.expires)
     stage = TRANSITIONS.get((before.stage, action), before.stage)
     moves = stage is not before.stage or action is Action.PAUSE
     return structs.replace(after, stage=stage, actor=facts.actor) if moves else after
+
+
+def suspension_of(control: Control | None, why: str) -> Suspension | None:
+    """Return why calls are refused in a session; `None` if they are not. `why` is the recorded reason."""
+    if control is None or control.stage in (_OPEN, _ACTIVE):
+        return None
+    said = f"the session is {control.stage}"
+    if control.stage is _PAUSED:
+        said += " by the agent itself" if control.actor is Actor.AGENT else " by an operator"
+    return Suspension(control.stage, f"{said}: {why}" if why else said)
 
 
 def transition_refusal(control: Control | None, stage: SessionStage, facts: Facts) -> str:

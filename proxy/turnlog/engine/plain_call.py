@@ -44,6 +44,7 @@ _STATUSES: Final[dict[str, int]] = {
     ErrorFamily.TIMEOUT: 504,
     ErrorFamily.UNVERIFIED: 403,
     ErrorFamily.BLOCKED: 403,
+    ErrorFamily.SESSION: 503,
 }
 # To look a member up costs more than to compare it.
 _HEAD: Final = Phase.HEAD
@@ -242,7 +243,8 @@ class PlainCall:
 
     def failed(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
         """Record that there is no answer; return what to say instead."""
-        ending = failed(failure.kind, failure.phase, self._ask.effect)
+        effect = self._ask.effect
+        ending = failed(failure.kind, failure.phase, effect, is_final=failure.is_final)
         said = failure.sentence(self._ask.server, self._past)
         reply = AnswerFacts(detail=failure.detail, said=said, retry_after=failure.retry_after)
         tickets = self._end(ending, reply)
@@ -260,7 +262,7 @@ class PlainCall:
         return self.attempt.past if self.attempt is not None else None
 
     def _unanswered(self, failure: Failure, ending: Ending) -> OwnAnswer:
-        status = _STATUSES.get(ending.error, 502)
+        status = 409 if failure.is_final else _STATUSES.get(ending.error, 502)
         return self._problem(status, failure.sentence(self._ask.server, self._past), ending)
 
     @property
@@ -375,6 +377,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     path, query = request.route.text, request.route.query[1:]
     sessions, client = context.sessions, request.client
     identity = request.session_identity(sessions, client, target=request.upstream)
+    session = sessions.find(identity, client)
     asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
     mask, shown = request.route.target.mask, b""
     if mask is not None:
@@ -386,7 +389,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
 
     ask = structs.replace(
         context.http_tools.find(request, path, read),
-        session=sessions.find(identity, client),
+        session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
         call=context.recorder.new_call(),
@@ -401,6 +404,8 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         why=request.why,
         client=identity.client,
     )
+    if session.suspension is not None:
+        ask = structs.replace(ask, suspension=session.suspension)
     rule = context.rules.book.servers[request.server].against_unreadable
     if rule is not None and request.is_undecodable:
         ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))

@@ -27,6 +27,7 @@ from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
+from .session_gate import SessionGate
 
 KEY: Final = b"idempotency-key"
 """The header by which a caller gives an idempotency key."""
@@ -86,6 +87,8 @@ class _MetSession(Struct):
     """When it was last met: monotonic clock, ns."""
     kin: str
     """`SessionIdentity.kin`."""
+    checked: int = -1
+    """The number of control commits in the store when its stage was last looked at."""
 
 
 class Sessions:
@@ -97,8 +100,10 @@ class Sessions:
         table: tuple[Vendor, ...],
         clean: Callable[[str], str],
         digest: Callable[[bytes], bytes],
+        gate: SessionGate | None = None,
     ) -> None:
-        """`clean` removes secrets from a text, `digest` is keyed."""
+        """`clean` removes secrets from a text, `digest` is keyed. Without `gate` no session is suspended."""
+        self._gate = gate
         self._clock = clock
         self._clean = clean
         self._digest = digest
@@ -124,13 +129,36 @@ class Sessions:
         if met is None or (identity.rung is _IMPLICIT and now - met.at > IDLE_GAP):
             ref = self._open(identity, client)
             self._note_replaced(ref, key)
-            self._met[key] = _MetSession(ref, now, identity.kin)
-            return ref
-        if self.replacements.lost:
-            self.replacements.on_used(key)
-        met.at = now
-        self._met.move_to_end(key)
+            met = self._met[key] = _MetSession(ref, now, identity.kin)
+        else:
+            if self.replacements.lost:
+                self.replacements.on_used(key)
+            met.at = now
+            self._met.move_to_end(key)
+        if self._gate is not None and met.checked != (number := self._gate.number()):
+            self._check(self._gate, met, number, identity, client)
         return met.ref
+
+    def _check(
+        self,
+        gate: SessionGate,
+        met: _MetSession,
+        number: int,
+        identity: SessionIdentity,
+        client: Client,
+    ) -> None:
+        """Look at the stage of a session, after `number` control commits in the store."""
+        checked = gate.look(met.ref) if number else met.ref
+        if checked is None:
+            return  # the store cannot be read: the next call looks again
+        if (
+            identity.rung is _IMPLICIT
+            and checked.suspension is not None
+            and checked.suspension.is_final
+        ):
+            before, checked = checked, self._open(identity, client)
+            checked.metadata["follows"] = ids.to_text(before.id or before.candidate)
+        met.ref, met.checked = checked, number
 
     def begun(self, caller: Hashable, session: str) -> SessionStart:
         """Return whether the protocol session that a caller has begun by `initialize` replaces a lost one."""

@@ -58,6 +58,7 @@ from .context import Context
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Sessions
 from .rules_reload import Reloader
+from .session_gate import SessionGate
 from .upstream_health import Health
 
 SWEEP: Final = 30.0
@@ -203,7 +204,7 @@ def _context(
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     listings = ToolListings()
-    sessions = Sessions(clock, table, clean, store.keyed)
+    sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store))
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)

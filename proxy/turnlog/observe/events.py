@@ -11,7 +11,8 @@ from typing import ClassVar, Final, Protocol
 
 from msgspec import Struct, field
 
-from turnlog.core.kinds import Effect, Executed, Flag, Phase, Rung, Status, WhenFull
+from turnlog.core.kinds import Actor, Effect, Executed, Flag, Phase, Rung, Status, WhenFull
+from turnlog.core.lifecycle import Action, SessionStage
 from turnlog.core.pins import Provenance
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.rules.retry import StopReason
@@ -378,6 +379,16 @@ class SessionOpened(LogEvent, frozen=True, kw_only=True, tag="session.opened"):
     rung: Rung
     client: str = ""
     confidence: str = ""
+
+
+class SessionChanged(LogEvent, frozen=True, kw_only=True, tag="session.changed"):
+    """A session was paused, resumed, closed or the like through the API or the agent's own tools."""
+
+    session: str
+    seq: int
+    action: Action
+    stage: SessionStage
+    actor: Actor
 
 
 class SessionUncovered(LogEvent, frozen=True, kw_only=True, tag="session.uncovered"):

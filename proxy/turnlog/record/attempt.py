@@ -18,6 +18,7 @@ from turnlog.core.kinds import (
     Rung,
     TurnSource,
 )
+from turnlog.core.lifecycle import Suspension
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
@@ -188,6 +189,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The reason that the caller gives for the call."""
     client: str = ""
     """The client's own name, with secrets removed."""
+    suspension: Suspension | None = None
+    """Why calls are refused in its session, if they are."""
     effect_link: bytes = b""
     """Keyed digest of the effect that a rule names for it; empty for none."""
 
@@ -208,10 +211,10 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a rule forbids it: access is denied, or a pinned definition is required and this tool's
-        definition is not pinned or differs."""
+        """Whether its session is paused or closed, or a rule forbids it: access is denied, or a pinned
+        definition is required and this tool's definition is not pinned or differs."""
         policy = self.policy
-        if policy.access is _DENY:
+        if policy.access is _DENY or self.suspension is not None:
             return True
         return policy.provenance is _DEMANDED and self.standing.provenance is not _PINNED
 
@@ -231,7 +234,11 @@ BLANK: Final = Ask(
 
 
 def blocked(ask: Ask) -> Failure:
-    """Return why a call that a rule blocks is not sent."""
+    """Return why a call is not sent that its session or a rule blocks."""
+    if ask.suspension is not None:
+        failure = Failure(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, ask.suspension.detail)
+        failure.is_final = ask.suspension.is_final
+        return failure
     return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
 
 

@@ -19,7 +19,13 @@ _SAYS: Final = {
     ErrorKind.DEADLINE_EXHAUSTED: "did not answer in the time for all attempts",
 }
 
-_RULED: Final = frozenset({ErrorKind.UNVERIFIED_PROVENANCE, ErrorKind.POLICY_BLOCKED})
+_RULED: Final = frozenset(
+    {
+        ErrorKind.UNVERIFIED_PROVENANCE,
+        ErrorKind.POLICY_BLOCKED,
+        ErrorKind.SESSION_UNAVAILABLE,
+    }
+)
 """Kinds caused by one call alone, not by other messages in its request."""
 _BEFORE: Final = {
     Executed.NO: "the call was not executed",
@@ -38,6 +44,8 @@ class Failure(Exception):
         super().__init__(detail)
         self.is_told = False
         """Whether callers are told the detail, because nothing else shows them what to mend."""
+        self.is_final = False
+        """Whether the same call would always fail so, whatever its kind says."""
         self.retry_after = retry_after
         self.kind = kind
         self.phase = phase
@@ -55,7 +63,7 @@ class Failure(Exception):
         """Return what the caller of a tool is told; `past` is what other attempts came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
             return f"{self.detail}; a rule demands it as pinned, and the call was not sent"
-        if self.kind is ErrorKind.POLICY_BLOCKED:
+        if self.kind in _RULED:
             return f"{self.detail}; the call was not sent"
         if self.phase in UNSENT:
             return f"{self._cause(server)}; {_unsent(past)}"

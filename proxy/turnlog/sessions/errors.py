@@ -26,6 +26,10 @@ class RewindError(ValueError):
     """A rewind is not possible. The message says why."""
 
 
+class OperationError(ValueError):
+    """An operation on a session is not fully described. The message says what to give."""
+
+
 class UnresolvableReason(StrEnum):
     """Why a call cannot be resolved."""
 

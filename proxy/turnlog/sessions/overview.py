@@ -10,12 +10,14 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
+from turnlog.core.lifecycle import SessionStage
 from turnlog.core.text.units import timestamp
 from turnlog.host import lock_holders
 from turnlog.rules.circuit_breaker import CircuitState
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage
 from turnlog.store.read.view import View
 
+from .control.writer import Lease, lease_of
 from .dangling import DanglingReason
 from .rows import Row, row_of
 
@@ -36,6 +38,8 @@ class SessionLine(Struct, frozen=True, kw_only=True):
     in_flight: int
     held: bool
     """Whether its content is kept, whatever its age, until `turnlog sessions release`."""
+    stage: SessionStage
+    lease: Lease | None
 
 
 class StoreWriter(Struct, frozen=True, kw_only=True):
@@ -107,6 +111,8 @@ def session_line(row: SessionRow, held: Collection[bytes]) -> SessionLine:
         turn_source=row.place.source,
         in_flight=row.place.in_flight,
         held=row.session in held,
+        stage=row.stage,
+        lease=lease_of(row.control),
     )
 
 

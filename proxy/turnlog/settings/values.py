@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from turnlog.core.identity import CallerEvidence, identify
-from turnlog.core.kinds import Rung
 from turnlog.core.text.units import size
 from turnlog.exchange.principal import COOKIE
 from turnlog.packs.sources import RuleSource, find_rule_pack
@@ -109,14 +107,6 @@ def principal_name(value: object) -> str:
             "cookie like cookie:session"
         )
     return text
-
-
-def session_name(value: str) -> str:
-    """Return the name under which an explicit session is stored: a hash for a long one."""
-    identity = identify(CallerEvidence(path_session=value), ())
-    if identity.rung is not Rung.EXPLICIT:
-        raise ValueError(f"{value!r} can name no session, write one line of text")
-    return identity.name
 
 
 def upstream_name(value: object) -> str:

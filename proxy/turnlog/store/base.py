@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Rung
-from turnlog.core.lifecycle import Action, Control, SessionStage
+from turnlog.core.lifecycle import Action, Control, SessionStage, Suspension
 from turnlog.core.turns import TurnPosition
 
 ALIAS_SEPARATOR = "\x1f"
@@ -76,6 +76,8 @@ class LeaseRefused(StoreError):
 
 Refusal: TypeAlias = Conflict | TransitionRefused | LeaseRefused
 """Why a draft was not placed, although its transaction is on disk."""
+REFUSALS: Final = (Conflict, TransitionRefused, LeaseRefused)
+"""The same, for `except`."""
 
 
 class StoreGone(StoreError):
@@ -125,6 +127,8 @@ class SessionRef(Struct, kw_only=True, eq=False):
     """Set once the session is on disk."""
     is_logged: bool = False
     """Whether the log has its `session.opened`."""
+    suspension: Suspension | None = None
+    """Why calls of tools are refused in it, as its process knows; `None` if they are not."""
 
 
 class Gone(StrEnum):
@@ -181,8 +185,8 @@ class Draft(Struct, kw_only=True, eq=False):
     """On a control commit: the number of the lease that its writer believes to hold."""
     target: int | None = None
     """On a rewind: the seq that the session goes back to, which becomes `Link.ref`."""
-    names: tuple[str, ...] = ()
-    """On a control commit: aliases that lead to its session from then on, whatever they led to."""
+    names: dict[str, bytes] = {}
+    """On a control commit: aliases with the sessions that they lead to from then on."""
     encoded_facts: bytes = b""
     """Set by `submit`, with all below."""
     encoded_body: bytes = b""

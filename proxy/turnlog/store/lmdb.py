@@ -28,6 +28,7 @@ from turnlog.store.log.keys import (
 )
 from turnlog.store.log.tables import (
     NAMES,
+    ControlCounter,
     Tables,
     notes_check,
     read_edges,
@@ -223,6 +224,10 @@ class LmdbStore:
     def view(self) -> View:
         """Open a snapshot."""
         return View(self._data, self._env, self._tables, self._tails, self._blobs)
+
+    def control_counter(self) -> ControlCounter:
+        """Return what counts the control commits of all processes."""
+        return ControlCounter(self._env, self._tables)
 
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""

@@ -159,7 +159,7 @@ def control(
     fence: int | None = None,
     expires: int = 0,
     target: int | None = None,
-    names: tuple[str, ...] = (),
+    names: dict[str, bytes] | None = None,
 ) -> Draft:
     """Return the draft of a control commit whose writer has seen the commit `head`."""
     own = action in (Action.REWIND, Action.COMPACT, Action.REDACT)
@@ -180,7 +180,7 @@ def control(
         expected_head=head,
         fence=fence,
         target=target,
-        names=names,
+        names=names or {},
     )
 
 

@@ -124,6 +124,7 @@ async def test_a_control_commit_is_refused_where_its_writer_has_not_seen_the_hea
     assert row(store, ref).stage is SessionStage.ACTIVE
 
 
+@pytest.mark.promise("SESS-13")
 async def test_of_two_writers_that_saw_the_same_head_one_is_written(
     store: LmdbStore, other: LmdbStore, ref: SessionRef
 ) -> None:
@@ -138,6 +139,7 @@ async def test_of_two_writers_that_saw_the_same_head_one_is_written(
     assert failed[0].seq == head + 1
 
 
+@pytest.mark.promise("SESS-12")
 async def test_an_action_that_the_table_lacks_is_refused_with_stage_action_and_head(
     store: LmdbStore, ref: SessionRef
 ) -> None:
@@ -150,6 +152,7 @@ async def test_an_action_that_the_table_lacks_is_refused_with_stage_action_and_h
     assert (error.stage, error.action, error.seq) == (SessionStage.CLOSED, Action.RESUME, seq)
 
 
+@pytest.mark.promise("SESS-14")
 async def test_a_stale_lease_is_refused_and_a_new_one_has_a_higher_number(
     store: LmdbStore, ref: SessionRef
 ) -> None:
@@ -171,7 +174,7 @@ async def test_names_lead_to_the_session_of_the_control_commit_that_carries_them
     beside = session("beside")
     await whole_call(store, beside)
     head = row(store, beside).head_seq
-    await put(store, control(beside, Action.ALIAS, head, names=(taken,)))
+    await put(store, control(beside, Action.ALIAS, head, names={taken: known(beside)}))
     again = session("work")
     await whole_call(store, again)
     assert known(again) == known(beside)
@@ -184,7 +187,9 @@ async def test_names_lead_to_the_session_of_the_control_commit_that_carries_them
 async def test_a_refused_alias_changes_no_name(store: LmdbStore, ref: SessionRef) -> None:
     beside = session("beside")
     await whole_call(store, beside)
-    draft = control(beside, Action.ALIAS, 0, names=(alias(Rung.EXPLICIT, "work", "me"),))
+    draft = control(
+        beside, Action.ALIAS, 0, names={alias(Rung.EXPLICIT, "work", "me"): known(beside)}
+    )
     with pytest.raises(Conflict):
         await put(store, draft)
     with store.view() as view:

@@ -21,6 +21,7 @@ BODIES = {
     f"{V1}/calls/{{call}}/resolve": b'{"verdict": "happened"}',
     f"{V1}/sessions/{{session}}/notes": NOTE,
     f"{V1}/sessions/{{session}}/rewind": b'{"seq": 0}',
+    f"{V1}/sessions/{{session}}/lifecycle": b'{"action": "pause"}',
 }
 
 

@@ -287,3 +287,10 @@ def test_the_ending_of_an_outcome_is_read_from_its_facts() -> None:
         retry=ending.retry,
     )
     assert ending_of(facts) == ending
+
+
+def test_a_final_failure_is_never_tried_again_whatever_its_kind() -> None:
+    kind, phase = ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED
+    assert failed(kind, phase, Effect.READ).retry == "safe"
+    final = failed(kind, phase, Effect.READ, is_final=True)
+    assert (final.retry, final.executed) == ("never", Executed.NO)

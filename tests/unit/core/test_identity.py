@@ -16,6 +16,7 @@ from turnlog.core.identity import (
     Vendor,
     VendorTable,
     identify,
+    session_name,
     vendor_headers,
     vendor_variables,
 )
@@ -296,3 +297,10 @@ MISTAKES: list[dict[str, Any]] = [
 def test_a_table_with_a_mistake_is_refused(entry: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"identity": [entry]}, VendorTable)
+
+
+def test_the_name_of_an_explicit_session_is_one_line_and_a_long_one_is_hashed() -> None:
+    assert session_name("my run") == "my run"
+    assert len(session_name("x" * 1000)) < 100
+    with pytest.raises(ValueError, match="can name no session"):
+        session_name("two\nlines")

@@ -20,6 +20,7 @@ from turnlog.core.lifecycle import (
     encode_content,
     lease_refusal,
     stage_of,
+    suspension_of,
     transition_refusal,
 )
 
@@ -141,7 +142,7 @@ def test_leases_are_numbered_by_their_claims_and_numbers_rise() -> None:
         does(Action.CLAIM, expires=10),
         does(Action.RENEW, at=5, expires=20),
         does(Action.PAUSE),
-        does(Action.RELEASE),
+        does(Action.UNCLAIM),
         does(Action.CLAIM, at=30, expires=40),
     )
     leases = [folded(*commits[: count + 1]) for count in range(len(commits))]
@@ -174,11 +175,38 @@ def test_the_holder_of_a_lease_is_heard_until_it_ends() -> None:
 
 def test_an_operator_without_a_lease_is_heard_but_cannot_claim_or_renew() -> None:
     assert lease_refusal(LEASED, does(Action.PAUSE, at=1), None) == ""
-    assert lease_refusal(LEASED, does(Action.RELEASE, at=1), None) == ""
+    assert lease_refusal(LEASED, does(Action.UNCLAIM, at=1), None) == ""
     assert "the lease 3 holds" in lease_refusal(LEASED, does(Action.CLAIM, at=1), None)
     assert "the lease 3 holds" in lease_refusal(LEASED, does(Action.CLAIM, at=1), 3)
     assert "by its number" in lease_refusal(LEASED, does(Action.RENEW, at=1), None)
     assert lease_refusal(LEASED, does(Action.CLAIM, at=100), None) == ""
+
+
+@pytest.mark.parametrize(
+    ("actions", "actor", "said"),
+    [
+        ([Action.PAUSE], Actor.OPERATOR, "the session is paused by an operator"),
+        ([Action.PAUSE], Actor.AGENT, "the session is paused by the agent itself"),
+        ([Action.CLOSE], Actor.OPERATOR, "the session is closed"),
+        ([Action.CLOSE, Action.ARCHIVE], Actor.OPERATOR, "the session is archived"),
+    ],
+)
+def test_calls_are_refused_where_a_session_is_suspended_and_only_a_pause_ends(
+    actions: list[Action], actor: Actor, said: str
+) -> None:
+    control = folded(*(does(action, actor=actor) for action in actions))
+    found = suspension_of(control, "")
+    assert found is not None
+    assert (found.detail, found.is_final) == (said, actions != [Action.PAUSE])
+    because = suspension_of(control, "the reason")
+    assert because is not None
+    assert because.detail == f"{said}: the reason"
+
+
+def test_a_session_that_goes_on_is_not_suspended() -> None:
+    assert suspension_of(None, "") is None
+    assert suspension_of(folded(does(Action.PAUSE), does(Action.RESUME)), "") is None
+    assert suspension_of(folded(does(Action.CLAIM)), "") is None
 
 
 def test_content_comes_back_and_what_cannot_be_read_is_empty() -> None:

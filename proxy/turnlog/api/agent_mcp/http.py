@@ -14,12 +14,16 @@ from aiohttp import web
 from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
+from turnlog.api.endpoints import changed
 from turnlog.api.pages import LARGEST, NO_STORE, Snapshots, body_of, caller_of
 from turnlog.core.identity import CallerEvidence
+from turnlog.core.kinds import Actor
 from turnlog.core.note import Note
 from turnlog.engine.context import Context
 from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
+from turnlog.sessions.control.lifecycle import SessionChange, operation_of
+from turnlog.sessions.control.writer import OperationResult
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.store.base import SessionRef
 from turnlog.store.read.view import View
@@ -128,6 +132,13 @@ class LiveSession:
         context = self._context
         noter = NoteWriter(context.store, context.redactor, context.clock)
         return await noter.write(self._session, note, note_id=note_id, head=head)
+
+    async def change(self, change: SessionChange) -> OperationResult:
+        context = self._context
+        with context.store.view() as view:
+            session = _stored_id(view, self._session)
+            operation = operation_of(view, session, change, Actor.AGENT, context.clean)
+        return await changed(context, session, operation)
 
 
 def _stored_id(view: View, session: SessionRef) -> bytes:

@@ -4,21 +4,23 @@ The store is opened anew for each call, so that an idle agent holds no snapshot 
 """
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 from turnlog.api.agent_tools import NoSessionError
 from turnlog.core import ids
-from turnlog.core.kinds import Rung
+from turnlog.core.identity import session_name
+from turnlog.core.kinds import Actor, Rung
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.lifecycle import SessionChange, operation_of
+from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.sessions.state.state_at import saved_states
-from turnlog.settings.values import session_name
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, alias
 from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
 from turnlog.store.read.view import View
@@ -103,12 +105,32 @@ class StoredSession:
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk."""
         ref, limit = await asyncio.to_thread(self._session_and_limit)
+        async with self._writing(limit) as store:
+            noter = NoteWriter(store, self._redactor, self._clock)
+            return await noter.write(ref, note, note_id=note_id, head=head)
+
+    async def change(self, change: SessionChange) -> OperationResult:
+        """Carry out an operation on the session as its agent."""
+
+        def prepared(view: View, session: bytes) -> tuple[bytes, int, ControlRequest]:
+            operation = operation_of(
+                view, session, change, Actor.AGENT, lambda text: self._redactor.text(text)[0]
+            )
+            return session, view.usage().limit, operation
+
+        session, limit, operation = await self.read(prepared)
+        async with self._writing(limit) as store:
+            writer = ControlWriter(store, self._redactor, self._clock)
+            return await writer.write(session, operation)
+
+    @asynccontextmanager
+    async def _writing(self, limit: int) -> AsyncGenerator[LmdbStore]:
+        """Open the store for writing."""
         store = LmdbStore.open(self._data, limit=limit, report=self._report)
         if store.rekeyed:
             self._report(StoreError(store.rekeyed))
         try:
-            noter = NoteWriter(store, self._redactor, self._clock)
-            return await noter.write(ref, note, note_id=note_id, head=head)
+            yield store
         finally:
             await store.close()
 

@@ -587,7 +587,13 @@ class ResponseObserver:
             self._context.calls.remove(self._request.scope, key, attempt)
 
     def _end_all(
-        self, kind: ErrorKind, detail: str, said: str = "", retry_after: float | None = None
+        self,
+        kind: ErrorKind,
+        detail: str,
+        said: str = "",
+        retry_after: float | None = None,
+        *,
+        is_final: bool = False,
     ) -> Sequence[Ticket]:
         """Record all open attempts as failed; `said` is the text for their caller."""
         reply = AnswerFacts(
@@ -600,7 +606,7 @@ class ResponseObserver:
                 # Its timeout was already recorded and answered; no other answer came.
                 self._forget(attempt)
                 continue
-            ending = failed(attempt.cause(kind), phase, attempt.ask.effect)
+            ending = failed(attempt.cause(kind), phase, attempt.ask.effect, is_final=is_final)
             tickets += self.end(attempt, ending, reply)
         return tickets
 
@@ -734,7 +740,13 @@ class ResponseObserver:
                 return OwnAnswer(200, b"OK", EVENTS, events), tickets
         self.progress.phase = failure.phase
         unanswered = self._unanswered(failure)
-        tickets = self._end_all(failure.kind, failure.detail, unanswered.said, failure.retry_after)
+        tickets = self._end_all(
+            failure.kind,
+            failure.detail,
+            unanswered.said,
+            failure.retry_after,
+            is_final=failure.is_final,
+        )
         return self._made(unanswered), tickets
 
     def outlived(self, failure: Failure) -> tuple[OwnAnswer, Sequence[Ticket]]:
@@ -786,7 +798,7 @@ class ResponseObserver:
         return self._untold(
             failure.sentence(server, self._past),
             failure.sentence_without_call(server),
-            self._ending(failure.kind),
+            self._ending(failure.kind, is_final=failure.is_final),
             failure.retry_after,
         )
 
@@ -811,6 +823,7 @@ class ResponseObserver:
         all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
         return made if self.is_answered_here and all_read else as_status(made)
 
-    def _ending(self, kind: ErrorKind) -> Ending:
+    def _ending(self, kind: ErrorKind, *, is_final: bool = False) -> Ending:
         effect = next((ask.effect for ask in self._asks.values()), Effect.UNKNOWN)
-        return ending_of_call(failed(kind, self.progress.phase, effect), self._past)
+        ending = failed(kind, self.progress.phase, effect, is_final=is_final)
+        return ending_of_call(ending, self._past)

@@ -20,6 +20,7 @@ from . import blocks
 from .environment import Environment, Txn
 from .index import Entry, Head, OpenAttempt, Segment, read_entry
 from .keys import (
+    CONTROLS,
     DIGEST_BYTES,
     KEY_MARK,
     MARKED_SINCE,
@@ -30,6 +31,7 @@ from .keys import (
     unpack,
     unpack_many,
 )
+from .translate_errors import FAILURES
 
 # The classes are generic, and the first one named, in lmdb's stubs only.
 Table: TypeAlias = "lmdb._Database"  # noqa: SLF001 - it has no public name  # pyright: ignore[reportPrivateUsage]
@@ -94,6 +96,25 @@ class Tables(Struct, frozen=True):
         """Return the handle of a table."""
         table: Table = getattr(self, name)
         return table
+
+
+class ControlCounter:
+    """Counts the control commits of a store, those of other processes included."""
+
+    def __init__(self, env: Environment, tables: Tables) -> None:
+        self._raw = env.raw
+        self._table = tables.meta
+        self._count = 0
+
+    def read(self) -> int:
+        """Return the number of control commits; if the store cannot be read, the one of before."""
+        # Asked for each call. LMDB itself keeps the snapshot of the last read for the next one.
+        try:
+            with self._raw.begin() as txn:
+                self._count = int.from_bytes(txn.get(CONTROLS, b"", db=self._table), "big")
+        except FAILURES:
+            return self._count
+        return self._count
 
 
 NAMES: Final = Tables.__struct_fields__

@@ -10,7 +10,17 @@ from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import has_prefix
 from turnlog.core.kinds import NoteKind, Rung
 from turnlog.core.text.terminal import contains_text
-from turnlog.store.base import ALIAS_SEPARATOR, Blob, Corrupt, Filter, Flaw, Gone, SessionRow, Usage
+from turnlog.store.base import (
+    ALIAS_SEPARATOR,
+    Blob,
+    Corrupt,
+    Filter,
+    Flaw,
+    Gone,
+    SessionRef,
+    SessionRow,
+    Usage,
+)
 from turnlog.store.blobs import BlobReader
 from turnlog.store.log.digests import flaws
 from turnlog.store.log.environment import Environment
@@ -82,6 +92,16 @@ class View:
             return [whole]
         recent = snapshot.tail.sessions
         return self._named(name) or _by_prefix(snapshot, name, snapshot.tables.heads, recent)
+
+    @guarded
+    def session_of(self, ref: SessionRef) -> bytes | None:
+        """Return the session that a reference means, by its names first; `None` if it is not on disk."""
+        snapshot = self._snapshot
+        for name in ref.aliases:
+            if found := snapshot.txn.get(alias_key(name), db=snapshot.tables.aliases):
+                return found
+        known = ref.id or ref.candidate
+        return known if snapshot.head(known) else None
 
     @guarded_iterator
     def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:

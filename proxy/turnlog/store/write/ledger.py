@@ -159,10 +159,10 @@ class Ledger:
         self.heads[session] = msgspec.structs.replace(after, control=control)
         count = read_number(txn, self._tables, CONTROLS) + 1
         txn.put(CONTROLS, number(count), db=self._tables.meta)
-        for alias in draft.names:
-            self._rename(txn, session, alias)
+        for alias, named in draft.names.items():
+            self._rename(txn, alias, named)
 
-    def _rename(self, txn: Txn, session: bytes, alias: str) -> None:
+    def _rename(self, txn: Txn, alias: str, session: bytes) -> None:
         """Make an alias lead to a session, whatever it led to."""
         key, table = alias_key(alias), self._tables.aliases
         if before := txn.get(key, db=table):

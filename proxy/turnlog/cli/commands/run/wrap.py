@@ -7,11 +7,12 @@ import click
 
 from turnlog.cli.failures import complain
 from turnlog.cli.options import Parsed, config_option, settings_data_option
+from turnlog.core.identity import session_name
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.packs.lock import lock_file
 from turnlog.settings.layers import Flags, config_file, read_wrap_settings
 from turnlog.settings.model import Settings
-from turnlog.settings.values import name_of_command, session_name, upstream_name
+from turnlog.settings.values import name_of_command, upstream_name
 from turnlog.store.data_folder import reach
 from turnlog.transport.child_process import Child, exit_as, exit_code, start
 

@@ -1,8 +1,9 @@
-"""`turnlog sessions`: list sessions, the most recently active first."""
+"""`turnlog sessions`: list sessions, the most recently active first, or change one."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 from click.core import ParameterSource
@@ -22,12 +23,16 @@ from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_w
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
+from turnlog.core.lifecycle import SessionStage
 from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
+from .change import COMMANDS
+
 _COLUMNS = (
     Column("SESSION", whole=True),
+    Column("STAGE", whole=True, spare=1),
     Column("NAMED BY", spare=2),
     Column("OPENED", whole=True, is_time=True, spare=4),
     Column("ACTIVE", whole=True, is_time=True),
@@ -38,6 +43,9 @@ _COLUMNS = (
     Column("NAMES"),
     Column("CLIENT", spare=3),
 )
+
+
+_PUT_AWAY: Final = frozenset({SessionStage.ARCHIVED, SessionStage.PURGED})
 
 
 class _Sessions(click.Group):
@@ -55,30 +63,41 @@ class _Sessions(click.Group):
         return super().resolve_command(ctx, args)
 
 
+_all_option = click.option(
+    "--all", "with_archived", is_flag=True, help="Also archived ones; --json always lists them."
+)
+
+
 @click.group("sessions", cls=_Sessions, invoke_without_command=True)
+@_all_option
 @data_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, data: Path, as_json: bool) -> None:
-    """List sessions, the most recently active first.
+def command(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) -> None:
+    """List sessions, the most recently active first, or change one.
 
     The lines of --json contain each session's newest seq and hash; kept elsewhere, they are anchors
     for `turnlog verify --anchor`.
     """
     if ctx.invoked_subcommand is None:
-        _list(data, as_json)
+        _list(data, as_json, with_archived)
 
 
 @command.command("list")
+@_all_option
 @data_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, data: Path, as_json: bool) -> None:
+def list_(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) -> None:
     """List sessions, the most recently active first."""
     before = ctx.parent.params if ctx.parent else {}
     # `turnlog sessions --data DIR list` means the same as `turnlog sessions list --data DIR`.
     given_here = ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE
-    _list(data if given_here else before["data"], as_json or before["as_json"])
+    _list(
+        data if given_here else before["data"],
+        as_json or before["as_json"],
+        with_archived or before["with_archived"],
+    )
 
 
 _WHY = click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
@@ -130,9 +149,14 @@ def _append_hold(
         write(f"session {ids.to_text(commit.link.session)}: {said}")
 
 
-def _list(data: Path, as_json: bool) -> None:
+for _change in COMMANDS:
+    command.add_command(_change)
+
+
+def _list(data: Path, as_json: bool, with_archived: bool) -> None:
     with reading(data) as (view, write):
-        lines = list_sessions(view)
+        found = list_sessions(view)
+        lines = (line for line in found if with_archived or as_json or line.stage not in _PUT_AWAY)
         for line in map(json_line, lines) if as_json else _text(view, lines):
             write(line)
 
@@ -144,6 +168,7 @@ def _text(view: View, lines: Iterable[SessionLine]) -> Iterator[str]:
 def _cells(view: View, line: SessionLine) -> list[Cell]:
     return [
         session_id_cell(view, line.session),
+        Cell(line.stage),
         Cell(_named_by(line)),
         time_cell(line.opened_at),
         time_cell(line.active_at),

@@ -1,0 +1,134 @@
+"""Operations on a session as callers ask for them: pause, resume, close, archive, names, leases."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from turnlog.core import ids
+from turnlog.core.identity import session_name
+from turnlog.core.kinds import Actor, Rung
+from turnlog.core.lifecycle import Action, LifecycleContent
+from turnlog.sessions.errors import NotFoundError, OperationError
+from turnlog.sessions.log import find_session
+from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, alias
+from turnlog.store.read.view import View
+
+from .writer import LONGEST_WHY, ControlRequest
+
+TTL: Final = 60.0
+"""s for which a lease is taken if nothing else is said."""
+_LONGEST_TTL: Final = 365 * 86_400.0
+_LONGEST_NAME: Final = 512
+_MOST_SEQ: Final = 10**18
+
+
+class SessionAction(StrEnum):
+    """An operation that callers ask for by name."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CLOSE = "close"
+    ARCHIVE = "archive"
+    ALIAS = "alias"
+    MERGE = "merge"
+    CLAIM = "claim"
+    RENEW = "renew"
+    UNCLAIM = "unclaim"
+
+
+class SessionChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An operation on a session."""
+
+    action: SessionAction
+    why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+    expect: (
+        Annotated[int, Meta(ge=0, le=_MOST_SEQ, description="The session's newest commit.")] | None
+    ) = None
+    fence: (
+        Annotated[int, Meta(ge=0, le=_MOST_SEQ, description="Number of the lease you hold.")] | None
+    ) = None
+    name: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `alias`.")] = ""
+    into: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `merge`.")] = ""
+    holder: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `claim`.")] = ""
+    ttl: Annotated[float, Meta(gt=0, le=_LONGEST_TTL, description="Seconds of a lease.")] | None = (
+        None
+    )
+
+
+_NEEDS: Final = {SessionAction.ALIAS: "name", SessionAction.MERGE: "into"}
+_LEASING: Final = frozenset({SessionAction.CLAIM, SessionAction.RENEW})
+
+
+def operation_of(
+    view: View, session: bytes, change: SessionChange, actor: Actor, clean: Callable[[str], str]
+) -> ControlRequest:
+    """Return the operation that a change of a session asks for; `clean` removes secrets from a text.
+
+    Raises `NotFoundError`, `OperationError`.
+    """
+    _check(change)
+    row = view.session(session)
+    if row is None:
+        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    content: LifecycleContent | None = None
+    names: dict[str, bytes] = {}
+    if change.action is SessionAction.ALIAS:
+        content, names = _alias(view, row, change.name, clean)
+    elif change.action is SessionAction.MERGE:
+        content, names = _merge(view, row, change.into)
+    elif change.holder:
+        content = LifecycleContent(holder=clean(change.holder))
+    leases = change.action in _LEASING
+    return ControlRequest(
+        action=Action(change.action.value),
+        actor=actor,
+        why=change.why,
+        expect=change.expect,
+        fence=change.fence,
+        content=content,
+        lease=(change.ttl or TTL) if leases else None,
+        names=names,
+    )
+
+
+def _check(change: SessionChange) -> None:
+    """Raise `OperationError` where something is missing, or said of another action."""
+    needed = _NEEDS.get(change.action)
+    if needed is not None and not getattr(change, needed):
+        raise OperationError(f"{change.action.value!r} needs {needed!r}")
+    allowed = {needed, "ttl"} if change.action in _LEASING else {needed}
+    allowed |= {"holder"} if change.action is SessionAction.CLAIM else set()
+    for name in ("name", "into", "holder", "ttl"):
+        if getattr(change, name) and name not in allowed:
+            raise OperationError(f"{change.action.value!r} has no {name!r}, leave it out")
+
+
+def _alias(
+    view: View, row: SessionRow, name: str, clean: Callable[[str], str]
+) -> tuple[LifecycleContent, dict[str, bytes]]:
+    """Return the content and the aliases of a further name."""
+    if clean(name) != name:
+        raise OperationError("the name holds a secret, choose another")
+    try:
+        name = session_name(name)
+    except ValueError as error:
+        raise OperationError(str(error)) from error
+    taken = [session for session in view.find_sessions(name) if session != row.session]
+    if taken:
+        other = ids.to_text(taken[0])
+        raise OperationError(f"{name!r} means session {other}, choose another name, or merge them")
+    # Names belong to a credential: those that reach the session already reach it by the new name too.
+    principals = {one.rpartition(ALIAS_SEPARATOR)[2] for one in row.aliases} or {""}
+    aliases = (alias(Rung.EXPLICIT, name, principal) for principal in sorted(principals))
+    return LifecycleContent(name=name), dict.fromkeys(aliases, row.session)
+
+
+def _merge(view: View, row: SessionRow, into: str) -> tuple[LifecycleContent, dict[str, bytes]]:
+    """Return the content of a merge, and the aliases that go over."""
+    session = find_session(view, into)
+    if session == row.session:
+        raise OperationError("a session cannot be merged into itself, name another")
+    content = LifecycleContent(session=ids.to_text(session))
+    return content, dict.fromkeys(row.aliases, session)

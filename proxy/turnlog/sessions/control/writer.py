@@ -1,0 +1,154 @@
+"""Lifecycle commits are written: with the head that their writer has seen, and again if only calls moved it."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.lifecycle import (
+    Action,
+    Control,
+    LifecycleContent,
+    SessionStage,
+    after_control,
+    encode_content,
+    stage_of,
+)
+from turnlog.core.text.units import timestamp
+from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.errors import NotFoundError
+from turnlog.store.base import Conflict, Draft, SessionRef, SessionRow
+from turnlog.store.lmdb import LmdbStore
+
+LONGEST_WHY: Final = 2000
+"""Most characters of the reason for an operation."""
+_TRIES: Final = 200
+"""Attempts to be the next commit of a session whose calls keep moving its head."""
+
+
+class ControlRequest(Struct, frozen=True, kw_only=True):
+    """An operation on a session. `expect` is the seq of its head as the caller saw it."""
+
+    action: Action
+    actor: Actor = Actor.OPERATOR
+    why: str = ""
+    expect: int | None = None
+    """`None` for any, as long as there is no further control commit."""
+    fence: int | None = None
+    """Number of the lease that the caller holds."""
+    content: LifecycleContent | None = None
+    """With secrets removed."""
+    lease: float | None = None
+    """Seconds for which a lease is taken."""
+    names: dict[str, bytes] = {}
+    """Aliases with the sessions that they lead to from then on."""
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The newest lease on a session."""
+
+    fence: int
+    """Its number: an operation that gives another one is refused."""
+    until: str
+    """When it ends, or has ended, by the clock of the store's host."""
+
+
+class OperationResult(Struct, frozen=True, kw_only=True):
+    """Where an operation was recorded, and the session's stage after it."""
+
+    session: str
+    seq: int
+    hash: str
+    action: Action
+    actor: Actor
+    stage: SessionStage
+    lease: Lease | None
+
+
+class ControlWriter:
+    """Writes control commits to a store."""
+
+    def __init__(self, store: LmdbStore, redactor: Redactor, clock: Clock) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._clock = clock
+
+    async def write(self, session: bytes, operation: ControlRequest) -> OperationResult:
+        """Append a control commit and wait until it is durable.
+
+        Raises `Conflict`, `TransitionRefused`, `LeaseRefused`, `NotFoundError`, `StoreError`.
+        """
+        before = self._row(session)
+        row = before
+        for _ in range(_TRIES):
+            expect = row.head_seq if operation.expect is None else operation.expect
+            try:
+                commit = await self._submitted(session, operation, expect)
+            except Conflict:
+                row = self._row(session)
+                if operation.expect is not None or row.control != before.control:
+                    raise
+            else:
+                return _result(commit, row)
+        raise Conflict(
+            f"the calls of session {ids.to_text(session)} move its head faster than this can be "
+            "written; pause it first",
+            row.head_seq,
+        )
+
+    async def _submitted(self, session: bytes, operation: ControlRequest, expect: int) -> Commit:
+        now, action = self._clock.wall(), operation.action
+        facts = Facts(
+            kind=CommitKind.LIFECYCLE,
+            at=now,
+            clock=self._clock.monotonic(),
+            actor=operation.actor,
+            phase=Phase.DONE,
+            status=Status.OK,
+            expires=0 if operation.lease is None else now + round(operation.lease * 1e9),
+            note=action.value,
+        )
+        content = operation.content
+        draft = Draft(
+            session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+            facts=facts,
+            body=CommitBody(
+                summary=action.value,
+                detail=self._redactor.text(operation.why)[0],
+                note=encode_content(content) if content is not None else b"",
+            ),
+            expected_head=expect,
+            fence=operation.fence,
+            names=operation.names,
+        )
+        return await self._store.submit(draft, wait=True).done()
+
+    def _row(self, session: bytes) -> SessionRow:
+        with self._store.view() as view:
+            row = view.session(session)
+        if row is None:
+            raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+        return row
+
+
+def lease_of(control: Control | None) -> Lease | None:
+    """Return the newest lease on a session, unless it was released."""
+    if control is None or not control.leased_until:
+        return None
+    return Lease(fence=control.fence, until=timestamp(control.leased_until))
+
+
+def _result(commit: Commit, before: SessionRow) -> OperationResult:
+    control = after_control(before.control, commit.facts, commit.link.seq)
+    return OperationResult(
+        session=ids.to_text(commit.link.session),
+        seq=commit.link.seq,
+        hash=f"sha256:{commit.hash.hex()}",
+        action=Action(commit.facts.note),
+        actor=commit.facts.actor,
+        stage=stage_of(control, has_calls=before.place.started_at > 0),
+        lease=lease_of(control),
+    )

@@ -1,0 +1,227 @@
+"""Calls into a paused or closed session are refused, whichever process paused it and whatever carries them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stores import turnlog
+from e2e.test_record_sse import stream
+from kit.beside import Rig, proxy_beside, ruled, session_rows
+from kit.clients import MCP_HEADERS, Client, call, message
+from kit.commands import Agent, settings
+from kit.upstreams import answer, ok, text_result
+from kit.wraps import outcome, wrapping
+
+DONE = answer(ok(json.dumps(text_result(1, "done")).encode()))
+READS = "rules: [{match: {tool: read}, effect: read}, {match: {tool: put}, effect: write}]"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with ruled(tmp_path_factory.mktemp("proxy"), READS) as rig:
+        yield rig
+
+
+@pytest.fixture
+def met(rig: Rig) -> Rig:
+    """A rig whose proxy has met the session by a call that passed."""
+    rig.upstream.script = DONE
+    assert b"done" in rig.post(call("read"))
+    return rig
+
+
+def change(rig: Rig, *words: str) -> dict[str, Any]:
+    """Change the test's session by another process; return the result."""
+    done = turnlog("sessions", words[0], rig.session, *words[1:], "--json", data=rig.proxy.data)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(json.loads(done.stdout))
+
+
+def refused(body: bytes) -> tuple[str, str, str, str]:
+    """Return kind, whether executed, retry class and text of an answer."""
+    said = json.loads(body)
+    found = outcome(said)
+    assert found["error"] == "session"
+    text = said["result"]["content"][0]["text"]
+    return found["kind"], found["executed"], found["retry"], text
+
+
+@pytest.mark.promise("SESS-10")
+@pytest.mark.parametrize("tool", ["read", "put", "other"])
+def test_a_call_into_a_paused_session_is_not_sent_and_may_be_tried_again(
+    met: Rig, tool: str
+) -> None:
+    result = change(met, "pause", "--why", "wait for the backup")
+    assert (result["stage"], result["action"], result["actor"]) == ("paused", "pause", "operator")
+    sent = len(met.upstream.requests)
+
+    kind, executed, retry, text = refused(met.post(call(tool)))
+
+    assert (kind, executed, retry) == ("session_unavailable", "no", "safe")
+    assert text.startswith(
+        "the session is paused by an operator: wait for the backup; the call was not sent."
+    )
+    assert len(met.upstream.requests) == sent
+    row = met.ended_rows(2)[-1]
+    assert (row.tool, row.status, row.kind, row.phase) == (
+        tool,
+        "error",
+        "session_unavailable",
+        "queued",
+    )
+    change(met, "resume")
+    assert b"done" in met.post(call(tool))
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_closed_session_refuses_calls_for_good(met: Rig) -> None:
+    change(met, "close")
+    kind, executed, retry, text = refused(met.post(call("read")))
+    assert (kind, executed, retry) == ("session_unavailable", "no", "never")
+    assert text.startswith("the session is closed; the call was not sent. Do not make it again")
+    done = turnlog("sessions", "resume", met.session, data=met.proxy.data)
+    assert done.returncode == 2
+    assert "'resume' is not possible while the session is closed" in done.stderr
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_process_that_has_not_met_the_session_refuses_its_calls_as_well(
+    met: Rig, tmp_path: Path
+) -> None:
+    change(met, "pause")
+    flags = ("--data", str(met.proxy.data))
+    with proxy_beside(tmp_path, met.upstream.url, flags=flags) as other:
+        with Client(other.url) as client:
+            said = client.request("POST", met.path, call("read"), headers=MCP_HEADERS).body
+        assert refused(said)[0] == "session_unavailable"
+    change(met, "resume")
+
+
+@pytest.mark.promise("SESS-11")
+def test_lookups_and_all_else_pass_in_a_paused_session(met: Rig) -> None:
+    change(met, "pause")
+    sent = len(met.upstream.requests)
+    for method in ("tools/list", "ping", "resources/read"):
+        assert b"done" in met.post(message(method, {"uri": "file:///a"}))
+    assert len(met.upstream.requests) == sent + 3
+    assert met.ended_rows(2)[-1].status == "ok"
+
+
+def test_other_sessions_go_on(met: Rig) -> None:
+    change(met, "pause")
+    met.fresh()
+    met.upstream.script = DONE
+    assert b"done" in met.post(call("read"))
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_batch_with_a_call_into_a_paused_session_is_not_sent(met: Rig) -> None:
+    change(met, "pause")
+    sent = len(met.upstream.requests)
+    batch = b"[%b,%b]" % (call("read", request_id=1), message("ping", request_id=2))
+    said = json.loads(met.post(batch))
+    assert [one["id"] for one in said] == [1, 2]
+    assert outcome(said[0])["kind"] == "session_unavailable"
+    assert said[1]["error"]["message"].endswith("the request beside it was not sent")
+    assert len(met.upstream.requests) == sent
+
+
+@pytest.mark.promise("SESS-10")
+@pytest.mark.parametrize(("action", "status"), [("pause", 503), ("close", 409)])
+def test_a_plain_call_into_a_held_session_gets_a_problem(
+    rig: Rig, action: str, status: int
+) -> None:
+    rig.upstream.script = answer(ok(b"{}"))
+    with rig.client() as client:
+        place = f"/s/{rig.session}/default/items"
+        assert client.request("GET", place).head.status == 200
+        change(rig, action)
+        refusal = client.request("GET", place)
+        assert refusal.head.status == status
+        problem = json.loads(refusal.body)
+        assert problem["turnlog/outcome"]["kind"] == "session_unavailable"
+    assert len(rig.upstream.requests) == 1
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_call_on_the_old_transport_into_a_paused_session_is_refused(rig: Rig) -> None:
+    with stream(rig) as opened:
+        with rig.client() as client:
+            first = client.request("POST", opened.endpoint, call("read"), headers=MCP_HEADERS)
+            assert first.head.status == 202
+        sent = len(rig.upstream.requests)
+        change(rig, "pause")
+        with rig.client() as client:
+            refusal = client.request("POST", opened.endpoint, call("read"), headers=MCP_HEADERS)
+            assert refusal.head.status == 502
+        assert len(rig.upstream.requests) == sent
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_wrapped_command_gets_no_call_of_a_paused_session(tmp_path: Path) -> None:
+    with wrapping(tmp_path, "--session", "work") as wrap:
+        wrap.server.answer(wrap.asked(call("read")))
+        assert wrap.stdout.json()["id"] == 1
+        done = turnlog("sessions", "pause", "work", data=wrap.data)
+        assert done.returncode == 0, done.stderr
+        wrap.send(call("put", request_id=2))
+        assert outcome(wrap.stdout.json())["kind"] == "session_unavailable"
+        assert turnlog("sessions", "resume", "work", data=wrap.data).returncode == 0
+        assert wrap.asked(call("put", request_id=3))["id"] == 3
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_command_behind_serve_gets_no_call_of_a_paused_session(tmp_path: Path) -> None:
+    with proxy_beside(tmp_path, settings=settings()) as proxy:
+        agent = Agent(proxy)
+        assert "result" in agent.post(call("say", {"text": "x"})).json()
+        (line,) = turnlog("sessions", "--json", data=proxy.data).stdout.splitlines()
+        session = json.loads(line)["session"]
+        assert turnlog("sessions", "pause", session, data=proxy.data).returncode == 0
+        said = agent.post(call("say", {"text": "x"}, request_id=9)).json()
+        assert outcome(said)["kind"] == "session_unavailable"
+        agent.client.close()
+
+
+def test_an_implicit_session_that_is_closed_is_followed_by_a_new_one(tmp_path: Path) -> None:
+    with ruled(tmp_path, READS) as rig:
+        rig.upstream.script = DONE
+        with rig.client() as client:
+
+            def ask() -> bytes:
+                return client.request("POST", "/mcp", call("read"), headers=MCP_HEADERS).body
+
+            assert b"done" in ask()
+            (first,) = turnlog("sessions", "--json", data=rig.proxy.data).stdout.splitlines()
+            session = json.loads(first)["session"]
+            assert turnlog("sessions", "close", session, data=rig.proxy.data).returncode == 0
+            assert b"done" in ask()
+            assert b"done" in ask()
+        lines = turnlog("sessions", "--json", data=rig.proxy.data).stdout.splitlines()
+        found = list(map(json.loads, lines))
+        assert {line["session"]: line["stage"] for line in found}[session] == "closed"
+        (new,) = [line for line in found if line["session"] != session]
+        assert (new["stage"], new["metadata"]["follows"]) == ("active", session)
+
+
+def test_a_merged_session_goes_on_in_the_other(met: Rig) -> None:
+    target = f"{met.session}-target"
+    with met.client() as client:
+        client.request("POST", f"/s/{target}/mcp", call("read"), headers=MCP_HEADERS)
+    old = met.session
+    result = change(met, "merge", target)
+    assert result["stage"] == "closed"
+    assert b"done" in met.post(call("put"))
+    assert [row.tool for row in session_rows(met.proxy.data, target)][-1] == "put"
+    assert [row.tool for row in session_rows(met.proxy.data, old)][-1] == "put"
+
+
+def test_another_name_leads_to_the_session(met: Rig) -> None:
+    name = f"{met.session}-other"
+    change(met, "alias", name)
+    with met.client() as client:
+        client.request("POST", f"/s/{name}/mcp", call("put"), headers=MCP_HEADERS)
+    assert [row.tool for row in met.ended_rows(2)] == ["read", "put"]
