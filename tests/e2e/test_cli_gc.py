@@ -7,6 +7,7 @@ import pytest
 
 from conformance.store.kit import begin, intent, new_id, outcome, put, session
 from e2e.stores import START, turnlog
+from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob
 from turnlog.store.lmdb import DAY, LmdbStore
 
@@ -33,7 +34,7 @@ def fates(data: Path, *more: str) -> list[tuple[str, str]]:
 def test_gc_deletes_what_is_due_only_when_told_to(data: Path) -> None:
     assert fates(data) == [("2026-10-18", "due")]
     said = turnlog("gc", data=data).stdout.splitlines()
-    assert said[0].split() == ["WHAT", "NAME", "SINCE", "UNTIL", "SIZE", "FATE"]
+    assert said[0].split() == ["WHAT", "NAME", "SINCE", "UNTIL", "SIZE", "COMMITS", "FATE"]
     assert said[1].split()[:2] == ["payloads", "20744-0"]
     assert said[2] == "20 KiB due, --yes deletes it"
 
@@ -43,6 +44,57 @@ def test_gc_deletes_what_is_due_only_when_told_to(data: Path) -> None:
     assert turnlog("gc", data=data).stdout.splitlines()[-1] == "nothing is due"
     assert "expired" in turnlog("show", "work:1", data=data).stdout
     assert turnlog("verify", data=data).returncode == 0
+
+
+@pytest.fixture
+async def old(tmp_path: Path) -> Path:
+    """A store with one call, of more than a year ago."""
+    data, at = tmp_path / "data", START - 400 * DAY
+    store = LmdbStore.open(data, now=lambda: at)
+    ref, call = session("work"), new_id(at)
+    given = CommitBody(preview="path=/tmp", why="asked to")
+    ticket = await begin(store, intent(ref, call, at=at, body=given, blob=Blob(b"the question")))
+    returned = CommitBody(summary="it is done")
+    await put(store, outcome(ref, call, ticket, at=at, body=returned, blob=Blob(b"the answer")))
+    await store.close()
+    return data
+
+
+def test_gc_deletes_bodies_after_a_commit_with_the_state(old: Path) -> None:
+    data = old
+    before = turnlog("state", "work", "--json", data=data).stdout
+
+    assert (
+        turnlog("gc", data=data)
+        .stdout.splitlines()[-1]
+        .endswith("content of 3 commits due, --yes deletes it")
+    )
+    said = turnlog("gc", "--yes", data=data)
+    assert said.returncode == 0
+    assert "content of 3 commits deleted" in said.stdout
+
+    (row,) = map(msgspec.json.decode, turnlog("log", "--json", data=data).stdout.splitlines())
+    assert (row["gone"], row["tool"], row["output_summary"]) == ("expired", "read_file", "")
+    assert "(expired)" in turnlog("log", data=data).stdout
+    shown = turnlog("show", "work:1", data=data).stdout
+    assert [line.split() for line in shown.splitlines() if line.split()[:1] == ["content"]] == [
+        ["content", "expired"]
+    ]
+    assert "input       expired\noutput      expired" in shown
+    (exported,) = map(
+        msgspec.json.decode, turnlog("export", "--payloads", data=data).stdout.splitlines()
+    )
+    assert [exported[side]["kept"] for side in ("input", "output")] == ["expired", "expired"]
+    verdict = msgspec.json.decode(turnlog("verify", "--json", data=data).stdout)
+    assert (verdict["verdict"], verdict["bodies_dropped"]) == ("redacted_ok", 2)
+
+    after = turnlog("state", "work", "--at", "2", "--json", data=data).stdout
+    assert msgspec.json.decode(after)["state_hash"] == msgspec.json.decode(before)["state_hash"]
+    compacted = turnlog("state", "work", "--at", "1", data=data)
+    assert compacted.returncode == 2
+    assert "before 2 are compacted: its state is kept from commit 2 on" in compacted.stderr
+    assert turnlog("diff", "work", "--seq", "0..2", data=data).returncode == 2
+    assert turnlog("diff", "work", "--seq", "2..4", data=data).returncode == 0
 
 
 def test_gc_uses_the_ages_of_the_configuration(data: Path, tmp_path: Path) -> None:

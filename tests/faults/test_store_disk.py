@@ -14,8 +14,8 @@ from conformance.store.kit import START, begin, intent, known, new_id, outcome, 
 from kit.disks import disk_of, fill_disk
 from kit.proxy import until
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Status
-from turnlog.store.base import Blob, Draft, Filter, Gone, StoreError, StoreFull, Usage
+from turnlog.core.kinds import Gone, Status
+from turnlog.store.base import Blob, Draft, Filter, StoreError, StoreFull, Usage
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.quota import STATES_SHARE
 from turnlog.store.saved_states import SavedStates

@@ -18,6 +18,7 @@ from turnlog.engine.http.own_pages import METHOD
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
 from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch_of
 from turnlog.sessions.errors import (
+    CompactedError,
     NoteError,
     NotFoundError,
     OperationError,
@@ -193,6 +194,8 @@ def _as_problems() -> Generator[None]:
         raise _bad(error.name, str(error)) from error
     except NotFoundError as error:
         raise ProblemError(404, str(error)) from error
+    except CompactedError as error:
+        raise ProblemError(410, str(error), reason="compacted", first=error.first) from error
     except (NoteError, OperationError, RewindError) as error:
         raise ProblemError(400, str(error)) from error
     except UnresolvableError as error:

@@ -95,7 +95,8 @@ def outcome_cells(row: Row) -> list[Cell]:
 def _summary(row: Row) -> str:
     """Return flags, attempt number and summary."""
     # Flags come first, because a narrow terminal cuts the end.
-    gone = ["discarded"] if row.discarded is True else []
-    marks = "".join(f"[{mark}] " for mark in (*gone, *row.flags))
+    discarded = ["discarded"] if row.discarded is True else []
+    marks = "".join(f"[{mark}] " for mark in (*discarded, *row.flags))
     again = f"(attempt {row.attempt}) " if row.attempt > 1 else ""
-    return f"{marks}{again}{row.output_summary}".strip()
+    gone = f"({row.gone}) " if row.gone else ""
+    return f"{marks}{again}{gone}{row.output_summary}".strip()

@@ -8,7 +8,13 @@ import click
 
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
-from turnlog.sessions.errors import NotFoundError, OperationError, RewindError, UnresolvableError
+from turnlog.sessions.errors import (
+    CompactedError,
+    NotFoundError,
+    OperationError,
+    RewindError,
+    UnresolvableError,
+)
 from turnlog.store.base import Conflict, LeaseRefused, StoreError, TransitionRefused
 
 FINE = 0
@@ -40,6 +46,7 @@ FAILURES = (
     click.ClickException,
     ConfigError,
     SettingError,
+    CompactedError,
     NotFoundError,
     RewindError,
     OperationError,

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from .kinds import Actor, CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from .kinds import Actor, CommitKind, Effect, Executed, Flag, Gone, Phase, Status, TurnSource
 
 VERSION = 1
 GENESIS = bytes(32)
@@ -158,6 +158,8 @@ class Commit(Struct, frozen=True, kw_only=True, gc=False):
     facts: Facts
     hash: bytes
     body: CommitBody | None = None
+    gone: Gone | None = None
+    """Why there is no body although there was one."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

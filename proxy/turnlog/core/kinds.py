@@ -197,6 +197,21 @@ class TurnSource(StrEnum):
     GAP = "gap"
 
 
+class Gone(StrEnum):
+    """The reasons why content cannot be read any more, in the words of the API."""
+
+    TRIMMED = "trimmed"
+    """To make room."""
+    EXPIRED = "expired"
+    """By age."""
+    PURGED = "purged"
+    """By an operator, for good."""
+    UNSAVED = "unsaved"
+    """It was never on disk: a crash came before, or the disk took no more."""
+    DAMAGED = "damaged"
+    """It is not as it was written."""
+
+
 class Rung(StrEnum):
     """The rung of the identity ladder that named a session, strongest first."""
 

@@ -18,7 +18,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Phase, Rung
+from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Gone, Phase, Rung
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
@@ -44,7 +44,7 @@ from turnlog.record.attempt import (
 )
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
-from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, Gone, StoreError, Ticket
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 

@@ -98,7 +98,7 @@ async def recording(
             context = _context(settings, reloader, store, log, clock, work, pins)
             keeping = save_states(store, context.saved_states, clock, log)
             watch = _watch_store(store, log, settings.limits.when_full)
-            house = keep_house(store, settings.retention, clock, log)
+            house = keep_house(store, context.saved_states, settings.retention, clock, log)
             chores = (watch, _sweep(context, store), _watch_lock(context), keeping, house)
             try:
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):

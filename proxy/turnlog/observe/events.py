@@ -445,6 +445,8 @@ class RetentionAnnounced(LogEvent, frozen=True, kw_only=True, tag="retention.ann
     buckets: int
     """Days of inputs and outputs that will be old enough then."""
     size: int = field(name="turnlog.store.expired")
+    commits: int
+    """Commits whose other content will be old enough then."""
 
 
 class RetentionEnforced(LogEvent, frozen=True, kw_only=True, tag="retention.enforced"):
@@ -452,6 +454,7 @@ class RetentionEnforced(LogEvent, frozen=True, kw_only=True, tag="retention.enfo
 
     buckets: int
     size: int = field(name="turnlog.store.expired")
+    commits: int
 
 
 class StoreRecovered(LogEvent, frozen=True, kw_only=True, tag="store.recovered"):

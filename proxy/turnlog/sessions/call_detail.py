@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Status
+from turnlog.core.kinds import Actor, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.note import decode_note
 from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
@@ -36,6 +36,8 @@ class CommitEntry(Struct, frozen=True, kw_only=True):
     """The kind of a note; `None` for other commits."""
     content: dict[str, object]
     """The members of a note, or the operator's reason (`why`) for what has none."""
+    gone: Gone | None
+    """Why its content can no longer be read."""
     hash: str
     prev: str
 
@@ -116,8 +118,8 @@ def attempt_detail(view: View, group: list[Commit]) -> AttemptDetail:
         preview=_first(body.preview for body in bodies),
         detail=_first(body.detail for body in reversed(bodies)),
         commits=[commit_entry(commit) for commit in group],
-        input=read_input(view, bodies),
-        output=read_output(view, bodies),
+        input=read_input(view, group),
+        output=read_output(view, group),
         said=_first(body.said for body in reversed(bodies)),
         why=_first(body.why for body in bodies),
         output_hash=_first(body.output_hash or "" for body in reversed(bodies)) or None,
@@ -148,6 +150,7 @@ def commit_entry(commit: Commit) -> CommitEntry:
         metadata=body.metadata,
         note_kind=NoteKind(commit.facts.note) if commit.facts.note in set(NoteKind) else None,
         content=_said(commit.facts.kind, body),
+        gone=commit.gone,
         hash=f"sha256:{commit.hash.hex()}",
         prev=f"sha256:{commit.link.prev.hex()}",
     )

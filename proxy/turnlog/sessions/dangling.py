@@ -19,7 +19,7 @@ from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
-from .payloads import Payload, bodies_of, read_output
+from .payloads import Payload, read_output
 from .rows import Row, row_of
 from .state.live import LiveCalls
 
@@ -124,7 +124,7 @@ def count_dangling(view: View, now: int) -> dict[DanglingReason, int]:
 def describe(view: View, found: DanglingCall) -> Dangling:
     """Return what is recorded about a dangling call."""
     intent, *outcomes = found.attempt
-    output = read_output(view, bodies_of(outcomes))
+    output = read_output(view, outcomes)
     row = row_of(found.attempt)
     # The process that made the attempt is dead.
     is_lost = not outcomes and found.standing is not DanglingReason.IN_FLIGHT

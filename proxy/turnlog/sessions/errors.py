@@ -22,6 +22,14 @@ class NoteError(ValueError):
     """The given data is not a valid note. The message says what is wrong."""
 
 
+class CompactedError(Exception):
+    """A state is no longer known, because its commits were compacted. `first` is the first that is."""
+
+    def __init__(self, message: str, first: int) -> None:
+        super().__init__(message)
+        self.first = first
+
+
 class RewindError(ValueError):
     """A rewind is not possible. The message says why."""
 

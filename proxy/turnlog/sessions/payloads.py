@@ -6,7 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.store.base import Gone
+from turnlog.core.kinds import CommitKind, Gone
 from turnlog.store.read.view import View
 
 
@@ -63,12 +63,23 @@ def bodies_of(commits: Iterable[Commit]) -> list[CommitBody]:
     return [commit.body for commit in commits if commit.body]
 
 
-def read_input(view: View, bodies: Sequence[CommitBody]) -> Payload:
-    """Return the input of an attempt with these bodies, oldest first."""
-    return read_payload(view, next((body.input_blob for body in bodies if body.input_blob), b""))
+def read_input(view: View, commits: Iterable[Commit]) -> Payload:
+    """Return the input of an attempt with these commits, oldest first."""
+    begun = (commit for commit in commits if commit.facts.kind is CommitKind.INTENT)
+    return _first(view, ((c, c.body.input_blob if c.body else b"") for c in begun))
 
 
-def read_output(view: View, bodies: Sequence[CommitBody]) -> Payload:
-    """Return the newest output of an attempt with these bodies, oldest first."""
-    newest_first = reversed(bodies)
-    return read_payload(view, next((b.output_blob for b in newest_first if b.output_blob), b""))
+def read_output(view: View, commits: Sequence[Commit]) -> Payload:
+    """Return the newest output of an attempt with these commits, oldest first."""
+    ended = (commit for commit in reversed(commits) if commit.facts.kind is CommitKind.OUTCOME)
+    return _first(view, ((c, c.body.output_blob if c.body else b"") for c in ended))
+
+
+def _first(view: View, found: Iterable[tuple[Commit, bytes]]) -> Payload:
+    """Return the first payload that has a handle, else why the body that may have had one is gone."""
+    gone: Gone | None = None
+    for commit, handle in found:
+        if handle:
+            return read_payload(view, handle)
+        gone = gone or commit.gone
+    return Payload(kept=PayloadState(gone) if gone else PayloadState.NONE)

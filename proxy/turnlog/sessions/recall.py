@@ -15,7 +15,7 @@ from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
-from .payloads import PayloadState, read_payload
+from .payloads import Payload, PayloadState, read_payload
 from .state.live import LiveCalls
 
 
@@ -57,6 +57,8 @@ def recall(view: View, session: bytes, key: str, *, with_discarded: bool = False
             raise NotRecallableError(f"the call {key!r} was discarded by a rewind; `all` gives it")
         handle = commit.body.output_blob if commit.body else b""
         found = read_payload(view, handle)
+        if commit.gone is not None:
+            found = Payload(kept=PayloadState(commit.gone))
         blob = view.blob(handle) if found.is_exact else None
         if isinstance(blob, Blob):
             asked = view.get(session, commit.link.ref) if commit.link.ref is not None else None

@@ -11,6 +11,7 @@ from turnlog.core.kinds import (
     Effect,
     Executed,
     Flag,
+    Gone,
     Phase,
     RequestKind,
     Status,
@@ -22,7 +23,7 @@ from turnlog.core.operation import Operation, had_effect, tool_use
 from turnlog.core.text.units import timestamp
 from turnlog.store.read.view import View
 
-from .payloads import Payload, bodies_of, read_input, read_output
+from .payloads import Payload, read_input, read_output
 
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 _NS_PER_MS = 1_000_000
@@ -90,6 +91,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """The name that the caller gives itself."""
     epoch: int
     """The process that wrote the newest commit: each proxy has its own number."""
+    gone: Gone | None
+    """Why the content of a commit can no longer be read; `null` where all can."""
     input: UnsetType | Payload = UNSET
     """The redacted input; absent unless payloads are asked for."""
     output: UnsetType | Payload = UNSET
@@ -145,14 +148,14 @@ def row_of(attempt: list[Commit]) -> Row:
         actor=facts.actor,
         client=(intent.body.client if intent.body else "") or None,
         epoch=last.link.epoch,
+        gone=next((commit.gone for commit in attempt if commit.gone), None),
     )
 
 
 def with_payloads(view: View, attempt: list[Commit]) -> Row:
     """Return the row of an attempt with its redacted input and output."""
-    bodies = bodies_of(attempt)
-    row = row_of(attempt)
-    return structs.replace(row, input=read_input(view, bodies), output=read_output(view, bodies))
+    given, returned = read_input(view, attempt), read_output(view, attempt)
+    return structs.replace(row_of(attempt), input=given, output=returned)
 
 
 def _delta(attempt: list[Commit]) -> list[Operation]:

@@ -23,9 +23,9 @@ from turnlog.core.commit import (
     decode_link,
     digest,
 )
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import CommitKind, Gone
 from turnlog.core.text.units import counted
-from turnlog.store.base import Blob, Gone
+from turnlog.store.base import Blob
 
 T = TypeVar("T")
 Stored = tuple[int, bytes, bytes | None]
@@ -124,7 +124,7 @@ class _ChainCheck:
             return _BadCommit(ChainVerdict.MUTATED, self.count, "it cannot be read")
         # Decoding a whole header costs three times its link, and only a deleted body needs it.
         if self.unexplained and _is_redact(header):
-            self.unexplained.clear()
+            self.unexplained = [seq for seq in self.unexplained if seq > _until(link)]
         hash_ = digest(header)
         problem = (
             self._misplaced(position, link, rest)
@@ -209,6 +209,11 @@ def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
         return []
     named = (("stored input", said.input_blob), ("stored output", said.output_blob))
     return [(name, handle) for name, handle in named if handle]
+
+
+def _until(redact: Link) -> int:
+    """Return the newest commit that a redaction speaks of."""
+    return redact.seq if redact.ref is None else redact.ref
 
 
 def _is_redact(header: bytes) -> bool:

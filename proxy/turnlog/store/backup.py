@@ -15,13 +15,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.kinds import Gone
 from turnlog.host import boot_id
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES
 from turnlog.store.log.translate_errors import translated
 
 from . import blobs, data_folder, definitions
-from .base import Gone, StoreError
+from .base import StoreError
 from .data_folder import COPIED
 
 _DRAFT: Final = ".{}.turnlog-backup"

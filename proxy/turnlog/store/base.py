@@ -131,21 +131,6 @@ class SessionRef(Struct, kw_only=True, eq=False):
     """Why calls of tools are refused in it, as its process knows; `None` if they are not."""
 
 
-class Gone(StrEnum):
-    """The reasons why content cannot be read any more, in the words of the API."""
-
-    TRIMMED = "trimmed"
-    """To make room."""
-    EXPIRED = "expired"
-    """By age."""
-    PURGED = "purged"
-    """By an operator, for good."""
-    UNSAVED = "unsaved"
-    """It was never on disk: a crash came before, or the disk took no more."""
-    DAMAGED = "damaged"
-    """It is not as it was written."""
-
-
 class Blob(Struct, frozen=True, gc=False):
     """Content to keep beside a commit, as redaction left it. `digest`: its sha256, where that is known."""
 

@@ -32,13 +32,14 @@ import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
+from turnlog.core.kinds import Gone
 from turnlog.store.log import blocks
 from turnlog.store.log.environment import Environment, identity, is_begun, open_environment
 from turnlog.store.log.epochs import is_locked
 from turnlog.store.log.keys import number, unpack
 from turnlog.store.log.translate_errors import translated
 
-from .base import Blob, Gone, StoreDamaged, StoreError, StoreGone
+from .base import Blob, StoreDamaged, StoreError, StoreGone
 
 if sys.version_info >= (3, 14):
     from compression import zstd

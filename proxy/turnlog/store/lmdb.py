@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -253,6 +253,13 @@ class LmdbStore:
         Raises `StoreError`.
         """
         return await self._writer.run(lambda: self._engine.tell_retention(at))
+
+    async def erase_bodies(self, positions: Sequence[int]) -> int:
+        """Erase the bodies of the commits at `positions`; return their bytes. Raises `StoreError`.
+
+        A `redact` commit of their session must say so before. Few at a time: calls wait meanwhile.
+        """
+        return await self._writer.run(lambda: self._engine.erase_bodies(positions))
 
     async def expire_bucket(self, bucket: Bucket) -> None:
         """Delete the payloads of an old bucket. Raises `StoreError`."""

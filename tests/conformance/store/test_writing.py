@@ -20,8 +20,8 @@ from conformance.store.kit import (
     whole_call,
 )
 from turnlog.core.commit import GENESIS, CommitBody, Facts, body_digest, digest
-from turnlog.core.kinds import CommitKind, Effect, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.store.base import Blob, Draft, Filter, Gone, SessionRef, StoreClosed, StoreError
+from turnlog.core.kinds import CommitKind, Effect, Gone, NoteKind, Phase, Rung, Status, TurnSource
+from turnlog.store.base import Blob, Draft, Filter, SessionRef, StoreClosed, StoreError
 from turnlog.store.lmdb import LmdbStore
 
 

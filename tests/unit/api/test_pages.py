@@ -13,6 +13,10 @@ from kit.pages import TOKEN, V1, Connect, Pages, own_pages
 from turnlog.api.pages import problems
 from turnlog.engine.http.own_pages import SECRET
 from turnlog.observe.events import RequestRefused
+from turnlog.sessions.retention.collect import Collector
+from turnlog.sessions.retention.gc import Retention, expired
+from turnlog.store.lmdb import DAY
+from turnlog.store.read.held_content import HeldContent
 
 BEARER = ("Authorization", f"Bearer {TOKEN}")
 VERDICT = b'{"verdict": "did_not"}'
@@ -392,3 +396,20 @@ async def test_a_name_with_a_slash_is_one_part_of_the_path(pages: Pages) -> None
     assert (await pages.found("/sessions/team%2Ftrip"))["names"] == ["team/trip"]
     assert (await pages.found("/sessions/t%65am%2ftrip/log"))["items"]
     (await pages.api("/sessions/team/trip")).problem(404)
+
+
+async def test_a_state_from_before_a_compaction_is_gone(pages: Pages) -> None:
+    await pages.call()
+    context = pages.context
+    later = context.clock.wall() + 400 * DAY
+    due = expired(context.store.view(), Retention(), later, HeldContent())
+    collector = Collector(context.store, context.saved_states, context.clock)
+    assert len([line async for line in collector.collect(due)]) == 2
+
+    assert (await pages.found("/sessions/trip/state?at=2"))["at"]["seq"] == 2
+    said = (await pages.api("/sessions/trip/state?at=1")).problem(410)
+    assert (said["reason"], said["first"]) == ("compacted", 2)
+    (row,) = (await pages.found("/sessions/trip/log"))["items"]
+    assert row["gone"] == "expired"
+    found = await pages.found(f"/calls/{row['call']}?payloads=true")
+    assert found["attempts"][0]["input"]["kept"] == "expired"

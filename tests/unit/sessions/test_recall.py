@@ -8,10 +8,9 @@ import pytest
 
 from e2e.stores import Call, call_id, fill, session_id
 from turnlog.core import ids
-from turnlog.core.kinds import Status
+from turnlog.core.kinds import Gone, Status
 from turnlog.sessions.errors import NotRecallableError
 from turnlog.sessions.recall import recall
-from turnlog.store.base import Gone
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.view import View
 

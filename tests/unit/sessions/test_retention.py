@@ -1,8 +1,10 @@
 """`sessions.retention`: payloads are deleted by age, unless a session is held."""
 
+import math
 import random
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import lmdb
@@ -11,15 +13,28 @@ import pytest
 
 from conformance.store.kit import begin, intent, known, new_id, outcome, put, session
 from e2e.stores import process
+from turnlog.core.commit import CommitBody, Facts
+from turnlog.core.kinds import CommitKind, Gone, NoteKind
+from turnlog.core.note import Decision, encode_note
+from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
-from turnlog.sessions.errors import NotHeldError
+from turnlog.sessions.errors import CompactedError, NotHeldError
 from turnlog.sessions.payloads import PayloadState, read_payload
-from turnlog.sessions.retention.gc import Retention, collect, expired_buckets
+from turnlog.sessions.retention.collect import Collector, redact_draft
+from turnlog.sessions.retention.gc import (
+    ExpiredBodies,
+    GcFate,
+    GcItem,
+    GcLine,
+    Retention,
+    expired,
+)
 from turnlog.sessions.retention.holds import hold, release
 from turnlog.sessions.retention.housekeeping import EVERY, NOTICE, Housekeeper
 from turnlog.sessions.state.backlog import BUSY
-from turnlog.store.base import Blob, SessionRef
+from turnlog.sessions.state.state_at import head_of, saved_states, state_at
+from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import DAY, LmdbStore
 from turnlog.store.log.keys import NOTES_CHECK, TOLD
 from turnlog.store.log.tables import NAMES
@@ -41,10 +56,11 @@ class Days:
         self.store = LmdbStore.open(data, now=lambda: self.now, limit=limit)
         self.clock = Clock(wall=lambda: self.now, monotonic=lambda: self.monotonic)
         self.thread = ThreadPoolExecutor(1)
+        self.saved = saved_states(data)
         self.keeper = self.new_keeper()
 
     def new_keeper(self) -> Housekeeper:
-        return Housekeeper(self.store, WEEK, self.clock, self, self.thread)
+        return Housekeeper(self.store, self.saved, WEEK, self.clock, self, self.thread)
 
     tells_content = False
 
@@ -71,10 +87,26 @@ class Days:
             handles = [body.output_blob for body in bodies if body and body.output_blob]
             return [read_payload(view, handle).kept for handle in handles]
 
+    def states(self, ref: SessionRef) -> list[str]:
+        """Return the hash of the state after each commit, or that it was compacted."""
+        found: list[str] = []
+        with self.store.view() as view:
+            for seq in range(head_of(view, known(ref)) + 1):
+                try:
+                    found.append(state_hash(state_at(view, self.saved, known(ref), seq)))
+                except CompactedError:
+                    found.append("compacted")
+        return found
+
+    async def lines(self, retention: Retention = WEEK) -> list[GcLine]:
+        """Delete what is due; return the lines about it."""
+        due = expired(self.store.view(), retention, self.now, HeldContent())
+        collector = Collector(self.store, self.saved, self.clock)
+        return [line async for line in collector.collect(due)]
+
     async def collect(self, retention: Retention = WEEK) -> list[str]:
         """Delete what is due; return the names of what was."""
-        due = expired_buckets(self.store.view(), retention, self.now, HeldContent())
-        return [line.name async for line in collect(self.store, due)]
+        return [line.name for line in await self.lines(retention)]
 
     async def look(self, passed: int = EVERY) -> list[LogEvent]:
         """Let the proxy look when so much time, in ns, has passed; return what it logged."""
@@ -134,7 +166,7 @@ async def test_payloads_that_are_kept_forever_stay(days: Days) -> None:
     ref = session("a")
     await days.call(ref, -4000, b"old")
 
-    assert await days.collect(Retention(payloads=float("inf"))) == []
+    assert await days.collect(Retention(payloads=math.inf, bodies=math.inf)) == []
     assert days.kept(ref) == [PayloadState.WHOLE]
 
 
@@ -198,7 +230,7 @@ async def test_a_proxy_deletes_what_is_due_while_it_has_little_to_do(days: Days)
     ref = session("a")
     await days.call(ref, -20, b"old")
 
-    assert await days.look() == [RetentionEnforced(buckets=1, size=20480)]
+    assert await days.look() == [RetentionEnforced(buckets=1, size=20480, commits=0)]
     assert days.kept(ref) == [PayloadState.EXPIRED]
     assert await days.look() == []
 
@@ -256,3 +288,147 @@ async def test_a_notice_that_was_changed_is_found(tmp_path: Path) -> None:
         txn.put(TOLD, bytes(7) + b"\2", db=env.open_db(b"meta", txn=txn, create=False))
 
     assert verdicts(days.data) == ["ok", "damaged"]
+
+
+# -- bodies --------------------------------------------------------------------------------------
+
+
+async def test_bodies_go_once_a_commit_carries_the_state(days: Days) -> None:
+    ref = session("a")
+    for day in (-100, -91, -90, -5):
+        await days.call(ref, day, b"day %d" % day)
+    before = days.states(ref)
+
+    *payloads, bodies = await days.lines()
+
+    assert [line.what for line in payloads] == 3 * [GcItem.PAYLOADS]
+    assert (bodies.what, bodies.commits, bodies.fate) == (GcItem.BODIES, 5, GcFate.DELETED)
+    assert bodies.bytes > 100
+    assert (bodies.since[:10], bodies.until[:10]) == ("2026-08-19", "2026-08-28")
+    with days.store.view() as view:
+        commits = list(view.commits(known(ref)))
+        assert [commit.gone for commit in commits[:9]] == [None, *4 * [Gone.EXPIRED], *4 * [None]]
+        kinds = [(c.facts.kind, c.facts.note, c.link.ref) for c in commits[9:]]
+        assert kinds == [(CommitKind.COMPACT, "", 4), (CommitKind.REDACT, "expired", 4)]
+        assert view.find_sessions("a") == [known(ref)]
+    assert days.states(ref)[: len(before)] == [*4 * ["compacted"], *before[4:]]
+    assert verdicts(days.data) == ["redacted_ok"]
+    assert await days.lines() == []
+
+
+async def test_the_next_day_the_fold_starts_at_the_newer_state(days: Days) -> None:
+    ref = session("a")
+    for day in (-100, -90, -89):
+        await days.call(ref, day, b"content")
+    await days.lines()
+    before = days.states(ref)
+    days.now += 2 * DAY
+
+    (line,) = [line for line in await days.lines() if line.what is GcItem.BODIES]
+
+    assert line.commits == 4
+    assert days.states(ref)[: len(before)] == [*6 * ["compacted"], *before[6:]]
+    with days.store.view() as view:
+        gone = [c.link.seq for c in view.commits(known(ref)) if c.gone]
+        assert gone == [1, 2, 3, 4, 5, 6]
+        assert list(view.index_flaws()) == []
+
+
+async def test_the_state_of_an_older_compaction_goes_with_the_bodies(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    await days.lines()
+    await days.call(ref, 0, b"later")
+    days.now += 95 * DAY
+
+    await days.lines()
+
+    with days.store.view() as view:
+        states = [c for c in view.controls(known(ref)) if c.facts.kind is CommitKind.COMPACT]
+        assert [commit.gone for commit in states] == [Gone.EXPIRED, None]
+    assert verdicts(days.data) == ["redacted_ok"]
+
+
+async def test_bodies_of_a_held_session_stay(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    await hold(days.store, "a", "", days.clock)
+
+    due = expired(days.store.view(), WEEK, days.now, HeldContent())
+    assert [one.line(GcFate.DUE).fate for one in due] == [GcFate.HELD, GcFate.HELD]
+    assert await days.lines() == []
+    assert "compacted" not in days.states(ref)
+
+
+async def test_a_state_that_is_too_large_for_a_commit_keeps_the_bodies(days: Days) -> None:
+    ref = session("a")
+    at = TODAY - 100 * DAY
+    facts = Facts(kind=CommitKind.NOTE, at=at, clock=at, note=NoteKind.DECISION)
+    for number in range(700):
+        text = random.Random(number).randbytes(2000).hex()
+        body = CommitBody(note=encode_note(Decision(text=text)))
+        days.store.submit(Draft(session=ref, facts=facts, body=body), wait=False)
+    await days.store.flush()
+
+    (line,) = await days.lines()
+
+    assert (line.what, line.fate) == (GcItem.BODIES, GcFate.TOO_LARGE)
+    assert "compacted" not in days.states(ref)
+    assert verdicts(days.data) == ["ok"]
+
+
+async def test_an_erasure_that_a_process_did_not_finish_is_finished_by_the_next(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    (_, one) = expired(days.store.view(), WEEK, days.now, HeldContent())
+    assert isinstance(one, ExpiredBodies)
+    begun = Collector(days.store, days.saved, days.clock)
+    await begun.is_compacted(one)
+    await begun.append(
+        known(ref),
+        lambda head: redact_draft(
+            known(ref), one.until, Gone.EXPIRED, "bodies expired", head, days.clock
+        ),
+    )
+    with days.store.view() as view:
+        (newest,) = islice(view.erasable(known(ref), one.after, one.until), 1)
+    await days.store.erase_bodies([newest])
+
+    again = expired(days.store.view(), WEEK, days.now, HeldContent())
+
+    assert [isinstance(found, ExpiredBodies) and found.begun for found in again] == [False, True]
+    await days.lines()
+    with days.store.view() as view:
+        assert [c.gone for c in view.commits(known(ref))][:3] == [None, Gone.EXPIRED, Gone.EXPIRED]
+        assert len(list(view.controls(known(ref)))) == 2
+
+
+async def test_a_call_that_moves_the_head_delays_a_compaction_and_stops_none(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    heads: list[int] = []
+
+    def draft(head: int) -> Draft:
+        if len(heads) < 3:
+            days.store.submit(intent(ref, new_id(days.now)), wait=True)
+        heads.append(head)
+        return redact_draft(known(ref), 0, Gone.EXPIRED, "bodies expired", head, days.clock)
+
+    placed = await Collector(days.store, days.saved, days.clock).append(known(ref), draft)
+
+    assert heads == [2, 3, 4, 5]
+    assert placed.link.seq == 6
+
+
+async def test_indexes_made_anew_fit_a_log_without_bodies(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    await days.lines()
+    await days.store.close()
+
+    done = process("verify", "--rebuild", "--json", "--data", str(days.data))
+
+    assert [msgspec.json.decode(line)["verdict"] for line in done.stdout.splitlines()] == [
+        "redacted_ok"
+    ]
+    days.store = LmdbStore.open(days.data)

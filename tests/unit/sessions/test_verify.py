@@ -17,9 +17,9 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind, TurnSource
+from turnlog.core.kinds import CommitKind, Gone, TurnSource
 from turnlog.sessions.verify import Anchor, ChainVerdict, Stored, verify
-from turnlog.store.base import Blob, Gone
+from turnlog.store.base import Blob
 
 SESSION = bytes(15) + b"\x01"
 Records = list[Stored]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnlog.core.kinds import Gone
 from turnlog.store import blobs
-from turnlog.store.base import Blob, Gone, StoreError
+from turnlog.store.base import Blob, StoreError
 from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
 from turnlog.store.log.epochs import lock_epoch
 

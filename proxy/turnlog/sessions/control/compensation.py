@@ -17,7 +17,7 @@ from turnlog.rules.compensation import UnfilledError, expected_text, filled
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import Compensation
 from turnlog.rules.policy import Rulebook, Subject
-from turnlog.sessions.payloads import bodies_of, read_input, read_output
+from turnlog.sessions.payloads import read_input, read_output
 from turnlog.sessions.rows import changes
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
@@ -146,7 +146,7 @@ class Compensations:
                 yield one
 
     def _text(self, attempt: list[Commit]) -> str | None:
-        output = read_output(self._view, bodies_of(attempt))
+        output = read_output(self._view, attempt)
         if not output.is_exact:
             return None
         is_result = attempt[0].facts.method == "tools/call" and isinstance(_read(output.text), dict)
@@ -155,8 +155,7 @@ class Compensations:
 
     def _values(self, attempt: list[Commit]) -> ExpressionInput | None:
         """Return the recorded input and output; `None` if the input is not whole."""
-        bodies = bodies_of(attempt)
-        args, result = read_input(self._view, bodies), read_output(self._view, bodies)
+        args, result = read_input(self._view, attempt), read_output(self._view, attempt)
         if not args.is_exact:
             return None
         given = _read(args.text)

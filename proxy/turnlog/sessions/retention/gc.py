@@ -1,17 +1,19 @@
-"""How long content is kept, which of a store has outlived that, and its deletion step by step."""
+"""How long content is kept, and which of a store has outlived that."""
 
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core import ids
 from turnlog.core.text.units import Age, timestamp
+from turnlog.sessions.state.live import SessionBranches
 from turnlog.store import blobs
 from turnlog.store.blobs import Bucket
-from turnlog.store.lmdb import DAY, LmdbStore
+from turnlog.store.lmdb import DAY
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 
@@ -40,6 +42,8 @@ class GcItem(StrEnum):
 
     PAYLOADS = "payloads"
     """A bucket of inputs and outputs."""
+    BODIES = "bodies"
+    """All other content of a session's commits, up to one of them."""
 
 
 class GcFate(StrEnum):
@@ -49,6 +53,8 @@ class GcFate(StrEnum):
     DELETED = "deleted"
     HELD = "held"
     """It stays: a session that is held has content in it."""
+    TOO_LARGE = "too_large"
+    """It stays: the session's state is too large for a commit, and could not be known without it."""
 
 
 class GcLine(Struct, frozen=True, kw_only=True):
@@ -56,11 +62,14 @@ class GcLine(Struct, frozen=True, kw_only=True):
 
     what: GcItem
     name: str
-    """The bucket."""
+    """The bucket or the session."""
     since: str
     """When the oldest of it was written, RFC 3339, UTC."""
     until: str
     bytes: int
+    """On the disk; of bodies those that were deleted."""
+    commits: int
+    """Number of commits whose bodies it is about; 0 for payloads."""
     fate: GcFate
 
 
@@ -71,6 +80,11 @@ class ExpiredBucket(Struct, frozen=True):
     size: int
     held: bool
 
+    @property
+    def commits(self) -> int:
+        """Number of commits whose bodies it is."""
+        return 0
+
     def line(self, fate: GcFate) -> GcLine:
         """Return it as a line of the report."""
         return GcLine(
@@ -79,21 +93,53 @@ class ExpiredBucket(Struct, frozen=True):
             since=timestamp(self.bucket.span * DAY),
             until=timestamp((self.bucket.span + 1) * DAY),
             bytes=self.size,
+            commits=self.commits,
             fate=GcFate.HELD if self.held else fate,
         )
 
 
-def expired_buckets(
-    view: View, retention: Retention, now: int, holds: HeldContent
-) -> list[ExpiredBucket]:
-    """Return the buckets whose content is all older than is kept; closes the view.
+class ExpiredBodies(Struct, frozen=True, kw_only=True):
+    """Bodies of a session that have outlived their retention: of seqs in (`after`, `until`]."""
 
-    Raises `StoreError`.
-    """
-    folder = view.data / "blobs"
-    found = list(_older(folder, retention.payloads, now))
-    held = holds.buckets(view) if found else frozenset[Bucket]()
-    return [ExpiredBucket(b, blobs.size(folder, b), b in held) for b in found]
+    session: bytes
+    after: int
+    until: int
+    since_at: int
+    """ns UTC, as `until_at`."""
+    until_at: int
+    held: bool
+    begun: bool = False
+    """Whether a `redact` commit says already that they are gone."""
+
+    @property
+    def commits(self) -> int:
+        """Number of commits whose bodies they are."""
+        return self.until - self.after
+
+    def line(self, fate: GcFate, size: int = 0) -> GcLine:
+        """Return it as a line of the report."""
+        return GcLine(
+            what=GcItem.BODIES,
+            name=ids.to_text(self.session),
+            since=timestamp(self.since_at),
+            until=timestamp(self.until_at),
+            bytes=size,
+            commits=self.commits,
+            fate=GcFate.HELD if self.held else fate,
+        )
+
+
+Expired = ExpiredBucket | ExpiredBodies
+
+
+def expired(view: View, retention: Retention, now: int, holds: HeldContent) -> list[Expired]:
+    """Return what has outlived its retention; closes the view. Raises `StoreError`."""
+    with view:
+        bodies = list(_bodies(view, retention.bodies, now))
+        folder = view.data / "blobs"
+        found = list(_older(folder, retention.payloads, now))
+        held = holds.buckets(view) if found else frozenset[Bucket]()
+        return [*(ExpiredBucket(b, blobs.size(folder, b), b in held) for b in found), *bodies]
 
 
 def _older(folder: Path, age: float, now: int) -> Iterator[Bucket]:
@@ -105,12 +151,45 @@ def _older(folder: Path, age: float, now: int) -> Iterator[Bucket]:
             yield bucket
 
 
-async def collect(store: LmdbStore, due: Iterable[ExpiredBucket]) -> AsyncIterator[GcLine]:
-    """Delete expired buckets that are not held, and yield each once it is deleted.
+def _bodies(view: View, age: float, now: int) -> Iterator[ExpiredBodies]:
+    if age == math.inf:
+        return
+    # By the day, as payloads: a session is compacted once a day at most.
+    before = (now - int(age * _NS)) // DAY * DAY
+    held = view.held()
+    for session, head in view.opened_before(before):
+        earlier, redacted = view.redacted_until(session)
+        if not view.is_erased(session, earlier, redacted):
+            # A process ended before it had erased what its redaction says is gone.
+            yield _due(view, session, earlier, redacted, held=False, begun=True)
+        until = _cut(view, session, head, before)
+        if until > redacted and not view.is_erased(session, redacted, until):
+            yield _due(view, session, redacted, until, held=session in held)
 
-    Each is a step of its own: what ends this process leaves no step half done. Raises `StoreError`.
-    """
-    for one in due:
-        if not one.held:
-            await store.expire_bucket(one.bucket)
-            yield one.line(GcFate.DELETED)
+
+def _due(
+    view: View, session: bytes, after: int, until: int, *, held: bool, begun: bool = False
+) -> ExpiredBodies:
+    return ExpiredBodies(
+        session=session,
+        after=after,
+        until=until,
+        since_at=view.written_at(session, after + 1),
+        until_at=view.written_at(session, until),
+        held=held,
+        begun=begun,
+    )
+
+
+def _cut(view: View, session: bytes, head: int, before: int) -> int:
+    """Return the newest commit of a session that was written before a time, and at which a fold can start."""
+    low, high = -1, head
+    while low < high:
+        middle = (low + high + 1) // 2
+        if view.written_at(session, middle) < before:
+            low = middle
+        else:
+            high = middle - 1
+    live = SessionBranches(view, session).live(head)
+    kept = [min(rewind.keep) - 1 for rewind in live.kept if rewind.seq > low]
+    return live.before(max(0, min([low, *kept])))

@@ -7,12 +7,14 @@ from typing import Final
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, RetentionAnnounced, RetentionEnforced, StoreFailed
-from turnlog.sessions.state.backlog import Pace
+from turnlog.sessions.state.backlog import SHARE, Pace
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
+from turnlog.store.saved_states import SavedStates
 
-from .gc import ExpiredBucket, Retention, collect, expired_buckets
+from .collect import Collector
+from .gc import Expired, ExpiredBucket, GcFate, GcItem, Retention, expired
 
 LOOK: Final = 60.0
 """s between two looks whether something is due."""
@@ -28,12 +30,14 @@ class Housekeeper:
     def __init__(
         self,
         store: LmdbStore,
+        saved: SavedStates,
         retention: Retention,
         clock: Clock,
         log: Log,
         thread: ThreadPoolExecutor,
     ) -> None:
         self._store = store
+        self._collector = Collector(store, saved, clock, thread, SHARE)
         self._retention = retention
         self._clock = clock
         self._log = log
@@ -69,30 +73,40 @@ class Housekeeper:
             told = await self._store.tell_retention(wall)
         return told + NOTICE
 
-    async def _due(self, at: int) -> list[ExpiredBucket]:
-        def read() -> list[ExpiredBucket]:
-            return expired_buckets(self._store.view(), self._retention, at, self._holds)
+    async def _due(self, at: int) -> list[Expired]:
+        def read() -> list[Expired]:
+            return expired(self._store.view(), self._retention, at, self._holds)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
-    def _announce(self, due: list[ExpiredBucket], begins: int) -> None:
-        goes = [one.size for one in due if not one.held]
+    def _announce(self, due: list[Expired], begins: int) -> None:
+        goes = [one for one in due if not one.held]
+        buckets = [one.size for one in goes if isinstance(one, ExpiredBucket)]
+        commits = sum(one.commits for one in goes)
         self._log.emit(
-            RetentionAnnounced(begins=timestamp(begins), buckets=len(goes), size=sum(goes))
+            RetentionAnnounced(
+                begins=timestamp(begins), buckets=len(buckets), size=sum(buckets), commits=commits
+            )
         )
 
     async def _collect(self, wall: int) -> None:
-        gone = [line.bytes async for line in collect(self._store, await self._due(wall))]
+        gone = [line async for line in self._collector.collect(await self._due(wall))]
         if gone:
-            self._log.emit(RetentionEnforced(buckets=len(gone), size=sum(gone)))
+            buckets = [line.bytes for line in gone if line.what is GcItem.PAYLOADS]
+            commits = sum(line.commits for line in gone if line.fate is GcFate.DELETED)
+            self._log.emit(
+                RetentionEnforced(buckets=len(buckets), size=sum(buckets), commits=commits)
+            )
 
 
-async def keep_house(store: LmdbStore, retention: Retention, clock: Clock, log: Log) -> None:
+async def keep_house(
+    store: LmdbStore, saved: SavedStates, retention: Retention, clock: Clock, log: Log
+) -> None:
     """Delete what is due until cancelled. What fails is logged once, and tried again."""
     told = ""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-retention") as thread:
-        keeper = Housekeeper(store, retention, clock, log, thread)
+        keeper = Housekeeper(store, saved, retention, clock, log, thread)
         while True:
             await asyncio.sleep(LOOK)
             try:

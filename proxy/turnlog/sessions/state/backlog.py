@@ -10,11 +10,13 @@ from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import State, encode_state
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
+from turnlog.sessions.errors import CompactedError
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
+from .compacted import compacted_until
 from .live import SessionBranches
 from .state_at import EVERY, fold_live, nearest
 
@@ -53,7 +55,9 @@ class StateBacklog:
         rows = takewhile(lambda row: row.position > self._seen, view.sessions())
         for row in islice(rows, _LOOKED_AT):
             last = (row.head_seq + 1) // EVERY * EVERY - 1
-            if row.session not in self._unsaved and last > self._kept(row.session, last):
+            if row.session in self._unsaved or last <= self._kept(row.session, last):
+                continue
+            if last > compacted_until(view, row.session):
                 self._due[row.session] = last
         self._seen = view.last
 
@@ -65,6 +69,10 @@ class StateBacklog:
         session, last = next(iter(self._due.items()))
         try:
             over = self._fold(view, session, last)
+        except CompactedError:
+            # A rewind leads back behind the compaction: there is no state to save.
+            self._unsaved.add(session)
+            over = True
         except StoreError:
             del self._due[session]
             raise

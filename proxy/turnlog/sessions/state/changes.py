@@ -4,12 +4,12 @@ from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit
 from turnlog.core.state.fold import Causes, ContributingCommit, fold
-from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import StateField, Table, diff, state_table
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
+from .compacted import compacted_state
 from .live import SessionBranches
 from .state_at import (
     CommitPoint,
@@ -48,7 +48,10 @@ def changes_between(
     *,
     with_discarded: bool = False,
 ) -> list[Difference]:
-    """Return what the commits after `before`, up to `after`, changed. Raises `NotFoundError`."""
+    """Return what the commits after `before`, up to `after`, changed.
+
+    Raises `NotFoundError`, `CompactedError`.
+    """
     start, end = commit_at(view, session, before), commit_at(view, session, after)
     branches = SessionBranches(view, session, with_discarded=with_discarded)
     live = branches.live(after)
@@ -57,8 +60,11 @@ def changes_between(
     if not live.continues(before):
         # A rewind lies between the two: what leads to the later state begins where their paths part.
         since = live.meets(branches.live(before))
-        since = since if live.continues(since) else -1
-        base = state_at(view, saved, session, since, branches) if since >= 0 else State()
+        if live.continues(since):
+            base = state_at(view, saved, session, since, branches)
+        else:
+            base = compacted_state(view, session, live)
+            since = base.seq
     causes: Causes = {}
     last = fold(base, branches.between(live, since, after), causes)
     found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
@@ -80,8 +86,10 @@ def session_differences(
     start, end = commit_at(view, one, at[0]), commit_at(view, other, at[1])
     first = state_at(view, saved, one, at[0])
     branches = SessionBranches(view, other)
+    live = branches.live(at[1])
+    begun = compacted_state(view, other, live)
     causes: Causes = {}
-    last = fold(State(), branches.between(branches.live(at[1]), -1, at[1]), causes)
+    last = fold(begun, branches.between(live, begun.seq, at[1]), causes)
     return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
 
 

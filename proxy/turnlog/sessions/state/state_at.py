@@ -23,6 +23,7 @@ from turnlog.store.base import SessionRow
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
+from .compacted import compacted_state
 from .live import SessionBranches
 from .rewinds import DetachedOutcome, RewindMade, detached_outcomes, rewinds_made
 
@@ -80,7 +81,7 @@ def read_state(
     *,
     with_discarded: bool = False,
 ) -> SessionState:
-    """Return fields of a session's state after the commit `at`. Raises `NotFoundError`.
+    """Return fields of a session's state after the commit `at`. Raises `NotFoundError`, `CompactedError`.
 
     With `with_discarded`, every commit counts, whatever rewinds say.
     """
@@ -115,11 +116,15 @@ def state_at(
     at: int,
     branches: SessionBranches | None = None,
 ) -> State:
-    """Return a session's state after the commit `at`, saving every `EVERY`th one on the way."""
+    """Return a session's state after the commit `at`, saving every `EVERY`th one on the way.
+
+    Raises `CompactedError`.
+    """
     branches = branches or SessionBranches(view, session)
     live = branches.live(at)
     if branches.with_discarded:  # saved states have no room for this one
-        return fold(State(), branches.between(live, -1, at))
+        begun = compacted_state(view, session, live)
+        return fold(begun, branches.between(live, begun.seq, at))
     state = nearest(view, saved, session, live)
     later = takewhile(lambda c: c.link.seq <= at, view.commits(session, after=state.seq))
     while batch := list(islice(later, EVERY - (state.seq + 1) % EVERY)):
@@ -139,13 +144,20 @@ def fold_live(
 
 
 def nearest(view: View, saved: SavedStates, session: bytes, live: LiveView) -> State:
-    """Return the newest saved state from which a fold of the view can go on, else the empty state."""
+    """Return the newest saved state from which a fold of the view can go on, else that of the newest
+    compaction.
+
+    Raises `CompactedError`.
+    """
+    first = compacted_state(view, session, live)
     for found in saved.newest(session, live.newest):
+        if found.seq <= first.seq:
+            break
         commit = view.get(session, found.seq) if live.continues(found.seq) else None
         state = decode_state(found.read()) if commit and found.fits(commit.hash) else None
         if state is not None and state.seq == found.seq:
             return state
-    return State()
+    return first
 
 
 def point_of(commit: Commit) -> CommitPoint:

@@ -197,7 +197,7 @@ def read_record(txn: Txn, table: Table, position: int) -> bytes | None:
     return blocks.record(run, unpack(key) - position) or None
 
 
-def _at_or_before(cursor: Cursor, key: bytes) -> bool:
+def at_or_before(cursor: Cursor, key: bytes) -> bool:
     if cursor.set_range(key):
         return cursor.key() == key or cursor.prev()
     return cursor.last()
@@ -209,7 +209,7 @@ def session_positions(
     """Yield the positions of a session's indexed commits whose seq is in [first, last]."""
     with txn.cursor(tables.seqs) as cursor:
         edge = session + number(last if newest_first else first)
-        found = _at_or_before(cursor, edge)
+        found = at_or_before(cursor, edge)
         if not newest_first and (not found or cursor.key()[:16] != session):
             found = cursor.set_range(session)
         for key, block in cursor.iterprev() if newest_first else cursor.iternext():
@@ -228,7 +228,7 @@ def block_positions(
     """Yield the positions in [low, high] that a term or call has in a table of blocks."""
     size = len(term) + 8
     with txn.cursor(table) as cursor:
-        found = _at_or_before(cursor, term + number(high if newest_first else low))
+        found = at_or_before(cursor, term + number(high if newest_first else low))
         if not newest_first and (not found or not cursor.key().startswith(term)):
             found = cursor.set_range(term)
         for key, block in cursor.iterprev() if newest_first else cursor.iternext():

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import msgspec
+from msgspec import Struct, structs
 
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, Gone
 from turnlog.store.base import Corrupt
 from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.index import Entry, Head, Segment, commit_of, fold_head, read_entry
 from turnlog.store.log.index_writer import call_state_after
-from turnlog.store.log.keys import WATERMARK, link_key, unpack
+from turnlog.store.log.keys import WATERMARK, control_term, link_key, unpack
 from turnlog.store.log.tables import (
     NEVER,
     Table,
@@ -60,6 +62,23 @@ class TailCache:
         return read_segment(txn, tables, Segment(watermark), last), last
 
 
+class Redaction(Struct, frozen=True):
+    """A `redact` commit: the bodies up to `until` are gone, but for those that it spares."""
+
+    seq: int
+    until: int
+    why: Gone
+
+
+def _redaction(entry: Entry) -> Redaction:
+    link = entry.link
+    try:
+        why = Gone(entry.facts.note)
+    except ValueError:
+        why = Gone.EXPIRED  # the word of a later version
+    return Redaction(link.seq, link.seq if link.ref is None else link.ref, why)
+
+
 class Snapshot:
     """Look-ups that see tables and tail as one. Positions ascend unless newest first is asked."""
 
@@ -75,6 +94,7 @@ class Snapshot:
             raise
         self.left_out: set[int] = set()
         """Positions of unreadable records that were left out."""
+        self._redactions: dict[bytes, list[Redaction]] = {}
 
     def close(self) -> None:
         """End the read transaction: one that stays open keeps old pages from being used again."""
@@ -115,7 +135,7 @@ class Snapshot:
             return self.commit(entry)
         except Corrupt:
             self.left_out.add(entry.position)
-            return commit_of(entry, None)
+            return structs.replace(commit_of(entry, None), gone=Gone.DAMAGED)
 
     def body(self, position: int) -> bytes | None:
         """Return a commit's body as stored; `None` where it has none or it was dropped."""
@@ -124,12 +144,32 @@ class Snapshot:
     def commit(self, entry: Entry) -> Commit:
         """Return the commit that readers see. Raises `Corrupt`."""
         try:
-            return commit_of(entry, self.body(entry.position))
+            commit = commit_of(entry, self.body(entry.position))
         except msgspec.DecodeError as error:
             raise Corrupt(
                 f"the body at position {entry.position} is damaged: {error}; run `turnlog verify`",
                 entry.position,
             ) from error
+        if commit.body is not None or not entry.link.body_hash:
+            return commit
+        return structs.replace(commit, gone=self.why_gone(entry.link.session, entry.link.seq))
+
+    def why_gone(self, session: bytes, seq: int) -> Gone:
+        """Return why the body of a commit is gone, by the redactions of its session."""
+        words = {r.why for r in self.redactions_of(session) if seq <= r.until and seq < r.seq}
+        if Gone.PURGED in words:
+            return Gone.PURGED
+        return words.pop() if words else Gone.DAMAGED
+
+    def redactions_of(self, session: bytes) -> "list[Redaction]":
+        """Return the redactions of a session, oldest first."""
+        known = self._redactions.get(session)
+        if known is None:
+            found = self.term(control_term(session), 1, self.last, newest_first=False)
+            entries = filter(None, map(self.readable, found))
+            known = [_redaction(e) for e in entries if e.facts.kind is CommitKind.REDACT]
+            self._redactions[session] = known
+        return known
 
     def commit_at(self, position: int) -> Commit:
         """Return the commit at a position. Raises `Corrupt`."""

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import has_prefix
-from turnlog.core.kinds import NoteKind, Rung
+from turnlog.core.kinds import CommitKind, Gone, NoteKind, Rung
+from turnlog.core.lifecycle import CONTROL_KINDS
 from turnlog.core.text.terminal import contains_text
 from turnlog.store.base import (
     ALIAS_SEPARATOR,
@@ -16,7 +17,6 @@ from turnlog.store.base import (
     Corrupt,
     Filter,
     Flaw,
-    Gone,
     SessionRef,
     SessionRow,
     Usage,
@@ -128,6 +128,65 @@ class View:
     def controlled(self) -> Iterator[bytes]:
         """Yield the sessions that have control commits, in no order."""
         yield from (term.removeprefix(CONTROL) for term in self._snapshot.terms(CONTROL))
+
+    @guarded
+    def is_erased(self, session: bytes, after: int, until: int) -> bool:
+        """Return whether `erasable` would yield nothing, by the oldest of those commits: it is erased last."""
+        found = self._erasable(session, after, until, newest_first=False)
+        oldest = next(found, None)
+        return oldest is None or not self._snapshot.body(oldest)
+
+    @guarded_iterator
+    def erasable(self, session: bytes, after: int, until: int) -> Iterator[int]:
+        """Yield the positions of a session's commits with seqs in (`after`, `until`], the newest first,
+        that have bodies which their age may erase.
+
+        What named the session stays, and what its control commits say: a fold needs both. Of compact
+        commits only the newest does.
+        """
+        for position in self._erasable(session, after, until, newest_first=True):
+            if self._snapshot.body(position):
+                yield position
+
+    def _erasable(
+        self, session: bytes, after: int, until: int, *, newest_first: bool
+    ) -> Iterator[int]:
+        snapshot, compacted = self._snapshot, self._newest_compact(session)
+        positions = snapshot.session(session, after + 1, until, newest_first=newest_first)
+        for entry in filter(None, map(snapshot.readable, positions)):
+            kind, position = entry.facts.kind, entry.position
+            is_old_state = kind is CommitKind.COMPACT and position != compacted
+            is_kept = kind is CommitKind.OPEN or kind in CONTROL_KINDS
+            if entry.link.body_hash and (is_old_state or not is_kept):
+                yield position
+
+    @guarded
+    def redacted_until(self, session: bytes) -> tuple[int, int]:
+        """Return up to which seq bodies were redacted before the newest redaction, and by it; -1 for none."""
+        untils = sorted(redaction.until for redaction in self._snapshot.redactions_of(session))
+        before, newest = ([-1, -1, *untils])[-2:]
+        return before, newest
+
+    @guarded_iterator
+    def opened_before(self, at: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the sessions that were opened before a time, each with the seq of its newest commit."""
+        for session, head in self._snapshot.heads():
+            opened = self._snapshot.readable(head.opened)
+            if opened is None or opened.facts.at < at:
+                yield session, head.seq
+
+    @guarded
+    def written_at(self, session: bytes, seq: int) -> int:
+        """Return when a commit was written, ns UTC; 0 for one that cannot be read."""
+        position = self._snapshot.find(session, seq)
+        entry = None if position is None else self._snapshot.readable(position)
+        return entry.facts.at if entry else 0
+
+    def _newest_compact(self, session: bytes) -> int | None:
+        snapshot = self._snapshot
+        found = snapshot.term(control_term(session), 1, snapshot.last, newest_first=True)
+        entries = filter(None, map(snapshot.readable, found))
+        return next((e.position for e in entries if e.facts.kind is CommitKind.COMPACT), None)
 
     @guarded
     def get(self, session: bytes, seq: int) -> Commit | None:

@@ -16,13 +16,14 @@ from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.epochs import EpochLock, is_locked
 from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.index_writer import flush
-from turnlog.store.log.keys import NOTES_CHECK, PROBE, TOLD, number
+from turnlog.store.log.keys import NOTES_CHECK, PROBE, TOLD, WATERMARK, number
 from turnlog.store.log.tables import Tables, notes_check, read_number
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .drafts import SALT, complete, forget, land, prepare
+from .erase import erase_bodies
 from .ledger import Ledger
 
 FLUSH_EVERY = 2000
@@ -125,6 +126,18 @@ class LmdbEngine:
                 txn.put(TOLD, number(told := at), db=self.tables.meta)
                 txn.put(NOTES_CHECK, notes_check(txn, self.tables), db=self.tables.meta)
         return told
+
+    def erase_bodies(self, positions: Sequence[int]) -> int:
+        """Erase the bodies of commits in one transaction; return their bytes. Raises `StoreError`."""
+        with translated("erase from", self.data):
+            with self.env.write() as txn:
+                if max(positions) > read_number(txn, self.tables, WATERMARK):
+                    # An index must know of a body before it goes.
+                    flush(txn, self.tables, self._ledger.tail, self._ledger.heads)
+                size = erase_bodies(txn, self.tables, positions)
+            with self.env.read() as txn:
+                self._ledger.trim(txn)
+        return size
 
     def expire_bucket(self, bucket: Bucket) -> None:
         """Make the content of an old bucket unreadable. Raises `StoreError`."""

@@ -87,6 +87,7 @@ def _entry(item: CommitEntry) -> str:
         **{name: _word(value) for name, value in item.content.items()},
         # The summary of a note repeats its content.
         "summary": "" if item.note_kind else item.summary,
+        "gone": item.gone or "",
         "follows": "" if item.ref is None else str(item.ref),
         **item.metadata,
         "aliases": "",
@@ -129,6 +130,7 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
         "definition": row.definition or "",
         "provenance": _provenance(item),
         "trace": row.trace or "",
+        "content": row.gone or "",
         "summary": row.output_summary,
         "detail": item.detail,
         "answered": f"by turnlog itself: {item.said}" if item.said else "",

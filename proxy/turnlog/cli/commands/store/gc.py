@@ -15,16 +15,20 @@ from turnlog.cli.options import (
     printout,
     writing_options,
 )
-from turnlog.cli.render import Cell, Column, ProgressLine, Style, json_line, table, terminal_width
-from turnlog.core.text.units import human_size
-from turnlog.sessions.retention.gc import (
-    ExpiredBucket,
-    GcFate,
-    GcLine,
-    Retention,
-    collect,
-    expired_buckets,
+from turnlog.cli.render import (
+    Cell,
+    Column,
+    ProgressLine,
+    Style,
+    json_line,
+    table,
+    terminal_width,
 )
+from turnlog.core.text.units import counted, human_size
+from turnlog.observe.clock import Clock
+from turnlog.sessions.retention.collect import Collector
+from turnlog.sessions.retention.gc import Expired, GcFate, GcLine, Retention, expired
+from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.held_content import HeldContent
 
@@ -34,6 +38,7 @@ _COLUMNS = (
     Column("SINCE", whole=True, is_time=True, spare=1),
     Column("UNTIL", whole=True, is_time=True),
     Column("SIZE", whole=True),
+    Column("COMMITS", whole=True),
     Column("FATE", whole=True),
 )
 
@@ -50,7 +55,7 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
     """
     folder, retention = _settings(config, data)
     with LmdbReader.open(folder) as reader:
-        due = expired_buckets(reader.view(), retention, time.time_ns(), HeldContent())
+        due = expired(reader.view(), retention, time.time_ns(), HeldContent())
     with open_view(folder) as view:
         limit = view.usage().limit
     lines = [one.line(GcFate.DUE) for one in due]
@@ -68,13 +73,17 @@ def _settings(config: str | None, data: str | None) -> tuple[Path, Retention]:
     return settings.data, settings.retention
 
 
-async def _collect(data: Path, limit: int, due: list[ExpiredBucket]) -> list[GcLine]:
+async def _collect(data: Path, limit: int, due: list[Expired]) -> list[GcLine]:
     lines = [one.line(GcFate.HELD) for one in due if one.held]
     async with open_store(data, limit) as store:
         with ProgressLine() as progress:
-            async for line in collect(store, due):
-                lines.append(line)
-                progress.show(f"deleting {line.what} {line.name}")
+            collector = Collector(
+                store,
+                saved_states(data),
+                Clock(),
+                on_step=lambda text: progress.show(f"deleting {text}"),
+            )
+            lines += [line async for line in collector.collect(due)]
     return sorted(lines, key=lambda line: (line.what, line.since))
 
 
@@ -86,9 +95,12 @@ def _text(lines: list[GcLine]) -> Iterator[str]:
 
 def _sum(lines: Iterable[GcLine]) -> Iterator[str]:
     for fate, text in ((GcFate.DUE, "due, --yes deletes it"), (GcFate.DELETED, "deleted")):
-        found = [line.bytes for line in lines if line.fate is fate]
+        found = [line for line in lines if line.fate is fate]
         if found:
-            yield f"{human_size(sum(found))} {text}"
+            size, commits = sum(one.bytes for one in found), sum(one.commits for one in found)
+            parts = [human_size(size)] if size else []
+            parts += [f"content of {counted(commits, 'commit')}"] if commits else []
+            yield f"{', '.join(parts)} {text}"
 
 
 def _cells(line: GcLine) -> list[Cell]:
@@ -97,6 +109,7 @@ def _cells(line: GcLine) -> list[Cell]:
         Cell(line.name),
         time_cell(line.since),
         time_cell(line.until),
-        Cell(human_size(line.bytes)),
+        Cell(human_size(line.bytes) if line.bytes else ""),
+        Cell(str(line.commits or "")),
         Cell(line.fate, Style.OPEN if line.fate is GcFate.HELD else None),
     ]

@@ -1,0 +1,147 @@
+"""Deletes what has outlived its retention, in steps that are each whole or not done."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.kinds import Actor, CommitKind, Gone, Phase, Rung, Status
+from turnlog.observe.clock import Clock
+from turnlog.sessions.state.compacted import compact_draft, compacted_until
+from turnlog.sessions.state.state_at import state_at
+from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+from turnlog.store.saved_states import SavedStates
+
+from .gc import Expired, ExpiredBodies, ExpiredBucket, GcFate, GcLine
+
+AT_ONCE: Final = 512
+"""Bodies that one transaction erases, some 5 ms: calls wait for it."""
+_TRIES: Final = 20
+"""Times that a control commit is tried while calls move the head of its session."""
+T = TypeVar("T")
+
+
+class Collector(Struct, frozen=True):
+    """Deletes what is expired, in a store that others use meanwhile."""
+
+    store: LmdbStore
+    saved: SavedStates
+    clock: Clock
+    thread: Executor | None = None
+    """Reads the store there; `None` for the loop's own."""
+    share: int = 4
+    """It works for one part of the time in so many."""
+    on_step: Callable[[str], None] = lambda _: None
+    """Called with what was just done."""
+
+    async def collect(self, due: Iterable[Expired]) -> AsyncIterator[GcLine]:
+        """Delete what is not held, and yield each thing once that is done. Raises `StoreError`."""
+        for one in due:
+            if one.held:
+                continue
+            if isinstance(one, ExpiredBucket):
+                self.on_step(f"payloads {one.bucket.name}")
+                await self.store.expire_bucket(one.bucket)
+                yield one.line(GcFate.DELETED)
+            else:
+                yield await self._bodies(one)
+
+    async def _bodies(self, one: ExpiredBodies) -> GcLine:
+        if not (one.begun or await self.is_compacted(one)):
+            return one.line(GcFate.TOO_LARGE)
+        if not one.begun:
+            await self.append(one.session, lambda head: _redact(one, head, self.clock))
+        return one.line(GcFate.DELETED, await self._erase(one))
+
+    async def is_compacted(self, one: ExpiredBodies) -> bool:
+        """Return whether the log has the state after the bodies, writing it if need be."""
+
+        def folded(view: View) -> Draft | None:
+            state = state_at(view, self.saved, one.session, one.until)
+            return compact_draft(one.session, state, -1, self.clock)
+
+        if await self._read(lambda view: compacted_until(view, one.session)) >= one.until:
+            return True
+        draft = await self._read(folded)
+        if draft is None:
+            return False
+        body, facts = draft.body, draft.facts
+        await self.append(
+            one.session,
+            lambda head: Draft(
+                session=draft.session, facts=facts, body=body, expected_head=head, target=one.until
+            ),
+        )
+        return True
+
+    async def append(self, session: bytes, draft: Callable[[int], Draft]) -> Commit:
+        """Append a control commit that any newer commit leaves true.
+
+        `draft` gets the seq of the session's newest. Raises `Conflict`, any other `StoreError`.
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(Conflict):
+                return await self._submit(session, draft)
+        return await self._submit(session, draft)
+
+    async def _submit(self, session: bytes, draft: Callable[[int], Draft]) -> Commit:
+        with self.store.view() as view:
+            row = view.session(session)
+        return await self.store.submit(draft(row.head_seq if row else -1), wait=True).done()
+
+    async def _erase(self, one: ExpiredBodies) -> int:
+        """Erase bodies, the newest first: as long as the oldest is there, the work is not done."""
+        size = 0
+        for last in range(one.until, one.after, -AT_ONCE):
+            began = time.monotonic()
+            first = max(one.after, last - AT_ONCE)
+            found = await self._read(partial(_erasable, one.session, first, last))
+            if found:
+                size += await self.store.erase_bodies(found)
+            self.on_step(f"{size} bytes of {one.until - first} commits")
+            await asyncio.sleep((self.share - 1) * (time.monotonic() - began))
+        return size
+
+    async def _read(self, work: Callable[[View], T]) -> T:
+        def read() -> T:
+            with self.store.view() as view:
+                return work(view)
+
+        return await asyncio.get_running_loop().run_in_executor(self.thread, read)
+
+
+def _erasable(session: bytes, after: int, until: int, view: View) -> list[int]:
+    return list(view.erasable(session, after, until))
+
+
+def _redact(one: ExpiredBodies, head: int, clock: Clock) -> Draft:
+    return redact_draft(one.session, one.until, Gone.EXPIRED, "bodies expired", head, clock)
+
+
+def redact_draft(
+    session: bytes, until: int, why: Gone, summary: str, head: int, clock: Clock
+) -> Draft:
+    """Return the draft of the commit that says why bodies up to `until` are gone."""
+    return Draft(
+        session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
+        facts=Facts(
+            kind=CommitKind.REDACT,
+            at=clock.wall(),
+            clock=clock.monotonic(),
+            actor=Actor.TURNLOG,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=why.value,
+        ),
+        body=CommitBody(summary=f"{summary} up to commit {until}"),
+        expected_head=head,
+        target=until,
+    )
