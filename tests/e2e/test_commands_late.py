@@ -20,6 +20,10 @@ rules:
     effect: read
     timeout: {response: 300ms}
     retry: {on: timeout, max_attempts: 2, base_interval: 1ms}
+  - match: {tool: "*_rests"}
+    effect: read
+    timeout: {response: 300ms}
+    retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, budget: 300s, jitter: none}
 """
 COMMAND = """
 import json, pathlib, sys, threading, time
@@ -147,6 +151,20 @@ def test_the_answers_to_all_attempts_are_recorded(agent: Agent) -> None:
     agent.let_go()
     agent.ended(None, None)
     assert all("late" in row.flags for row in agent.proxy.rows())
+
+
+def test_an_answer_that_comes_before_the_retry_is_given_and_no_retry_is_sent(agent: Agent) -> None:
+    with agent.begun(call("read_rests", request_id=7)) as client:
+        agent.ended("response_timeout")
+        agent.let_go()
+        given = client.response("POST")
+    assert (given.status, given.json()["id"]) == (200, 7)
+    assert given.json()["result"]["content"] == [{"type": "text", "text": "done"}]
+    assert (given.head.one("turnlog-status"), given.head.one("turnlog-attempt")) == ("ok", None)
+    agent.ended(None)
+    (row,) = agent.proxy.rows()
+    assert (row.attempt, row.status, "late" in row.flags) == (1, "ok", True)
+    assert agent.calls() == 1
 
 
 def test_answers_to_cancelled_calls_may_come_in_one_array(agent: Agent) -> None:

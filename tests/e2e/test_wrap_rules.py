@@ -21,6 +21,9 @@ rules:
   - {match: {tool: "*_idle"}, timeout: {idle: 1s}}
   - match: {tool: ["*_again", "read_soon"]}
     retry: {on: [timeout, tool_error, "null_result"], max_attempts: 2, base_interval: 10ms, jitter: none}
+  - match: {tool: "*_rests"}
+    timeout: {response: 300ms}
+    retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, jitter: none, budget: 300s}
   - {match: {tool: "*_content"}, expects: content}
 """
 
@@ -136,6 +139,23 @@ def test_another_attempt_is_made_after_the_first_was_cancelled(
     assert (one.call, one.attempt, two.attempt) == (two.call, 1, 2)
     assert "late" in one.flags
     assert (two.status, two.flags) == ("ok", ["retried"])
+
+
+@pytest.mark.parametrize("tool", ["read_rests", "put_rests"])
+def test_an_answer_that_comes_before_the_retry_is_the_agents_and_no_retry_is_sent(
+    ruled: Wrap, tool: str
+) -> None:
+    number = next(LAST)
+    first = ruled.asked(call(tool, request_id=number))
+    wait_until(lambda: any(row.kind for row in rows_of(ruled, tool)), "the time limit")
+    ruled.server.answer(first, "late, but there")
+    assert ruled.stdout.json() == text_answer(number, "late, but there")
+    wait_until(lambda: rows_of(ruled, tool)[-1].status == "ok", "the late answer is recorded")
+    (row,) = rows_of(ruled, tool)
+    assert (row.attempt, "late" in row.flags) == (1, True)
+    ruled.send(message("notifications/next", request_id=None))
+    while (heard := ruled.server.request()["method"]) != "notifications/next":
+        assert heard == "notifications/cancelled"
 
 
 def test_answers_in_an_array_are_the_agents_where_attempts_have_other_ids(ruled: Wrap) -> None:

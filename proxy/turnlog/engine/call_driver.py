@@ -103,6 +103,10 @@ class Carrier(Protocol):
         """
         ...
 
+    def hold(self, late: Attempt) -> None:
+        """Hold the late answer to an attempt in place of the one that is held."""
+        ...
+
     def answer_timeout(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
         ...
@@ -260,7 +264,10 @@ class CallDriver:
             self.feed(ev.TimeoutAnswered(ending))
             return RECORDED
         carrier = self.carrier
-        if carrier is None or self.machine.terms.retry is None:
+        if self.is_resting_after(attempt):  # it came late
+            is_held = bool(attempt.message) and carrier is not None
+            judged = ev.Judged(number=number, ending=ending, is_held=is_held)
+        elif carrier is None or self.machine.terms.retry is None:
             judged = ev.Judged(number=number, ending=ending, ours=ours)
         else:
             judged = self._judged(carrier, attempt, ending, ours=ours)
@@ -272,6 +279,17 @@ class CallDriver:
         if stage is Stage.DONE and not self.is_guarded:
             attempt.driver = None  # its answer came on another stream; as in `close`
         return outcome
+
+    def is_resting_after(self, attempt: Attempt) -> bool:
+        """Whether the call waits to be retried after this attempt."""
+        return self.machine.stage is Stage.WAITING and attempt is self.attempt
+
+    def on_late_answer(self, late: Attempt) -> None:
+        """Release a late answer to the caller, if it has settled the call in place of a retry."""
+        if not self.is_resting_after(late) and self.carrier is not None:
+            self.carrier.hold(late)
+            if not late.waits:
+                self.on_outcome_written(written=True)
 
     def _on_bug(self, event: ev.Event) -> None:
         """End this call, and no other."""

@@ -22,7 +22,14 @@ from turnlog.core.classify import (
 )
 from turnlog.core.kinds import Effect, ErrorKind, NoteKind, Phase
 from turnlog.rules.model import OnDisconnect, OnDuplicate, Retry
-from turnlog.rules.retry import EndedAttempt, RetryIn, StopReason, decide_retry, may_still_run
+from turnlog.rules.retry import (
+    EndedAttempt,
+    NoRetry,
+    RetryIn,
+    StopReason,
+    decide_retry,
+    may_still_run,
+)
 
 from . import events as ev
 from .duplicates import (
@@ -690,6 +697,13 @@ class CallMachine(Struct, eq=False):
 
     def _verdict(self, event: ev.Judged, now: float) -> RetryIn | StopReason:
         """Return the delay before the next attempt, or the reason why none follows."""
+        verdict = self._decide_retry(event, now)
+        if not isinstance(verdict, RetryIn):
+            return verdict.reason
+        return self._obstacle_to_retry(event) or verdict
+
+    def _decide_retry(self, event: ev.Judged, now: float) -> RetryIn | NoRetry:
+        """Return what the rule says of the attempt that has ended."""
         terms = self.terms
         tried = EndedAttempt(
             ending=event.ending,
@@ -699,10 +713,7 @@ class CallMachine(Struct, eq=False):
             elapsed=now - self.began,
             retry_after=event.retry_after,
         )
-        verdict = decide_retry(terms.retry, tried, total=terms.total, dice=event.dice)
-        if not isinstance(verdict, RetryIn):
-            return verdict.reason
-        return self._obstacle_to_retry(event) or verdict
+        return decide_retry(terms.retry, tried, total=terms.total, dice=event.dice)
 
     def _obstacle_to_retry(self, event: ev.Judged) -> StopReason | None:
         if not self._may_resend:
@@ -723,6 +734,15 @@ class CallMachine(Struct, eq=False):
         return self.terms.effect is Effect.READ or (
             more_executed(said.executed, whole.executed) is said.executed
         )
+
+    def on_judged_between(self, event: ev.Judged, now: float) -> Commands:
+        """Settle the call by an answer to the attempt that a retry was to follow, unless one still may."""
+        commands = self.on_judged_again(event, now)
+        if event.number == self.number:
+            self._choose_answer(event)
+            if event.is_held and not isinstance(self._decide_retry(event, now), RetryIn):
+                self.stage, self.given = SETTLING, self.number
+        return commands
 
     def on_judged_again(self, event: ev.Judged, now: float) -> Commands:
         """Record an outcome that comes after the end; it replaces the earlier one."""
@@ -889,6 +909,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
         },
         WAITING: {
             **ended,
+            ev.Judged: CallMachine.on_judged_between,
             ev.Woken: CallMachine.on_woken,
             ev.Overdue: CallMachine.on_overdue,
             ev.Cancelled: CallMachine.on_cancelled_between,

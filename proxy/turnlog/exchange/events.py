@@ -79,7 +79,7 @@ class Judged(Event, frozen=True, kw_only=True):
     has_left: bool = False
     """Whether part of the answer was already sent to the caller."""
     is_held: bool = True
-    """Whether the answer can still be withheld from the caller."""
+    """Whether the answer can still be withheld from the caller; of a late one whether it can be given."""
     is_stopping: bool = False
     """Whether the proxy is stopping: no new attempt may begin."""
     dice: float = 0.0

@@ -47,6 +47,14 @@ class Driver(Protocol):
         """Release the answer: its outcome is on disk, or could not be written."""
         ...
 
+    def is_resting_after(self, attempt: "Attempt") -> bool:
+        """Whether the call waits to be retried after this attempt."""
+        ...
+
+    def on_late_answer(self, late: "Attempt") -> None:
+        """Release a late answer to the caller, if it has settled the call in place of a retry."""
+        ...
+
     def feed(self, event: Event) -> Commands:
         """Feed an event to the machine, carry out its commands, and return them."""
         ...

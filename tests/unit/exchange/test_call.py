@@ -306,6 +306,41 @@ def test_a_call_that_was_left_between_attempts_gets_no_answer_when_the_proxy_sto
     play.feed(ev.Stopped(), ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
 
 
+def test_a_late_answer_before_the_retry_settles_the_call() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(1))
+    assert play.call.ending is None
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    assert play.call.ending == succeeded()
+
+
+def test_a_late_answer_to_a_retry_is_given_in_place_of_an_earlier_one() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(limited(), BEFORE_RETRY, ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.call.handle(lost(2), 0.0)
+    assert (play.call.stage, play.call.given) == (Stage.WAITING, 1)
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    play.feed(answered(2), OUTCOME)
+    play.feed(ev.Recorded(), ev.Release(2))
+
+
+@pytest.mark.parametrize(
+    "late", [limited(), structs.replace(answered(), is_held=False)], ids=["retried", "not here"]
+)
+def test_a_late_answer_that_cannot_settle_the_call_is_only_recorded(late: ev.Judged) -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.feed(late, OUTCOME)
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+
+
 def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> None:
     play = Play(RETRIED)
     play.sent()

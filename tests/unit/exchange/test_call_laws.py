@@ -198,6 +198,9 @@ class Play:
             yield ev.Over()
         for earlier in sorted(self.replaceable):
             yield ev.Judged(number=earlier, ending=succeeded())
+            if self.call.stage is Stage.WAITING:
+                yield ev.Judged(number=earlier, ending=succeeded(), is_held=False)
+                yield ev.Judged(number=earlier, ending=LIMITED)
 
     def _events_of_caller(self) -> Iterator[ev.Event]:
         if not self.has_attempt:

@@ -27,10 +27,10 @@ from turnlog.wire.http.head import Body, changed_body, fields, lines
 from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.message import MessageReader
 from turnlog.wire.outcome_key import holds_json
-from turnlog.wire.splice import as_event, with_data
+from turnlog.wire.splice import Respelling, as_event, with_data
 from turnlog.wire.sse import EventReader, SseEvent
 
-from .response_buffer import HOLD, ResponseBuffer
+from .agent_side import AgentSide
 
 Exchange = McpExchange | PlainCall
 """One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
@@ -43,11 +43,47 @@ _FORGED_DETAIL: Final = (
 )
 
 
+HOLD: Final = 1 << 20
+"""bytes: more than this is not held back."""
+Gate = Callable[[], bool]
+"""Asked once, when it is known how an attempt ended: may its answer go to the agent?"""
+
+
+class HeldAnswer(Struct, frozen=True):
+    """A whole withheld answer. `lines` are the lines of its head, each with CRLF before it."""
+
+    way: AgentSide
+    status: int
+    reason: bytes
+    lines: bytes
+    body: bytes | None
+    """`None` for an answer that never has a body."""
+
+    async def send(self) -> None:
+        """Send the answer."""
+        if self.body is None:
+            await self.way.bodiless(self.status, self.reason, self.lines)
+        else:
+            await self.way.answer(self.status, self.reason, self.lines, self.body)
+
+
+class Withheld(Exception):
+    """Raised instead of sending an answer that is withheld: a retry follows, or another answer is better."""
+
+    def __init__(self, held: HeldAnswer) -> None:
+        super().__init__()
+        self.held = held
+
+
 # One is made for each call, and a struct takes a third of the time of another class.
 class Relay(Struct, eq=False):
-    """The relay of one answer to the agent."""
+    """The relay of one attempt's answer to the agent. Raises `AgentGone` if the agent has left."""
 
-    _out: ResponseBuffer
+    _down: AgentSide
+    gate: Gate | None
+    """While it is set, nothing is sent, unless more than `HOLD` bytes are held."""
+    _respelling: Respelling | None
+    """Replaces the attempt's id in the answer by the caller's, which changes the length."""
     _answer: Answer
     _head: ResponseHead
     _body: AnswerBody
@@ -71,6 +107,13 @@ class Relay(Struct, eq=False):
     """Whether the start of an event was sent without its end."""
     _begun: bool = False
     """Whether an event has come: only the first may follow a byte order mark."""
+    _held_head: tuple[int, bytes, bytes, int | None] | None = None
+    """The head that is not sent yet."""
+    _held_body: list[bytes] = []
+    _held_size: int = 0
+    _is_withheld: bool = False
+    has_left: bool = False
+    """Whether part of the answer was sent, or can no longer be withheld."""
 
     async def run(self) -> None:
         """Relay head and body; some bodies of moderate size are sent only once they are whole.
@@ -78,7 +121,7 @@ class Relay(Struct, eq=False):
         Raises `AgentGone` when the agent leaves, `Withheld` when another attempt is to be made.
         """
         head = self._head
-        if head.codings or head.charsets or self._out.respelling is not None:
+        if head.codings or head.charsets or self._respelling is not None:
             await self._prepare()
         if head.body is _NONE:
             await self._head_alone()
@@ -100,7 +143,7 @@ class Relay(Struct, eq=False):
 
     async def _prepare(self) -> None:
         """Set up how a body with a coding or charset is decoded for reading, and whether it is sent decoded."""
-        head, body, respells = self._head, self._body, self._out.respelling is not None
+        head, body, respells = self._head, self._body, self._respelling is not None
         body.prepare(may_change=respells or (head.media == _EVENTS and self._may_amend))
         if respells or body.is_sent_decoded:
             self._lines = self._changed_lines()
@@ -117,7 +160,7 @@ class Relay(Struct, eq=False):
     def _keep_coding(self) -> None:
         """Relay the body unchanged: its coding is not the one in its head."""
         self._body.is_sent_decoded = False
-        respells = self._out.respelling is not None
+        respells = self._respelling is not None
         self._lines = self._changed_lines() if respells else self._lines_of(self._head.raw)
 
     @property
@@ -126,7 +169,7 @@ class Relay(Struct, eq=False):
         # A change that would break a digest in the head must be known before the head is sent.
         seals = self._head.is_sealed and not self._body.is_trusted
         is_whole = self._head.is_json and (self._exchange.judges or seals)
-        return is_whole or self._out.gate is not None or self._may_amend
+        return is_whole or self.gate is not None or self._may_amend
 
     @property
     def _may_amend(self) -> bool:
@@ -164,9 +207,13 @@ class Relay(Struct, eq=False):
         self, length: int | None, *, whole: bool = False, at_once: bool = True
     ) -> None:
         """Send the head of an answer; `whole` if its outcome is recorded."""
-        head = self._lines + call_lines(self._exchange.attempt, whole=whole)
-        status, reason = self._head.status, self._head.reason
-        await self._out.start(status, reason, head, length, at_once=at_once)
+        lines, head = self._lines + call_lines(self._exchange.attempt, whole=whole), self._head
+        length = length if self._respelling is None else None
+        self._held_head = (head.status, head.reason, lines, length)
+        if at_once:
+            await self._flush()
+        else:
+            self.has_left = self.gate is None
 
     # -- answers without a body, or with a small one ------------------------------------------
 
@@ -174,9 +221,12 @@ class Relay(Struct, eq=False):
         await self._settle(self._exchange.whole, MessageReader(0), self._head.media, 0)
         # In answers to HEAD and in a 304, Content-Length is that of the body not sent (RFC 9110, 8.6).
         given = lines([(b"Content-Length", each) for each in self._head.lengths])
-        said = call_lines(self._exchange.attempt, whole=True)
+        said = self._lines + given + call_lines(self._exchange.attempt, whole=True)
         head = self._head
-        await self._out.bodiless(head.status, head.reason, self._lines + given + said)
+        if self._is_withheld:
+            raise Withheld(HeldAnswer(self._down, head.status, head.reason, said, None))
+        self.has_left = True
+        await self._down.bodiless(head.status, head.reason, said)
 
     async def _gather(self) -> None:
         """Relay a body of moderate size once all of it has come."""
@@ -230,16 +280,16 @@ class Relay(Struct, eq=False):
         said = call_lines(attempt, whole=True)
         if clean.is_changed or (amended is not None and not head.is_sealed):
             said += self._changed_lines(decoded=read.is_known)
-            await self._out.answer(head.status, head.reason, said, amended or clean.text)
+            await self._send_whole(head.status, head.reason, said, amended or clean.text)
         else:
             sent = clean.text if read.is_sent_decoded else raw
-            await self._out.answer(head.status, head.reason, self._lines + said, sent)
+            await self._send_whole(head.status, head.reason, self._lines + said, sent)
 
     # -- answers whose transfer does not end where they do --------------------------------------
 
     def _is_answered(self, body: MessageReader, *, cut: bool) -> bool:
         """Return whether the response is complete although its transfer was cut or goes on."""
-        if self._out.gate is not None:
+        if self.gate is not None:
             return False  # it is held for a retry: nothing was sent, so a cut counts as a failure
         goes_on = cut or not self._at_end
         return not self._head.codings and goes_on and self._exchange.is_answered_by(body, cut=cut)
@@ -250,18 +300,18 @@ class Relay(Struct, eq=False):
             await self._hand_over(held)
             while chunk := await self._read():
                 self._restart_idle()
-                await self._out.write(self._body.pass_on(chunk))
+                await self._send(self._body.pass_on(chunk))
         except Failure:
-            await self._out.cut()
+            await self._cut()
         else:
-            await self._out.end(self._body.finish())
+            await self._finish(self._body.finish())
 
     async def _cut_off(self, failure: Failure, body: MessageReader, held: bytes) -> None:
         """End a partly sent body whose transfer was cut; `held` is its last piece."""
         if self._is_answered(body, cut=True):
             await self._settle(self._exchange.whole, body, self._head.media, body.size)
-            await self._out.write(held)
-            await self._out.cut()
+            await self._send(held)
+            await self._cut()
         else:
             await self._broken(failure, held + self._body.finish())
 
@@ -277,7 +327,7 @@ class Relay(Struct, eq=False):
         """Relay a body chunk by chunk; `start` is what was read of it."""
         # If the end must wait for the disk, one chunk of JSON is always held. Anything else may be read line
         # by line, so only its end is held.
-        self._out.gate = None
+        self.gate = None
         await self._start(self._length)
         await self._chunks(start, keep_one=self._head.is_json and self._exchange.waits)
 
@@ -304,13 +354,13 @@ class Relay(Struct, eq=False):
                     await self._forged()
                     return
                 body.feed(text)
-                await self._out.write(held)
+                await self._send(held)
                 held, chunk = chunk if read.is_sent_coded else text, b""
                 if self._is_answered(body, cut=False):
                     await self._flow_on(body, held, seen)
                     return
                 if not keep_one and (seen != self._length or not self._exchange.waits):
-                    await self._out.write(held)
+                    await self._send(held)
                     held = b""
         except Failure as failure:
             await self._cut_off(failure, body, held)
@@ -322,10 +372,10 @@ class Relay(Struct, eq=False):
         body.unread = read.gave_up
         await self._settle(self._exchange.whole, body, self._head.media, seen)
         if read.is_sent_decoded and read.is_unread:
-            await self._out.write(held)
-            await self._out.cut()  # the rest cannot be read any more
+            await self._send(held)
+            await self._cut()  # the rest cannot be read any more
         else:
-            await self._out.end(self._amended(held) if seen == len(held) else held)
+            await self._finish(self._amended(held) if seen == len(held) else held)
 
     async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
         """Relay a complete response whose last piece is `held`, and the rest of its transfer."""
@@ -379,12 +429,12 @@ class Relay(Struct, eq=False):
             attempt.marks.add(Flag.NOT_SEARCHED)
         await self._settle(self._exchange.ended)
         if read.is_sent_decoded and read.is_unread:
-            await self._out.write(self._ready + self._partial)
-            await self._out.cut()  # the rest cannot be read any more
+            await self._send(self._ready + self._partial)
+            await self._cut()  # the rest cannot be read any more
         else:
             # If the response never came, turnlog's own answer is sent instead.
             if self._torn or not await self._is_replaced():
-                await self._out.end(self._ready + self._partial)
+                await self._finish(self._ready + self._partial)
 
     async def _goes_on(self, events: EventReader, chunk: bytes) -> bool:
         """Relay a chunk; return whether the stream can be read further."""
@@ -415,31 +465,31 @@ class Relay(Struct, eq=False):
 
     async def _written(self, ready: list[bytes], tickets: Sequence[Ticket]) -> None:
         """Send the events before one, and wait until what that one recorded is on disk."""
-        await self._out.write(b"".join(ready))
+        await self._send(b"".join(ready))
         ready.clear()
         await self._recorder.settle(tickets)
 
     async def _leave(self, ready: list[bytes], *, is_last: bool = False) -> None:
         """Send events that may leave; those before the end of their stream leave together with it."""
         data = ready[0] if len(ready) == 1 else b"".join(ready)
-        if is_last and self._out.left:
+        if is_last and self.has_left:
             self._ready = data
         else:
             await self._hand_over(data)
 
     async def _hand_over(self, data: bytes) -> None:
         """Send what may hold a response, and mark that as delivered if its agent takes it."""
-        if not self._exchange.hands_over or self._out.has_ended:
-            await self._out.write(data)
+        if not self._exchange.hands_over or self._down.has_ended:
+            await self._send(data)
             return
         with self._exchange.giving_others():
-            await self._out.write(data)
+            await self._send(data)
             await self._mark_delivered()
 
     async def _mark_delivered(self) -> None:
         """Mark the response that was sent as delivered, if its agent takes it."""
         # Not asked before the write: until then the agent may leave (decision 79).
-        if await self._out.is_taken() and self._exchange.hands_over:
+        if await self._down.is_taken() and self._exchange.hands_over:
             self._exchange.handed_over()
 
     async def _messages(self, reply: CommandReply) -> None:
@@ -473,10 +523,10 @@ class Relay(Struct, eq=False):
         attempt = self._exchange.attempt
         torn, self._torn = self._torn, False
         first, self._begun = not self._begun, True
-        if self._out.gate is not None:
+        if self.gate is not None:
             if self._is_judged:
-                self._out.judged()
-            self._out.gate = None
+                self._on_judged()
+            self.gate = None
         amends = attempt is None or attempt.amends
         if not (amends or changed) or torn or event.body is None or event.body.truncated:
             return raw
@@ -495,8 +545,8 @@ class Relay(Struct, eq=False):
                     await self._recorder.settle(tickets)
                 self._restart_idle()
                 if self._is_judged:
-                    self._out.judged()
-        self._out.gate = None
+                    self._on_judged()
+        self.gate = None
         await self._hand_over(chunk)
 
     # -- incomplete answers --------------------------------------------------------------------
@@ -508,28 +558,28 @@ class Relay(Struct, eq=False):
         plain = not self._body.is_sent_coded and self._length is None
         broken = BrokenAnswer(
             kind=failure.kind,
-            untouched=not self._out.left,
+            untouched=not self.has_left,
             between_events=self._head.media == _EVENTS and plain and not self._torn,
             resumable=resumable,
         )
         await self._settle(self._exchange.broken, failure, broken)
         if await self._is_replaced():
             return
-        if not self._out.left:
+        if not self.has_left:
             await self._start(self._length)
-        await self._out.write(self._ready + held)
-        await self._out.cut()
+        await self._send(self._ready + held)
+        await self._cut()
 
     async def _is_replaced(self) -> bool:
         """Send turnlog's own answer in place of a missing one; return whether there is one."""
         attempt = self._exchange.attempt
-        if not self._out.left and (made := self._exchange.instead()) is not None:
+        if not self.has_left and (made := self._exchange.instead()) is not None:
             head = lines(made.headers) + call_lines(attempt, whole=True)
             if attempt is not None and attempt.yields:
-                self._out.withhold()
-            await self._out.answer(made.status, made.reason, head, made.body)
+                self._is_withheld = True
+            await self._send_whole(made.status, made.reason, head, made.body)
         elif last := self._exchange.last_events():
-            await self._out.end(self._ready + last)
+            await self._finish(self._ready + last)
         else:
             return False
         return True
@@ -550,8 +600,8 @@ class Relay(Struct, eq=False):
         else:
             if tickets:
                 await self._recorder.settle(tickets)
-        if self._out.gate is not None:
-            self._out.judged()
+        if self.gate is not None:
+            self._on_judged()
 
     def _observe(
         self, read: Callable[[*_Said], Sequence[Ticket]], *said: *_Said
@@ -562,3 +612,73 @@ class Relay(Struct, eq=False):
         except Exception as error:  # noqa: BLE001 - it is logged, and the exchange is closed as unknown
             self._recorder.faulted(error)
             return ()
+
+    # -- what is sent, or held ------------------------------------------------------------------
+
+    def _on_judged(self) -> None:
+        """Open the gate once the answer is judged; if it stays shut, sending raises `Withheld`."""
+        gate, self.gate = self.gate, None
+        if gate is not None and not gate():
+            self._is_withheld = True
+
+    def _tail(self) -> bytes:
+        return self._respelling.finish() if self._respelling is not None else b""
+
+    def _send(self, data: bytes) -> Coroutine[None, None, None]:
+        """Send a piece of the body; wait while the agent reads slowly."""
+        if self._held_head is None and self._respelling is None:
+            return self._down.write(data)
+        return self._hold_or_send(data)
+
+    async def _hold_or_send(self, data: bytes) -> None:
+        if data and self._respelling is not None:
+            data = self._respelling.feed(data)
+        if self._held_head is None:
+            await self._down.write(data)
+            return
+        if data:
+            self._held_body.append(data)
+            self._held_size += len(data)
+        if self._held_size > HOLD:
+            self.gate = None
+        await self._flush()
+
+    async def _finish(self, last: bytes = b"") -> None:
+        """Send the last piece of the body, and what is still held."""
+        self.gate = None
+        if last and self._respelling is not None:
+            last = self._respelling.feed(last)
+        if self._held_head is None:
+            await self._down.end(last + self._tail())
+        else:
+            self._held_body.append(last + self._tail())
+            await self._flush(ends=True)
+
+    def _send_whole(
+        self, status: int, reason: bytes, lines: bytes, body: bytes
+    ) -> Coroutine[None, None, None]:
+        """Send a whole answer in one piece, in place of what was held."""
+        if self._respelling is not None:
+            body = self._respelling.feed(body) + self._tail()
+        if self._is_withheld:
+            raise Withheld(HeldAnswer(self._down, status, reason, lines, body))
+        self.has_left = True
+        return self._down.answer(status, reason, lines, body)
+
+    async def _cut(self) -> None:
+        """Send what is held, then abort the connection, so that the answer counts as truncated."""
+        self.gate = None
+        await self._flush()
+        self._down.abort()
+
+    async def _flush(self, *, ends: bool = False) -> None:
+        if self.gate is not None or self._held_head is None:
+            return
+        head, held = self._held_head, b"".join(self._held_body)
+        if self._is_withheld:
+            # The response is complete here; anything the server may send behind it is not awaited.
+            raise Withheld(HeldAnswer(self._down, *head[:3], held + self._tail()))
+        self._held_head = None
+        self._held_body.clear()
+        self.has_left = True
+        await self._down.start(*head, held, ends=ends)

@@ -23,7 +23,7 @@ from turnlog.observe.events import AuthRequired, RefusalReason, RequestRefused, 
 from turnlog.record.attempt import Attempt, blocked
 from turnlog.record.deadlines import Deadlines, in_time
 from turnlog.record.errors import Failure
-from turnlog.record.own_answers import OwnAnswer, call_lines, updated_call_lines
+from turnlog.record.own_answers import JSON, OwnAnswer, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
@@ -37,11 +37,11 @@ from turnlog.transport.message_heads import (
 )
 from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
-from turnlog.wire.splice import Respelling
+from turnlog.wire.outcome_key import without_outcome
+from turnlog.wire.splice import Respelling, with_id
 
 from .agent_side import AgentSide, GuardedAgent
-from .relay import Exchange, Relay
-from .response_buffer import HeldAnswer, ResponseBuffer, Withheld
+from .relay import Exchange, HeldAnswer, Relay, Withheld
 
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
@@ -87,8 +87,8 @@ class HttpCarrier(Struct, eq=False):
     _policy: Policy
     guard: Guard | None = None
     """Set if the call may outlive its caller."""
-    _out: ResponseBuffer | None = None
-    """The buffer of the latest attempt's answer, once there is one."""
+    _out: Relay | None = None
+    """The relay of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
     """Withheld answers, by the number of the attempt."""
     _step: Callable[[], Coroutine[None, None, None]] | None = None
@@ -116,7 +116,7 @@ class HttpCarrier(Struct, eq=False):
     @property
     def has_left(self) -> bool:
         """Whether part of the latest answer was already sent."""
-        return self._out is not None and self._out.left
+        return self._out is not None and self._out.has_left
 
     @property
     def is_held(self) -> bool:
@@ -144,6 +144,15 @@ class HttpCarrier(Struct, eq=False):
     def release(self, number: int, reason: StopReason | None) -> None:
         """Send the caller the answer to attempt `number` if it is held; `reason` is why no retry follows."""
         self._given, self._reason = number, reason
+
+    def hold(self, late: Attempt) -> None:
+        """Hold the late answer to an attempt in place of the one that is held."""
+        text = late.message.strip()
+        if self._request.server not in self.context.trusted:
+            text = without_outcome(text) or text
+        text = with_id(text, late.caller_id) or text  # a shared command knows another one
+        text = self._exchange.amended(text) or text
+        self._held[late.ask.number] = late, self._whole(OwnAnswer(200, b"OK", JSON, text))
 
     def answer_timeout(self, failure: Failure) -> None:
         """Record the timeout and answer the caller with it; the call runs on."""
@@ -289,6 +298,10 @@ class HttpCarrier(Struct, eq=False):
         wait = RetryWait(driver, self._exchange, self.context, self._began)
         body = await wait.next_attempt(content, delay, self._notice)
         if body is None:
+            attempt = self._exchange.attempt
+            if driver.machine.stage is _SETTLING and attempt is not None and attempt.outcome:
+                await self.context.recorder.settle([attempt.outcome])
+                driver.on_outcome_written(written=True)
             return
         self._content = body
         # The id in the answer has to be replaced, so the answer should not be encoded.
@@ -443,15 +456,14 @@ class HttpCarrier(Struct, eq=False):
         respelling = None
         if (attempt is None or attempt.wire_id) and (spellings := self._exchange.respelling()):
             respelling = Respelling(spellings)
-        out = self._out = ResponseBuffer(
-            self._down, self._is_last if self._hold else None, respelling
-        )
         context, head = self.context, answer.head
         trusted = self._request.server in context.trusted
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
-        return Relay(
-            out,
+        self._out = Relay(
+            self._down,
+            self._is_last if self._hold else None,
+            respelling,
             answer,
             head,
             AnswerBody(head, trusted),
@@ -461,7 +473,8 @@ class HttpCarrier(Struct, eq=False):
             self._lines_of(head.raw) if head.has_references or head.sets_cookies else head.lines,
             self._lines_of,
             answer.length,
-        ).run()
+        )
+        return self._out.run()
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Log advice if the server asks for a login that the client will refuse behind a proxy."""

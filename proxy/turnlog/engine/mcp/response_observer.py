@@ -537,7 +537,14 @@ class ResponseObserver:
         if attempt.ended:
             self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
-        return self._close(attempt, message, body)
+        driver = attempt.driver
+        if driver is None or not driver.is_resting_after(attempt):
+            return self._close(attempt, message, body)
+        # The answer may make the retry needless that the call waits for.
+        attempt.message = body.finish() if isinstance(message, Message) else b""
+        tickets = self._close(attempt, message, body)
+        driver.on_late_answer(attempt)
+        return tickets
 
     def _around_call(self, attempt: Attempt, parsed: CallAnswer) -> Circumstances:
         """Return the circumstances by which the answer to a call is judged."""

@@ -91,8 +91,9 @@ class PipedExchange(McpExchange):
         self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
+        is_resting = self.driver is not None and self.driver.is_resting_after(attempt)
         tickets = super().late(attempt, message, body)
-        if attempt is self.attempt:
+        if attempt is self.attempt and not is_resting:
             self.over()
         return tickets
 
@@ -324,6 +325,12 @@ class PipeCarrier:
             if reason is StopReason.CANCELLED:  # it gets no answer (MCP, cancellation)
                 self._held.clear()
             self._give(number)
+
+    def hold(self, late: Attempt) -> None:
+        """Hold the late answer to an attempt in place of turnlog's own."""
+        if late.ask.number in self._held:  # else the agent has got that
+            raw = respelled(late, late.message.strip() + b"\n")
+            self._held[late.ask.number] = (late, self.exchange.amended(raw) or raw, ())
 
     def answer_timeout(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
