@@ -92,7 +92,7 @@ async def bench(
     time, log = Time(), Collected()
     clock = time.clock()
     store = LmdbStore.open(folder, limit=store_limit, now=clock.wall, clock=clock.monotonic)
-    drafter = Drafter(Redactor(), clock, store.keyed, log.fault, record_limit=record_limit)
+    drafter = Drafter(Redactor(), clock, store.keyed_for, log.fault, record_limit=record_limit)
     try:
         async with asyncio.TaskGroup() as work:
             recorder = Recorder(

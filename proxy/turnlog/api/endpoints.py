@@ -51,6 +51,7 @@ from turnlog.sessions.state.state_at import (
     head_of,
     read_state,
 )
+from turnlog.sessions.transfer.resume import Resumption, resumption
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
@@ -66,6 +67,7 @@ from .parameters import (
     NoQuery,
     NoteQuery,
     Resolution,
+    ResumeQuery,
     RewindRequest,
     StateQuery,
     Verdict,
@@ -193,6 +195,12 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
     return read_state(view, request.saved, session, at, fields, with_discarded=query.all)
 
 
+def _resume(view: View, request: ApiRequest) -> Resumption:
+    query: ResumeQuery = request.query
+    session = find_session(view, request.names["session"])
+    return resumption(view, request.saved, session, last=query.limit)
+
+
 def diff_of(view: View, request: ApiRequest) -> Differences:
     """Return the differences between two states of a session, or between two sessions."""
     query: DiffArguments = request.query
@@ -309,6 +317,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
     ReadEndpoint("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),
     ReadEndpoint("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
+    ReadEndpoint("/sessions/{session}/resume", "Return what is needed to go on with a session", ResumeQuery, Resumption, _resume),
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),

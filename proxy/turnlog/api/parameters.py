@@ -13,6 +13,7 @@ from turnlog.core.text.units import parse_moment
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY
+from turnlog.sessions.transfer.resume import LAST
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
@@ -134,6 +135,13 @@ class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     turn: Turn | None = None
     field: FieldName | None = None
     all: All = False
+
+
+class ResumeQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a resumption."""
+
+    limit: Limit = LAST
+    """Of its newest attempts."""
 
 
 class DiffArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ import click
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import (
+    BundleError,
     CompactedError,
     NotFoundError,
     OperationError,
@@ -50,6 +51,7 @@ FAILURES = (
     NotFoundError,
     RewindError,
     OperationError,
+    BundleError,
     UnresolvableError,
     StoreError,
     OSError,

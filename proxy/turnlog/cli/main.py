@@ -48,12 +48,14 @@ COMMANDS: Final = {
     "diff": Subcommand("read.diff", "Show what changed between two states, and by which commits."),
     "export": Subcommand("store.export", "Write attempts as JSON Lines or Parquet."),
     "gc": Subcommand("store.gc", "Delete what has outlived its retention."),
+    "import": Subcommand("store.importing", "Import a session that was packed elsewhere."),
     "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
     "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
     "resolve": Subcommand("session.resolve", "Settle a call whose outcome is unknown."),
     "rewind": Subcommand(
         "session.rewind", "Return a session to an earlier commit; first as a plan."
     ),
+    "resume": Subcommand("session.resume", "Show or pack what is needed to go on with a session."),
     "rules": Subcommand("rules.rules", "Check, explain and test rules."),
     "serve": Subcommand("run.serve", "Run the proxy: forward tool calls and record each of them."),
     "sessions": Subcommand(

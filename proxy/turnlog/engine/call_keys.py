@@ -13,10 +13,12 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from turnlog.core.kinds import Effect
-from turnlog.engine.request_identity import KEY, Digest, Request
+from turnlog.engine.request_identity import KEY, Request
 from turnlog.record.attempt import Ask
 from turnlog.rules.effects import effect_key
 
+SessionDigest = Callable[[bytes | None, bytes], bytes]
+"""HMAC-SHA-256 as the digests of a session are keyed."""
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,1024}")
 """What a string of a structured field may hold (RFC 9651, section 3.3.3), of moderate size."""
 
@@ -25,7 +27,7 @@ def identified(
     ask: Ask,
     request: Request,
     arguments: Callable[[], object],
-    keyed: Digest,
+    keyed: SessionDigest,
 ) -> Ask:
     """Return a call with its effect link and the key for its server, where rules want them.
 
@@ -48,7 +50,7 @@ def _key_sent(ask: Ask, request: Request) -> str:
     return _quoted(ask.key) if ask.key else f'"{_own(ask.call, ask.leg)}"'
 
 
-def _effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> bytes:
+def _effect_link(ask: Ask, arguments: Callable[[], object], keyed: SessionDigest) -> bytes:
     """Return the keyed digest of the effect that a call has, as a rule names it; empty for none."""
     wanted = ask.policy.effect_key
     if not wanted or ask.effect is Effect.READ or not (ask.complete and ask.says_all):
@@ -59,7 +61,7 @@ def _effect_link(ask: Ask, arguments: Callable[[], object], keyed: Digest) -> by
     # Values that are left out of the tool's name are in the target.
     tool = f"{ask.tool}\0{ask.target}" if ask.shown else ask.tool
     name = f"effect\0{ask.server}\0{tool}\0".encode("utf-8", "surrogatepass")
-    return keyed(name + effect)
+    return keyed(ask.session.id, name + effect)
 
 
 def _own(call: bytes, leg: int) -> UUID:

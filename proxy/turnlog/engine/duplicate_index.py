@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
 from .call_driver import CallDriver
+from .session_gate import ImportedSessions
 
 KEPT: Final = 16 << 20
 """bytes: a larger answer is not replayed."""
@@ -111,6 +113,7 @@ class DuplicateIndex:
         stop: asyncio.Event,
         uncovered: Callable[[str], None] | None = None,
         replacements: Replacements | None = None,
+        imported: ImportedSessions | None = None,
     ) -> None:
         """`stop` is set when turnlog begins to stop; `uncovered` is called with the server of a session
         in which duplicates cannot be found."""
@@ -123,6 +126,7 @@ class DuplicateIndex:
         self._uncovered = uncovered
         self._coverage = Coverage()
         self._replacements = replacements or Replacements()
+        self._imported = imported or ImportedSessions(store)
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """The newest call for each link, oldest first."""
         self._guessed: BoundedDict[str, BoundedDict[int | str, float]] = BoundedDict(MOST)
@@ -159,8 +163,9 @@ class DuplicateIndex:
 
         `before` are the names of the sessions that its own has replaced.
         """
-        tool = f"{ask.target}\0{ask.tool}\0{ask.method}"
-        digest, wanted = self._digest, sha256(asks).digest()
+        session_id, translated = ask.session.id, self._imported.translated
+        tool = f"{translated(session_id, ask.target)}\0{ask.tool}\0{ask.method}"
+        digest, wanted = partial(self._digest, session_id), sha256(asks).digest()
         links: dict[str, Any] = {}
         if named:
             session = named.rpartition(ALIAS_SEPARATOR)[0]  # without the principal
@@ -168,7 +173,7 @@ class DuplicateIndex:
             links["anyone"] = digest("anyone's call", f"{session}\0{tool}", wanted)
             links["before"] = tuple(digest("call", f"{b}\0{tool}", wanted) for b in before)
         if ask.key:
-            key = f"{ask.principal}\0{tool}\0{ask.key}"
+            key = f"{translated(session_id, ask.principal)}\0{tool}\0{ask.key}"
             links["key"] = digest("key to target", key)
             links["keyed_input"] = digest("key to target, input", key, wanted)
         return DuplicateLinks(**links)
@@ -181,15 +186,15 @@ class DuplicateIndex:
         scheme, form = ask.canonical or canonical(ask.arguments)
         whose = f"{guess.pair}\0{guess.beside}\0{ask.target}\0{ask.tool}\0{ask.method}"
         asks = sha256(b"%b\0%b" % (scheme.encode(), form)).digest()
-        return self._digest("guessed call", whose, asks)
+        return self._digest(None, "guessed call", whose, asks)
 
     def told(self, call: bytes) -> bytes:
         """Return the link of the record that a caller was told of a call's unknown outcome."""
-        return self._digest("told of unknown", "", call)
+        return self._digest(None, "told of unknown", "", call)
 
-    def _digest(self, what: str, whose: str, value: bytes = b"") -> bytes:
+    def _digest(self, session: bytes | None, what: str, whose: str, value: bytes = b"") -> bytes:
         name = f"{what}\0{whose}\0".encode("utf-8", "surrogatepass")
-        return self._store.keyed(name + value)
+        return self._store.keyed_for(session, name + value)
 
     # -- lookup -------------------------------------------------------------------------------
 

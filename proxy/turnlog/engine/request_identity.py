@@ -27,7 +27,7 @@ from turnlog.wire.http.head import decoder_for, is_sealed, trace_id
 from turnlog.wire.mcp import is_stateless
 
 from .call_registry import Scope
-from .session_gate import SessionGate
+from .session_gate import ImportedSessions, SessionGate
 
 KEY: Final = b"idempotency-key"
 """The header by which a caller gives an idempotency key."""
@@ -101,9 +101,12 @@ class Sessions:
         clean: Callable[[str], str],
         digest: Callable[[bytes], bytes],
         gate: SessionGate | None = None,
+        imported: ImportedSessions | None = None,
     ) -> None:
-        """`clean` removes secrets from a text, `digest` is keyed. Without `gate` no session is suspended."""
+        """`clean` removes secrets from a text, `digest` is keyed. Without `gate` no session is suspended;
+        `imported` knows the sessions of other stores."""
         self._gate = gate
+        self._imported = imported
         self._clock = clock
         self._clean = clean
         self._digest = digest
@@ -231,6 +234,15 @@ class Sessions:
         return structs.replace(found, name=name, turn_label=turn, client=client)
 
     def _open(self, identity: SessionIdentity, client: Client) -> SessionRef:
+        if self._imported is not None and identity.rung is not _IMPLICIT:
+            found = self._imported.find(identity.key)
+            if found is not None:
+                return SessionRef(
+                    candidate=found.session,
+                    rung=identity.rung,
+                    aliases=(found.alias,),
+                    id=found.session,
+                )
         metadata = {
             "why": identity.why,
             "confidence": identity.confidence,

@@ -58,7 +58,7 @@ from .context import Context
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Sessions
 from .rules_reload import Reloader
-from .session_gate import SessionGate
+from .session_gate import ImportedSessions, SessionGate
 from .upstream_health import Health
 
 SWEEP: Final = 30.0
@@ -204,13 +204,14 @@ def _context(
     recorder = _recorder(settings, redactor, store, log, clock, work)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     listings = ToolListings()
-    sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store))
+    imported = ImportedSessions(store)
+    sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store), imported)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
     return Context(
         store=store,
-        digest=lru_cache(maxsize=_DIGESTS)(store.keyed),
+        digest=lru_cache(maxsize=_DIGESTS)(imported.digest),
         recorder=recorder,
         duplicate_index=DuplicateIndex(
             store,
@@ -221,6 +222,7 @@ def _context(
             stop,
             health.uncovered,
             sessions.replacements,
+            imported,
         ),
         redactor=redactor,
         saved_states=saved_states(settings.data),
@@ -270,7 +272,7 @@ def _recorder(
     drafter = Drafter(
         redactor,
         clock,
-        store.keyed,
+        store.keyed_for,
         lambda error: log.emit(RecorderFailed(reason=_unread(error))),
         record_limit=settings.limits.record,
         masks=_masks(settings),

@@ -1,15 +1,29 @@
-"""Whether calls of tools may pass in a session: not where it is paused or closed, by whatever process."""
+"""What the store says of a caller's session: whether calls of tools may pass in it, by whatever process it
+was paused or closed, and whether it came from another store.
+
+Principals and targets are keyed digests, which differ from store to store. The secret of an imported
+session comes with it; so its agent is known again, and so are repeats of its calls.
+"""
 
 from typing import Final
 
+from msgspec import Struct
+
 from turnlog.core import ids
+from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Rung
 from turnlog.core.lifecycle import Action, action_of, decode_lifecycle, suspension_of
-from turnlog.store.base import SessionRef, StoreError
+from turnlog.store.base import ALIAS_SEPARATOR, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
+_MOST: Final = 65_536
+_CREDENTIAL, _TARGET, _PROTOCOL_SESSION = b"credential\0", b"target\0", b"mcp-session\0"
+_TRANSLATED: Final = (_CREDENTIAL, _TARGET, _PROTOCOL_SESSION)
+"""How the data begins whose digests name a caller, a target or a protocol session."""
+_CHARS: Final = 32
+"""Of such a digest."""
 _MERGES: Final = 8
 """Merges that are followed one after the other."""
 _SUSPENDING: Final = frozenset(
@@ -90,3 +104,68 @@ def _suspending(view: View, session: bytes) -> Commit | None:
     """Return the newest commit that paused or closed a session."""
     found = [c for c in view.controls(session) if action_of(c.facts) in _SUSPENDING]
     return found[-1] if found else None
+
+
+class ImportedName(Struct, frozen=True):
+    """The name by which an imported session is known in this store."""
+
+    session: bytes
+    alias: str
+
+
+class ImportedSessions:
+    """The imported sessions of a store."""
+
+    def __init__(self, store: LmdbStore) -> None:
+        self._store = store
+        self._known: BoundedDict[bytes, tuple[bytes, str]] = BoundedDict(_MOST)
+        self._data: BoundedDict[str, bytes] = BoundedDict(_MOST)
+        """What was digested, by digest: what was used last is at the end, as in `_known`."""
+
+    def digest(self, data: bytes) -> bytes:
+        """Return the digest of `data` under the store's key; of some data it can be translated later."""
+        if not data.startswith(_TRANSLATED):
+            return self._store.keyed(data)
+        known = self._known.get(data)
+        if known is None:
+            digest = self._store.keyed(data)
+            known = digest, digest.hex()[:_CHARS]
+        self._known[data] = known
+        self._data[known[1]] = data
+        return known[0]
+
+    def find(self, alias: str) -> ImportedName | None:
+        """Return the imported session that an alias, made with this store's digests, means there.
+
+        A session of this store that has the alias comes first. `None` if the store cannot be read.
+        """
+        try:
+            secrets = self._store.secrets
+            if not secrets:
+                return None
+            with self._store.view() as view:
+                if view.alias(alias) is not None:
+                    return None
+                for session in secrets:
+                    name = self._alias(session, alias)
+                    if view.alias(name) == session:
+                        return ImportedName(session, name)
+        except StoreError:
+            return None  # the error is reported where the call is recorded
+        return None
+
+    def _alias(self, session: bytes, alias: str) -> str:
+        rest, _, principal = alias.rpartition(ALIAS_SEPARATOR)
+        name, _, rung = rest.rpartition(ALIAS_SEPARATOR)
+        parts = self.translated(session, name), rung, self.translated(session, principal)
+        return ALIAS_SEPARATOR.join(parts)
+
+    def translated(self, session: bytes | None, digest: str) -> str:
+        """Return the digest that a session has in place of one of this store."""
+        data = self._data.get(digest)
+        if data is None or not self._store.is_imported(session):
+            return digest
+        if data.startswith(_PROTOCOL_SESSION):
+            label, target, rest = data.split(b"\0", 2)
+            data = b"\0".join((label, self.translated(session, target.decode()).encode(), rest))
+        return self._store.keyed_for(session, data).hex()[:_CHARS]

@@ -74,14 +74,14 @@ _CUT: Final = (Flag.TRUNCATED_RECORD,)
 
 
 class Drafter:
-    """Makes drafts. `keyed` is HMAC under the store's key; `record_limit` bounds blobs, in bytes;
+    """Makes drafts. `keyed` is HMAC as the digests of a session are keyed; `record_limit` bounds blobs, in bytes;
     `masks` say what is shown of upstreams' URLs, by name."""
 
     def __init__(
         self,
         redactor: Redactor,
         clock: Clock,
-        keyed: Callable[[bytes], bytes],
+        keyed: Callable[[bytes | None, bytes], bytes],
         report: Callable[[Exception], None],
         *,
         record_limit: int,
@@ -93,7 +93,6 @@ class Drafter:
         self._report = report
         self._record_limit = record_limit
         self._masks = masks
-        self._hash_key = keyed(b"hashes of redacted content")
 
     def intent(self, ask: Ask, *, waited: int = 0) -> Draft:
         """Return the commit before an attempt is sent, which began `waited` ns ago."""
@@ -115,6 +114,9 @@ class Drafter:
         if ask.seen is not None:
             draft.claims, draft.seen = links.claims, ask.seen
         return draft
+
+    def _hash_key(self, ask: Ask) -> bytes:
+        return self._keyed(ask.session.id, b"hashes of redacted content")
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
         """Return what an intent says of an attempt that began `waited` ns ago."""
@@ -215,7 +217,7 @@ class Drafter:
             blob = structs.replace(blob, cut=True)
         elif ask.complete:
             form = ask.canonical or canonical(ask.arguments)
-            hashed = input_hash(form, key=self._hash_key if blob.redacted else None)
+            hashed = input_hash(form, key=self._hash_key(ask) if blob.redacted else None)
         body = CommitBody(
             input_hash=hashed,
             preview=preview(blob.data),
@@ -250,7 +252,9 @@ class Drafter:
         if reply.size:
             keyed = blob.redacted or not reply.complete
             hashed = (
-                f"hmac-sha256:{self._keyed(digest).hex()}" if keyed else f"sha256:{digest.hex()}"
+                f"hmac-sha256:{self._keyed(ask.session.id, digest).hex()}"
+                if keyed
+                else f"sha256:{digest.hex()}"
             )
         if detail:
             detail = (

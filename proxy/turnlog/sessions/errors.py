@@ -14,6 +14,10 @@ class NotHeldError(NotFoundError):
     """The session has no hold that could be released."""
 
 
+class BundleError(Exception):
+    """A file is not a whole bundle that this version reads. The message says what is wrong."""
+
+
 class NotRecallableError(Exception):
     """The log cannot give an answer back. The message says why."""
 

@@ -84,9 +84,9 @@ class NoteWriter:
         try:
             kept = redact_note(note, self._redactor)
             data = encode_note(kept)
-            key = self._store.keyed(b"note\0" + note_id.encode()) if note_id else b""
+            key = self._keyed(session, b"note\0" + note_id.encode()) if note_id else b""
             fact = kept.id if isinstance(kept, Fact) else ""
-            fact_key = self._store.keyed(b"fact\0" + fact.encode()) if fact else b""
+            fact_key = self._keyed(session, b"fact\0" + fact.encode()) if fact else b""
         except UnicodeEncodeError as error:
             raise NoteError("the note holds half a surrogate pair, leave it out") from error
         if len(data) > NOTE_BYTES:
@@ -109,6 +109,11 @@ class NoteWriter:
             facts=facts,
             body=CommitBody(summary=_summary(kept), note=data, note_key=key, fact_key=fact_key),
         )
+
+    def _keyed(self, session: SessionRef, data: bytes) -> bytes:
+        # An imported session may have come since secrets were last read.
+        _ = self._store.secrets
+        return self._store.keyed_for(session.id, data)
 
 
 def parse_note(data: bytes | str) -> Note:

@@ -23,7 +23,7 @@ from turnlog.store.log.translate_errors import translated
 
 from . import blobs, data_folder, definitions
 from .base import StoreError
-from .data_folder import COPIED
+from .data_folder import COPIED, KEYS
 
 _DRAFT: Final = ".{}.turnlog-backup"
 """Name of the folder until the copy is whole; one that a killed process left is used again."""
@@ -110,6 +110,8 @@ def _copy_payloads(source: Path, target: Path, on_part: Callable[[str], None]) -
 
 def _copy_files(data: Path, draft: Path) -> None:
     """Copy the small files, the marker of the format last: with it the folder is a store."""
+    with suppress(FileNotFoundError):
+        shutil.copytree(data / KEYS, draft / KEYS)
     for name in COPIED:
         with suppress(FileNotFoundError):
             content = (data / name).read_bytes()

@@ -5,7 +5,7 @@ waited for. Reading: open a `View`, a consistent snapshot, and close it soon.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -206,6 +206,39 @@ class Draft(Struct, kw_only=True, eq=False):
         if placed is not None:
             return placed
         raise self.error or StoreError("the draft was not written")
+
+
+class Incoming(Struct, frozen=True, kw_only=True):
+    """A session of another store, checked, to be appended to the log byte for byte."""
+
+    session: bytes
+    expected: tuple[int, bytes] | None
+    """seq and hash of its newest commit here, which the records follow; `None` where it is new."""
+    records: Callable[[], Iterable[tuple[bytes, bytes]]]
+    """Called once for the headers and bodies of all its commits, in order of seq."""
+    secret: bytes
+    """The secret that its digests are keyed with."""
+    aliases: tuple[str, ...] = ()
+    handles: Mapping[bytes, bytes] = {}
+    """Where the payloads that its bodies name lie here, or the word (`Gone`) for why they are gone."""
+    epochs: frozenset[int] = frozenset()
+    """Of its commits."""
+    resume: "Draft | None" = None
+    """A control commit that ends the pause in which the other store left it."""
+
+
+class Adopted(Struct, frozen=True, kw_only=True):
+    """The result of appending a session of another store."""
+
+    seq: int
+    """Of its newest commit now, which has this hash."""
+    hash: bytes
+    commits: int
+    """How many were appended as they came."""
+    closed: int
+    """How many open attempts got the outcome `outcome_unknown`."""
+    taken: tuple[str, ...]
+    """The names that stay with another session here."""
 
 
 class FlawKind(StrEnum):

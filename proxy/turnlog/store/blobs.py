@@ -60,7 +60,8 @@ REMEMBERED = 1 << 14
 MOST_OPEN = 16
 """Buckets that a reader keeps open. Each takes `MAP_SIZE` of a process's 128 TiB of address space."""
 _LEVEL = 1
-_DIGEST = 32
+DIGEST = 32
+"""Bytes of a content's sha256, at the start of its handle."""
 _SMALL = 1 << 20
 """Bytes of a bucket that is looked at from end to end whenever it is opened: some 25 ms."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
@@ -82,7 +83,7 @@ class Packed(Struct, frozen=True, gc=False):
 
     @property
     def digest(self) -> bytes:
-        return self.name[:_DIGEST]
+        return self.name[:DIGEST]
 
 
 def pack(blob: Blob) -> Packed:
@@ -246,7 +247,7 @@ class BlobReader:
 def _place(handle: bytes) -> _Place | None:
     """Return where content was put; `None` for content that never was."""
     try:
-        return _decode_place(handle[_DIGEST:])
+        return _decode_place(handle[DIGEST:])
     except msgspec.DecodeError:
         return None
 
@@ -257,7 +258,7 @@ def _checked(value: bytes, place: _Place, handle: bytes) -> Blob | None:
         blob = unpack_blob(value)
     except (zstd.ZstdError, IndexError):
         return None
-    as_put = value[0] == place.marks and sha256(blob.data).digest() == handle[:_DIGEST]
+    as_put = value[0] == place.marks and sha256(blob.data).digest() == handle[:DIGEST]
     return blob if as_put else None
 
 
@@ -416,12 +417,12 @@ class BlobWriter:
             # Numbers begin at the time, so that a handle means nothing in a bucket that was made
             # anew under the same name.
             last = unpack(cursor.key()) if cursor.last() else max(0, now)
-            marks = [blob.name[_DIGEST:] for blob in part]
+            marks = [blob.name[DIGEST:] for blob in part]
             cursor.putmulti(blocks.items(last, [blob.value for blob in part], marks), append=True)
         known, span, number = self._known, bucket.span, bucket.number
         for n, blob in enumerate(part, last + 1):
             name = blob.name
-            known[name] = name[:_DIGEST] + _encode_place((span, number, n, name[_DIGEST]))
+            known[name] = name[:DIGEST] + _encode_place((span, number, n, name[DIGEST]))
 
     def trim(self, bucket: Bucket) -> None:
         """Remove a bucket from disk for want of room; if it is the present one, another is begun."""
@@ -448,6 +449,11 @@ class BlobWriter:
         # In one step: no process may open, or add to, a half removed bucket.
         with suppress(OSError):
             path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
+
+    def sync(self) -> None:
+        """Bring the bucket to the disk. Raises `lmdb.Error`."""
+        if self._env is not None:
+            self._env.raw.sync(True)
 
     def close(self) -> None:
         """Bring the bucket to the disk and close it. Raises `lmdb.Error`, `OSError`."""

@@ -2,6 +2,7 @@
 
 DATA/format    what this folder is        DATA/log/      headers, bodies, indexes
 DATA/key       the store's own secret     DATA/blobs/    one environment for each bucket
+DATA/keys/     secrets of sessions that came from other stores
 DATA/token     who may use the API        DATA/epochs/   one lock file for each writer that lives
 DATA/definitions/   what tools were defined as, and what each server showed last
 DATA/states/   what commits came to, saved by whoever folded them, within a bound; see `states`
@@ -13,11 +14,12 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import IO
+from uuid import UUID
 
 from turnlog.store.log.environment import id_taken, identity, is_id_taken
 from turnlog.store.log.translate_errors import explained, translated
@@ -27,7 +29,10 @@ from .base import StoreAbsent, StoreDamaged, StoreError
 FORMAT = 5
 OLD_FORMAT = 4
 """Of release 0.2, which kept its newest commits in slots of the log's file as well; see `convert`. 3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
+KEYS = "keys"
+"""Folder of the secrets of sessions that came from other stores."""
 _OURS = {
+    KEYS,
     "format",
     "key",
     "log",
@@ -207,6 +212,48 @@ def read_key(path: Path) -> bytes:
     if len(key) != 32:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
+
+
+_NO_SECRETS: Mapping[bytes, bytes] = {}
+
+
+class Secrets:
+    """The secrets of a store: its own, and those of the sessions that came from other stores.
+
+    DATA/keys/SESSION holds that of one session; other processes may add some at any time.
+    """
+
+    def __init__(self, path: Path, own: bytes) -> None:
+        self.own = own
+        self._folder = path / KEYS
+        self._changed = -1
+        self.known = _NO_SECRETS
+        """The secrets of sessions from other stores, as last read."""
+
+    def read(self) -> Mapping[bytes, bytes]:
+        """Return the secrets of sessions from other stores. Raises `StoreError`."""
+        with translated("read", self._folder):
+            try:
+                changed = self._folder.stat().st_mtime_ns
+            except FileNotFoundError:
+                self.known, self._changed = _NO_SECRETS, -1
+                return _NO_SECRETS
+            if changed != self._changed:
+                self.known = dict(self._found())
+                self._changed = changed
+        return self.known
+
+    def _found(self) -> Iterator[tuple[bytes, bytes]]:
+        for file in self._folder.iterdir():
+            with suppress(ValueError):  # a draft of one
+                yield UUID(file.name).bytes, file.read_bytes()
+
+    def add(self, session: bytes, secret: bytes) -> None:
+        """Keep the secret of a session, and wait for the disk. Raises `StoreError`."""
+        with translated("write", self._folder):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            with whole_file(self._folder / str(UUID(bytes=session)), replace=True) as stream:
+                stream.write(secret)
 
 
 def key_mark(key: bytes) -> bytes:

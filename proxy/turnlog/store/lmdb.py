@@ -3,8 +3,9 @@
 import asyncio
 import hmac
 import os
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -43,12 +44,14 @@ from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
 from turnlog.store.write.submit_queue import SubmitQueue
 
 from . import data_folder, definitions
-from .base import Draft, StoreError, StoreFull
+from .base import Adopted, Blob, Draft, Incoming, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, Bucket, flaws, sweep
 from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
 DAY = 86_400_000_000_000
+_FIRST_EPOCHS: Final = 1 << 31
+"""Larger numbers would take 4 more bytes in each commit."""
 _INTENT: Final = CommitKind.INTENT
 
 
@@ -78,6 +81,7 @@ class LmdbStore:
         self._entropy = Entropy(entropy)
         # A copy of this costs a third of what hmac.digest does, which looks the algorithm up.
         self._mac = hmac.new(key, digestmod="sha256")
+        self._secrets = data_folder.Secrets(engine.data, key)
         self.epoch = engine.epoch
         """The number of this writer among all that the store has had."""
         self.rekeyed = ""
@@ -234,6 +238,39 @@ class LmdbStore:
         mac = self._mac.copy()
         mac.update(data)
         return mac.digest()
+
+    def keyed_for(self, session: bytes | None, data: bytes) -> bytes:
+        """Return HMAC-SHA-256 of `data` as a session's digests are keyed: as `keyed`, unless it came from
+        another store."""
+        secret = self._secrets.known.get(session) if session is not None else None
+        return self.keyed(data) if secret is None else hmac.digest(secret, data, "sha256")
+
+    def is_imported(self, session: bytes | None) -> bool:
+        """Return whether a session came from another store with digests of its own, as far as `secrets`
+        was read."""
+        return session in self._secrets.known
+
+    @property
+    def secrets(self) -> Mapping[bytes, bytes]:
+        """The secrets of the sessions that came from other stores, by session. Raises `StoreError`."""
+        return self._secrets.read()
+
+    async def keep(self, blobs: Sequence[Blob]) -> list[bytes]:
+        """Store payloads for `adopt`, and wait for the disk; return their handles. Raises `StoreError`."""
+        return await self._writer.run(lambda: self._engine.keep(blobs))
+
+    async def adopt(self, incoming: Incoming) -> Adopted:
+        """Append a session of another store, all of it or nothing; other writers wait meanwhile.
+
+        Raises `StoreError`, also `Conflict` where the session is not as expected.
+        """
+        if not hmac.compare_digest(incoming.secret, self._secrets.own):
+            self._secrets.add(incoming.session, incoming.secret)
+        return await self._writer.run(lambda: self._engine.adopt(incoming))
+
+    def secret_of(self, session: bytes) -> bytes:
+        """Return the secret that a session's digests are keyed with. Raises `StoreError`."""
+        return self.secrets.get(session, self._secrets.own)
 
     async def flush(self) -> None:
         """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
@@ -404,7 +441,9 @@ def _take_epoch(
     """Return the lock on a new epoch, which no other process has read the number of yet."""
     with env.write() as txn:
         newest = read_number(txn, tables, EPOCH)
-        epoch = newest + 1
+        # The first number of a store is random: those of two stores must not be the same, because
+        # a session can go from one to the other.
+        epoch = (newest or secrets.randbelow(_FIRST_EPOCHS)) + 1
         lock = epochs.lock_epoch(data / "epochs", epoch)
         if lock is None:
             raise StoreError(f"epoch {epoch} of {str(data)!r} is locked already; run this again")

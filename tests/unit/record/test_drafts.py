@@ -68,7 +68,7 @@ class Made:
         )
         self.outcome = drafter.outcome(attempt, ending, msgspec.structs.replace(plain, **changes))
 
-    def _keyed(self, data: bytes) -> bytes:
+    def _keyed(self, _: bytes | None, data: bytes) -> bytes:
         if self._broken and len(data) == 32:
             raise ValueError("no key")
         return data[:4]

@@ -205,7 +205,7 @@ class McpExchange(ResponseObserver):
         rule = context.rules.book.servers[request.server].against_unreadable
         if rule is not None and (self._is_unsure(message) or ask.tool == UNKNOWN_TOOL):
             ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
-        return identified(ask, request, read, context.store.keyed)
+        return identified(ask, request, read, context.store.keyed_for)
 
     async def _look_up(self, message: Message, key: str) -> None:
         """Queue the intent of a lookup, which is only recorded: rules do not apply to it."""

@@ -8,6 +8,7 @@ Durable, written in the transaction that a caller waits for:
                                                      which key was used last, since when,
                                                      number of control commits
                "s" + session + digest -> alias text
+               "h" + handle -> where a payload that came from another store lies here, or why it is gone
     and beside the tables' names "newest seal" -> position and digest of the newest block, see `digests`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
@@ -113,6 +114,11 @@ def alias_key(alias: str) -> bytes:
 def alias_prefix(name: str) -> bytes:
     """Return what the keys of all aliases called `name` start with."""
     return b"n" + name.encode()[: LONGEST_NAME - 33]
+
+
+def moved_key(handle: bytes) -> bytes:
+    """Return the key under which the place of a payload from another store is found."""
+    return b"h" + handle
 
 
 def alias_text_prefix(session: bytes) -> bytes:

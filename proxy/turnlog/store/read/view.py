@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from turnlog.core.commit import Commit, CommitBody
@@ -37,6 +37,7 @@ from turnlog.store.log.keys import (
     alias_prefix,
     alias_text_prefix,
     control_term,
+    moved_key,
     text_term,
 )
 from turnlog.store.log.tables import NEVER, Table, Tables, keys_with, read_number, read_record
@@ -45,6 +46,8 @@ from turnlog.store.quota import blob_size, disk_free, log_size, state_size
 
 from .attempts import Attempt, AttemptReader, ended_attempts, find_attempts
 from .snapshot import Snapshot, TailCache
+
+_WORDS: Final = frozenset(word.encode() for word in Gone)
 
 
 class View:
@@ -102,6 +105,12 @@ class View:
                 return found
         known = ref.id or ref.candidate
         return known if snapshot.head(known) else None
+
+    @guarded
+    def alias(self, alias: str) -> bytes | None:
+        """Return the session that has an alias."""
+        snapshot = self._snapshot
+        return snapshot.txn.get(alias_key(alias), db=snapshot.tables.aliases)
 
     @guarded_iterator
     def commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
@@ -309,7 +318,16 @@ class View:
     @guarded
     def blob(self, handle: bytes) -> Blob | Gone:
         """Return stored content by what a body holds of it, or why it cannot be read."""
-        return self._blobs.read(handle)
+        here = self.handle_here(handle)
+        gone = _gone(here)
+        return self._blobs.read(here) if gone is None else gone
+
+    @guarded
+    def handle_here(self, handle: bytes) -> bytes:
+        """Return the handle of a payload in this store: another one, or the word for why it is gone, where
+        its commit came from another store."""
+        tables, txn = self._snapshot.tables, self._snapshot.txn
+        return txn.get(moved_key(handle), handle, db=tables.aliases)
 
     @guarded
     def usage(self) -> Usage:
@@ -417,6 +435,11 @@ class View:
         tables = self._snapshot.tables
         found = keys_with(self._snapshot.txn, tables.aliases, alias_text_prefix(session))
         return tuple(sorted(text.decode() for _, text in found))
+
+
+def _gone(handle: bytes) -> Gone | None:
+    """Return why a payload is gone, where a word stands in place of its handle."""
+    return Gone(handle.decode()) if handle in _WORDS else None
 
 
 def _uuid(text: str) -> bytes | None:

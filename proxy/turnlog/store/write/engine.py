@@ -7,17 +7,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Flag, Rung
+from turnlog.core.commit import Commit, CommitBody, decode_link
+from turnlog.core.kinds import CommitKind, Flag, Rung
 from turnlog.store import recovery
-from turnlog.store.base import Draft, SessionRef, StoreError
+from turnlog.store.base import Adopted, Blob, Conflict, Draft, Incoming, SessionRef, StoreError
 from turnlog.store.blobs import BlobWriter, Bucket, Packed, pack
 from turnlog.store.log.environment import Environment, Txn
-from turnlog.store.log.epochs import EpochLock, is_locked
+from turnlog.store.log.epochs import EpochLock, is_locked, locked_epochs
 from turnlog.store.log.index import Entry, Segment
-from turnlog.store.log.index_writer import flush
-from turnlog.store.log.keys import NOTES_CHECK, PROBE, TOLD, WATERMARK, number
-from turnlog.store.log.tables import Tables, notes_check, read_number
+from turnlog.store.log.index_writer import SLICE, flush
+from turnlog.store.log.keys import EPOCH, NOTES_CHECK, PROBE, TOLD, WATERMARK, moved_key, number
+from turnlog.store.log.tables import Tables, notes_check, read_head, read_number
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
@@ -29,6 +29,7 @@ from .ledger import Ledger
 FLUSH_EVERY = 2000
 """Commits behind the watermark after which the derived tables are written."""
 
+_GAP_BYTES: Final = 2
 _salts: Final = struct.Struct(f"{SALT}s").iter_unpack
 
 
@@ -156,22 +157,96 @@ class LmdbEngine:
     def recover(self) -> list[Commit]:
         """Close the open attempts of writers that died. Raises `StoreError`."""
         epochs: set[int] = set()
-        folder = self.data / "epochs"
-
-        def left(txn: Txn) -> list[Draft]:
-            intents = abandoned(
-                txn,
-                self.tables,
-                self._ledger.tail,
-                is_dead=lambda epoch: epoch != self.epoch and not is_locked(folder, epoch),
-                skip=self._skip,
-            )
-            epochs.update(intent.link.epoch for intent in intents)
-            return [self._outcome(intent, 0, (), recovery.CRASHED) for intent in intents]
-
-        closed = self._close_all(left)
+        closed = self._close_all(lambda txn: self._abandoned(txn, epochs))
         self.dead_epochs = len(epochs) if closed else 0
         return closed
+
+    def _abandoned(self, txn: Txn, epochs: set[int] | None = None) -> list[Draft]:
+        """Return the outcomes of the open attempts of writers that died; add those writers to `epochs`."""
+        folder = self.data / "epochs"
+        intents = abandoned(
+            txn,
+            self.tables,
+            self._ledger.tail,
+            is_dead=lambda epoch: epoch != self.epoch and not is_locked(folder, epoch),
+            skip=self._skip,
+        )
+        if epochs is not None:
+            epochs.update(intent.link.epoch for intent in intents)
+        return [self._outcome(intent, 0, (), recovery.CRASHED) for intent in intents]
+
+    def adopt(self, incoming: Incoming) -> Adopted:
+        """Append a session of another store, all of it or nothing. Raises `StoreError`, also `Conflict`."""
+        session, drafts, taken, count = incoming.session, list[Draft](), list[str](), [0]
+
+        def fill(txn: Txn) -> Sequence[Draft]:
+            self._refuse_living(incoming.epochs)
+            count[0] = self._append(txn, incoming)
+            taken.extend(a for a in incoming.aliases if not self._ledger.name(txn, session, a))
+            for handle, here in incoming.handles.items():
+                txn.put(moved_key(handle), here, db=self.tables.aliases)
+            self._pass_epochs(txn, incoming.epochs)
+            drafts.extend(self._abandoned(txn))
+            if incoming.resume is not None:
+                # Behind the outcomes of its open attempts.
+                own = sum(draft.session.candidate == session for draft in drafts)
+                incoming.resume.expected_head = self._ledger.heads[session].seq + own
+                drafts.append(prepare(incoming.resume, self._sources.entropy))
+            return drafts
+
+        self._commit(fill)
+        land(drafts)
+        own = [draft.facts.kind for draft in drafts if draft.session.candidate == session]
+        head = self._ledger.heads[session]
+        return Adopted(
+            seq=head.seq,
+            hash=head.hash,
+            commits=count[0],
+            closed=own.count(CommitKind.OUTCOME),
+            taken=tuple(taken),
+        )
+
+    def _refuse_living(self, epochs: frozenset[int]) -> None:
+        living = epochs & {self.epoch, *locked_epochs(self.data / "epochs")}
+        if living:
+            raise StoreError(
+                f"a running process of {str(self.data)!r} has the number {min(living)} of one that wrote the "
+                "session; stop the processes that use the store, and try again"
+            )
+
+    def _pass_epochs(self, txn: Txn, epochs: frozenset[int]) -> None:
+        """Go on behind the numbers of another store's processes, which may count on from there as well."""
+        newest = max(epochs, default=0)
+        if newest > read_number(txn, self.tables, EPOCH):
+            gap = int.from_bytes(self._sources.entropy(_GAP_BYTES))
+            txn.put(EPOCH, number(newest + gap), db=self.tables.meta)
+
+    def _append(self, txn: Txn, incoming: Incoming) -> int:
+        """Append the commits behind the newest one that is here; return how many those are."""
+        after, count = incoming.expected, 0
+        if after is None and read_head(txn, self.tables, incoming.session) is not None:
+            raise Conflict("the session came meanwhile", 0)
+        for header, body in incoming.records():
+            if after is not None and decode_link(header).seq <= after[0]:
+                continue
+            self._ledger.adopt(txn, header, body)
+            count += 1
+            if count % SLICE == 0:
+                # In this transaction too: memory does not grow with the session.
+                self._quota.wrote(self._ledger.put(txn))
+                flush(txn, self.tables, self._ledger.tail, self._ledger.heads)
+                self._ledger.trim(txn)
+        # What looks for open attempts reads the log itself.
+        self._quota.wrote(self._ledger.put(txn))
+        return count
+
+    def keep(self, blobs: Sequence[Blob]) -> list[bytes]:
+        """Store payloads, and wait for the disk; return their handles. Raises `StoreError`."""
+        with translated("write blobs to", self.data):
+            handles = self._blobs.write([*map(pack, blobs)], self._sources.now())
+            self._blobs.sync()
+        self._quota.wrote(sum(len(blob.data) for blob in blobs))
+        return handles
 
     def expire(self, now: int) -> list[Commit]:
         """Close the parked legs whose time passed. Raises `StoreError`."""

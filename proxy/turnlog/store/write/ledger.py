@@ -18,12 +18,19 @@ from turnlog.core.commit import (
     Facts,
     Link,
     body_digest,
+    decode_body,
     digest,
     encode_facts,
     encode_header,
 )
 from turnlog.core.kinds import Actor, CommitKind, Flag, Phase, Status
-from turnlog.core.lifecycle import action_of, after_control, lease_refusal, transition_refusal
+from turnlog.core.lifecycle import (
+    CONTROL_KINDS,
+    action_of,
+    after_control,
+    lease_refusal,
+    transition_refusal,
+)
 from turnlog.store.base import (
     Conflict,
     Draft,
@@ -45,6 +52,7 @@ from turnlog.store.log.index import (
     is_linked,
     is_same,
     next_place,
+    read_entry,
 )
 from turnlog.store.log.keys import (
     CONTROLS,
@@ -157,10 +165,13 @@ class Ledger:
         after = self.heads[session]
         control = after_control(before.control, draft.facts, after.seq)
         self.heads[session] = msgspec.structs.replace(after, control=control)
-        count = read_number(txn, self._tables, CONTROLS) + 1
-        txn.put(CONTROLS, number(count), db=self._tables.meta)
+        self._count_control(txn)
         for alias, named in draft.names.items():
             self._rename(txn, alias, named)
+
+    def _count_control(self, txn: Txn) -> None:
+        count = read_number(txn, self._tables, CONTROLS) + 1
+        txn.put(CONTROLS, number(count), db=self._tables.meta)
 
     def _rename(self, txn: Txn, alias: str, session: bytes) -> None:
         """Make an alias lead to a session, whatever it led to."""
@@ -169,6 +180,35 @@ class Ledger:
             txn.delete(alias_text_key(before, alias), db=table)
         txn.put(key, session, db=table)
         txn.put(alias_text_key(session, alias), alias.encode(), db=table)
+
+    def adopt(self, txn: Txn, header: bytes, body: bytes) -> None:
+        """Append a commit of another store as it is, behind the newest one of its session.
+
+        Raises `Conflict`.
+        """
+        entry = read_entry(self.tail.last + 1, header)
+        link, session = entry.link, entry.link.session
+        head = self.heads.get(session) or read_head(txn, self._tables, session)
+        if head and (link.seq, link.prev) != (head.seq + 1, head.hash):
+            raise Conflict(
+                f"the session went on meanwhile, its newest commit is {head.seq}", head.seq
+            )
+        self.heads[session] = fold_head(head, (entry,))
+        if entry.facts.kind in CONTROL_KINDS:
+            self._count_control(txn)
+        self._headers.append(header)
+        self._bodies.append(body)
+        self.tail.add(entry)
+        if link.linked and body:
+            self.tail.add_body(entry.position, session, decode_body(body))
+
+    def name(self, txn: Txn, session: bytes, alias: str) -> bool:
+        """Make an alias lead to a session; return whether it does, and not to another one as before."""
+        key, table = alias_key(alias), self._tables.aliases
+        if txn.put(key, session, overwrite=False, db=table):
+            txn.put(alias_text_key(session, alias), alias.encode(), db=table)
+            return True
+        return txn.get(key, db=table) == session
 
     def _unwritten(
         self, txn: Txn, session: bytes, draft: Draft, found: Entry | None
@@ -395,10 +435,8 @@ class Ledger:
         keys = [alias_key(alias) for alias in ref.aliases]
         known = (txn.get(key, db=self._tables.aliases) for key in keys)
         session = next((s for s in known if s), ref.candidate)
-        for key, alias in zip(keys, ref.aliases, strict=True):
-            if txn.put(key, session, overwrite=False, db=self._tables.aliases):
-                text_key = alias_text_key(session, alias)
-                txn.put(text_key, alias.encode(), db=self._tables.aliases)
+        for alias in ref.aliases:
+            self.name(txn, session, alias)
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:

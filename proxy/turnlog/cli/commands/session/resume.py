@@ -1,0 +1,151 @@
+"""`turnlog resume`: what is needed to go on with a session, here or elsewhere."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from turnlog.cli.attempts import COLUMNS, cells
+from turnlog.cli.commands.read.state import described
+from turnlog.cli.failures import complain
+from turnlog.cli.filters import MOST
+from turnlog.cli.options import (
+    Number,
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing,
+    writing_options,
+)
+from turnlog.cli.render import (
+    ProgressLine,
+    Style,
+    json_line,
+    painted,
+    table,
+    terminal_width,
+)
+from turnlog.core.text.terminal import escape_unprintable
+from turnlog.core.text.units import counted
+from turnlog.observe.clock import Clock
+from turnlog.sessions.log import find_session
+from turnlog.sessions.resolve import LONGEST_WHY
+from turnlog.sessions.rows import Row
+from turnlog.sessions.state.state_at import saved_states
+from turnlog.sessions.transfer.resume import (
+    LAST,
+    MOVED,
+    PackedSession,
+    Resumption,
+    pack_session,
+    resumption,
+)
+from turnlog.store.data_folder import whole_file
+
+
+@click.command("resume")
+@click.argument("session")
+@click.option(
+    "--last", type=Number(0, MOST), default=LAST, metavar="N", help="The newest N attempts."
+)
+@click.option(
+    "--bundle", metavar="FILE", help="Write the session to a new file, for `turnlog import`."
+)
+@click.option("--copy", is_flag=True, help="With --bundle: do not pause the session here.")
+@click.option("--why", metavar="TEXT", default="", help="The reason for the move; kept in the log.")
+@writing_options
+@json_option
+def command(
+    session: str,
+    last: int,
+    bundle: str | None,
+    copy: bool,
+    why: str,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a runtime needs to go on with a session: state, open and unknown calls, the last ones.
+
+    SESSION is an id, the beginning of one, or a name. With --bundle the whole session (log, payloads,
+    keys, names) goes into FILE, to go on with in another store: `turnlog import FILE`. It is paused
+    here, so that it does not go on in both; with --copy it is not. FILE holds the secret of the
+    session's digests, so protect it like the store.
+
+    \b
+    turnlog resume work --json | jq .unknown
+    turnlog resume work --bundle work.bundle
+    """
+    if bundle is None and (copy or why):
+        raise click.UsageError("--copy and --why are for --bundle, give it or leave them out")
+    if len(why) > LONGEST_WHY:
+        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
+    file = None if bundle is None else Path(bundle)
+    if file is not None and (file.exists() or not file.parent.is_dir()):
+        raise click.UsageError(f"{bundle!r} is there, or its folder is not: name a new file")
+    folder, redactor = writing(config, data)
+    with printout() as write:
+        with open_view(folder) as view:
+            found = find_session(view, session)
+            limit = view.usage().limit
+            if bundle is None:
+                shown = resumption(view, saved_states(folder), found, last=last)
+                for line in [json_line(shown)] if as_json else _text(shown):
+                    write(line)
+        if file is not None:
+            said = redactor.text(why)[0]
+            fence = None if copy else f"{MOVED}: {said}" if said else MOVED
+            packed = asyncio.run(_pack(folder, limit, found, file, fence))
+            write(json_line(packed) if as_json else _packed(packed, file))
+            if packed.in_flight:
+                calls = counted(packed.in_flight, "call")
+                complain(
+                    f"{calls} in flight: the bundle does not have the outcome, the import closes it"
+                )
+
+
+async def _pack(
+    data: Path, limit: int, session: bytes, file: Path, fence: str | None
+) -> PackedSession:
+    async with open_store(data, limit) as store:
+        with ProgressLine() as progress, whole_file(file, replace=False) as sink:
+            return await pack_session(
+                store,
+                saved_states(data),
+                session,
+                sink,
+                Clock(),
+                fence=fence,
+                on_part=lambda part: progress.show(f"packed {part}"),
+            )
+
+
+def _packed(packed: PackedSession, file: Path) -> str:
+    kept = "stays as it is" if packed.fence is None else f"is paused by commit {packed.fence}"
+    return escape_unprintable(
+        f"session {packed.session} up to commit {packed.seq} is in {file}, here it {kept}"
+    )
+
+
+def _text(shown: Resumption) -> list[str]:
+    at = shown.state.at
+    lines = [f"{shown.session} is {shown.stage}, newest commit {at.seq}, turn {at.turn}"]
+    lines += [f"state {shown.state.state_hash}"]
+    for field, entries in shown.state.state.items():
+        if entries:
+            lines.append(painted(field, Style.FAINT))
+            lines += [
+                escape_unprintable(f"  {key}  {described(value)}") for key, value in entries.items()
+            ]
+    lines += _listed("open calls", shown.pending)
+    lines += _listed("calls whose outcome is unknown", shown.unknown)
+    lines += _listed("calls without an answer", [one.row for one in shown.dangling])
+    return lines + _listed("last attempts", shown.last)
+
+
+def _listed(head: str, rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    shown = table(COLUMNS[1:], (cells(row)[1:] for row in rows), width=terminal_width())
+    return [painted(head, Style.FAINT), *shown]

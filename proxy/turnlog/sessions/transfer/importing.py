@@ -1,0 +1,234 @@
+"""A bundle is taken into a store: checked as a whole, then appended in one transaction.
+
+The commits stay byte for byte what they were, with session, seq, hash and number of the process; so
+the chain verifies, and a longer bundle of the same session can be appended later.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.commit import (
+    GENESIS,
+    CommitBody,
+    body_digest,
+    decode_body,
+    decode_header,
+    decode_link,
+    digest,
+    encode_body,
+    encode_facts,
+    encode_header,
+)
+from turnlog.core.kinds import CommitKind
+from turnlog.core.lifecycle import Action
+from turnlog.observe.clock import Clock
+from turnlog.sessions.overview import names_of
+from turnlog.store.base import Blob, Conflict, Incoming
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.log.index import is_linked
+from turnlog.store.read.view import View
+
+from .bundle import CheckedBundle, PayloadPart, Watch
+from .resume import lifecycle_draft
+
+_AT_ONCE: Final = 4 << 20
+"""Bytes of payloads that are stored at a time."""
+_Stored = tuple[bytes, bytes]
+
+
+class Relation(StrEnum):
+    """The relation of a bundle to the session of the same id in a store."""
+
+    NEW = "new"
+    SAME = "same"
+    """All of it is here already."""
+    LONGER = "longer"
+    DIVERGED = "diverged"
+
+
+class Imported(Struct, frozen=True, kw_only=True):
+    """The output of `turnlog import --json`."""
+
+    session: str
+    relation: Relation
+    seq: int
+    """Of the session's newest commit now."""
+    hash: str
+    commits: int = 0
+    """How many were appended."""
+    payloads: int = 0
+    closed: int = 0
+    """Open attempts that got the outcome `outcome_unknown`."""
+    names_taken: list[str] = []
+    """Names that stay with another session of this store."""
+    origin: str | None = None
+    """For a fork: the session in the bundle."""
+
+
+def relation(view: View, bundle: CheckedBundle) -> tuple[Relation, int]:
+    """Return what a bundle is to what a store holds, and the newest seq that both have; -1 for none."""
+    here = view.session(bundle.head.id)
+    if here is None:
+        return Relation.NEW, -1
+    shared = _shared(view, bundle, here.head_seq)
+    if shared == bundle.head.seq:
+        return Relation.SAME, shared
+    return (Relation.LONGER if shared == here.head_seq else Relation.DIVERGED), shared
+
+
+def _shared(view: View, bundle: CheckedBundle, newest: int) -> int:
+    """Return the newest seq at which a bundle has the same commit as the store."""
+    session, shared = bundle.head.id, -1
+    for (header, _), (_, stored, _) in zip(bundle.records(), view.headers(session), strict=False):
+        if header != stored:
+            break
+        shared = decode_link(header).seq
+    return min(shared, newest)
+
+
+async def import_bundle(
+    store: LmdbStore, bundle: CheckedBundle, clock: Clock, on_part: Watch, *, as_fork: bool = False
+) -> Imported:
+    """Import a bundle into a store. Raises `Conflict` where the session went another way here,
+    `BundleError`, `StoreError`."""
+    with store.view() as view:
+        found, shared = relation(view, bundle)
+        here = view.session(bundle.head.id)
+    if as_fork:
+        return await _import_fork(store, bundle, clock, on_part)
+    if here is not None and found is Relation.SAME:
+        return Imported(
+            session=bundle.head.session,
+            relation=found,
+            seq=here.head_seq,
+            hash=f"sha256:{here.head_hash.hex()}",
+        )
+    if found is Relation.DIVERGED:
+        raise Conflict(
+            f"session {bundle.head.session} went another way here after commit {shared}; nothing was "
+            "imported; `--as-fork` imports it as a session of its own",
+            shared,
+        )
+    head, session = bundle.head, bundle.head.id
+    resume = None
+    if head.fence is not None and not head.was_paused:
+        resume = lifecycle_draft(session, Action.RESUME, "imported", clock)
+    return await _adopted(
+        store,
+        bundle,
+        Incoming(
+            session=session,
+            expected=None if here is None else (here.head_seq, here.head_hash),
+            records=bundle.records,
+            secret=head.secret,
+            aliases=head.aliases,
+            resume=resume,
+        ),
+        found,
+        on_part,
+    )
+
+
+async def _adopted(
+    store: LmdbStore, bundle: CheckedBundle, incoming: Incoming, found: Relation, on_part: Watch
+) -> Imported:
+    handles = await _kept(store, bundle, on_part)
+    epochs = frozenset(decode_link(header).epoch for header, _ in bundle.records())
+    on_part("the commits")
+    made = await store.adopt(structs.replace(incoming, handles=handles, epochs=epochs))
+    on_part("the end")
+    return Imported(
+        session=ids.to_text(incoming.session),
+        relation=found,
+        seq=made.seq,
+        hash=f"sha256:{made.hash.hex()}",
+        commits=made.commits,
+        payloads=bundle.payloads,
+        closed=made.closed,
+        names_taken=names_of(made.taken),
+    )
+
+
+async def _kept(store: LmdbStore, bundle: CheckedBundle, on_part: Watch) -> dict[bytes, bytes]:
+    """Store the payloads of a bundle; return where they lie, or why they are gone."""
+    handles: dict[bytes, bytes] = {}
+    payloads = (part for part in bundle.parts() if isinstance(part, PayloadPart))
+    with_content: list[PayloadPart] = []
+    for number, part in enumerate(payloads, 1):
+        on_part(f"payload {number} of {bundle.payloads}")
+        if part.gone is not None:
+            handles[part.handle] = part.gone.encode()
+            continue
+        with_content.append(part)
+        if sum(len(one.data) for one in with_content[-64:]) >= _AT_ONCE or len(with_content) >= 64:
+            handles |= await _stored(store, with_content)
+            with_content = []
+    return handles | await _stored(store, with_content)
+
+
+async def _stored(store: LmdbStore, parts: list[PayloadPart]) -> dict[bytes, bytes]:
+    if not parts:
+        return {}
+    blobs = [Blob(part.data, redacted=part.redacted, cut=part.cut) for part in parts]
+    kept = await store.keep(blobs)
+    return dict(zip((part.handle for part in parts), kept, strict=True))
+
+
+async def _import_fork(
+    store: LmdbStore, bundle: CheckedBundle, clock: Clock, on_part: Watch
+) -> Imported:
+    """Import a bundle as a session of its own: with other ids, so that the two share no call."""
+    session = ids.uuid7(clock.wall(), clock.entropy(10))
+    incoming = Incoming(
+        session=session,
+        expected=None,
+        records=lambda: _forked(bundle, session),
+        secret=bundle.head.secret,
+        resume=lifecycle_draft(session, Action.RESUME, "imported as a fork", clock)
+        if bundle.head.fence is not None and not bundle.head.was_paused
+        else None,
+    )
+    made = await _adopted(store, bundle, incoming, Relation.NEW, on_part)
+    return structs.replace(made, origin=bundle.head.session)
+
+
+def _forked(bundle: CheckedBundle, session: bytes) -> Iterator[_Stored]:
+    """Yield the commits of a bundle as those of another session, chained anew."""
+    prev = GENESIS
+    for header, body in bundle.records():
+        link, facts = decode_header(header)
+        said = decode_body(body) if body else None
+        if said is not None:
+            # Its calls have no duplicates: what they were in answers to the session they were made in.
+            said = structs.replace(said, links=())
+            if facts.kind is CommitKind.OPEN:
+                said = _with_origin(said, bundle)
+            body = encode_body(said)
+        if facts.call:
+            facts = structs.replace(facts, call=_other_call(facts.call, session))
+        link = structs.replace(
+            link,
+            session=session,
+            prev=prev,
+            body_hash=body_digest(body) if body else link.body_hash,
+            linked=said is not None and is_linked(said),
+        )
+        header = encode_header(link, encode_facts(facts))
+        prev = digest(header)
+        yield header, body
+
+
+def _with_origin(said: CommitBody, bundle: CheckedBundle) -> CommitBody:
+    head = bundle.head
+    origin = f"session {head.session} up to commit {head.seq}, {head.hash}"
+    return structs.replace(said, metadata={**said.metadata, "origin": origin})
+
+
+def _other_call(call: bytes, session: bytes) -> bytes:
+    """Return the id of a call in a fork: of the same time, and the same each time it is asked for."""
+    return call[:6] + ids.uuid7(0, sha256(session + call).digest()[:10])[6:]

@@ -1,0 +1,395 @@
+"""A session is packed into a bundle, and its agent goes on through another proxy on another store."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backports import zstd
+
+from e2e.stores import Call, fill, session_id, turnlog
+from kit.beside import proxy_beside, session_notes, session_rows
+from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
+from kit.proxy import Proxy
+from kit.upstreams import Peer, RawUpstream, text_result
+from turnlog.core import ids
+
+RULES = """
+rules:
+  - {match: {tool: "write*"}, effect: write}
+  - {match: {tool: "pay*"}, effect: irreversible}
+"""
+AGENT = ("Authorization", "Bearer the agent's own")
+KEY = ("Idempotency-Key", "key-1")
+SETTINGS: dict[str, Any] = {
+    "rules": ["rules.yaml"],
+    "never_twice": {"join_after": "1h", "cancel_grace": "1h"},
+}
+
+
+class Tool:
+    """Counts the calls that reach it, and answers each with its number once it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self, peer: Peer) -> None:
+        request = json.loads(peer.read().body)
+        with self._lock:
+            self.asked += 1
+            number = self.asked
+        while not self.go.wait(0.01):
+            if peer.wait_for_hang_up(0.01):
+                return
+        peer.send_json(text_result(request.get("id"), f"done {number}"))
+
+
+class Stores:
+    """Two folders with a proxy's store each, before the same server."""
+
+    def __init__(self, folder: Path, upstream: RawUpstream, tool: Tool) -> None:
+        self.tool = tool
+        self._upstream = upstream
+        self._folders = {name: folder / name for name in ("here", "there")}
+        self.bundle = folder / "work.bundle"
+        for one in self._folders.values():
+            one.mkdir()
+            (one / "rules.yaml").write_text(RULES)
+
+    def proxy(self, name: str) -> Any:
+        return proxy_beside(self._folders[name], self._upstream.url, settings=SETTINGS)
+
+    def data(self, name: str) -> Path:
+        return self._folders[name] / "data"
+
+    def move(self, *options: str) -> dict[str, Any]:
+        """Pack the session, and import it into the other store; return what the import says."""
+        packed = turnlog(
+            "resume", "work", "--bundle", str(self.bundle), *options, data=self.data("here")
+        )
+        assert packed.returncode == 0, packed.stderr
+        return imported(self.data("there"), self.bundle)
+
+
+def imported(data: Path, bundle: Path, *options: str) -> dict[str, Any]:
+    done = turnlog("import", str(bundle), "--json", *options, data=data)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    tool = Tool()
+    with RawUpstream(tool) as upstream:
+        yield Stores(tmp_path, upstream, tool)
+        tool.go.set()
+
+
+def ask(
+    proxy: Proxy, body: bytes, *headers: tuple[str, str], agent: tuple[str, str] = AGENT
+) -> Any:
+    """Make a call in the session `work`; return its result."""
+    with Client(proxy.url) as client:
+        given = client.request("POST", "/s/work/mcp", body, headers=(*MCP_HEADERS, agent, *headers))
+        return given.json()["result"]
+
+
+def leave(proxy: Proxy, tool: Tool, body: bytes, *headers: tuple[str, str]) -> None:
+    """Make a call, and leave once the server has it."""
+    before = tool.asked
+    with Client(proxy.url) as client:
+        client.ask("POST", "/s/work/mcp", body, headers=(*MCP_HEADERS, AGENT, *headers))
+        wait_until(lambda: tool.asked > before, "the server has the call")
+    wait_until(lambda: "abandoned" in session_notes(proxy.data, "work"), "the proxy has noticed")
+
+
+def text(result: Any) -> str:
+    return str(result["content"][0]["text"])
+
+
+def status(result: Any) -> Any:
+    return result.get("_meta", {}).get("turnlog/outcome", {}).get("status", "ok")
+
+
+def test_an_answer_that_was_lost_here_is_replayed_there(stores: Stores) -> None:
+    with stores.proxy("here") as proxy:
+        leave(proxy, stores.tool, call("write", {"a": 1}))
+        stores.tool.go.set()
+        wait_until(lambda: session_rows(proxy.data, "work")[0].status == "ok", "the call has ended")
+    assert stores.move()["relation"] == "new"
+    with stores.proxy("there") as proxy:
+        again = ask(proxy, call("write", {"a": 1}, request_id=7))
+        assert (text(again), status(again)) == ("done 1", "replayed")
+        other = ask(proxy, call("write", {"a": 2}))
+        assert (text(other), status(other)) == ("done 2", "ok")
+    assert stores.tool.asked == 2
+    rows = session_rows(stores.data("there"), "work")
+    assert [row.status for row in rows] == ["ok", "replayed", "ok"]
+    assert len({row.session for row in rows}) == 1
+    assert turnlog("verify", data=stores.data("there")).returncode == 0
+
+
+@pytest.mark.parametrize("tool", ["write", "pay"])
+def test_a_call_that_was_running_as_its_proxy_died_is_unknown_there_and_not_sent(
+    stores: Stores, tool: str
+) -> None:
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", "/s/work/mcp", call(tool, {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        proxy.kill()
+    stores.tool.go.set()
+    shown = turnlog("resume", "work", "--json", data=stores.data("here"))
+    assert [row["tool"] for row in json.loads(shown.stdout)["unknown"]] == [tool]
+    stores.move()
+    with stores.proxy("there") as proxy:
+        again = ask(proxy, call(tool, {"a": 1}))
+    assert stores.tool.asked == 1
+    assert again["isError"] is True
+    assert again["_meta"]["turnlog/outcome"]["kind"] == "outcome_unknown"
+
+
+def test_an_idempotency_key_holds_there(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        assert text(ask(proxy, call("other", {"a": 1}), KEY)) == "done 1"
+    stores.move()
+    with stores.proxy("there") as proxy:
+        assert text(ask(proxy, call("other", {"a": 1}), KEY)) == "done 1"
+        conflict = ask(proxy, call("other", {"a": 2}), KEY)
+        assert conflict["_meta"]["turnlog/outcome"]["kind"] == "conflict"
+    assert stores.tool.asked == 1
+
+
+def test_another_credential_is_another_session_there_as_it_was_here(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+    stores.move()
+    with stores.proxy("there") as proxy:
+        ask(proxy, call("write", {"a": 1}), agent=("Authorization", "Bearer of somebody else"))
+        ask(proxy, call("write", {"a": 2}))
+    rows = session_rows(stores.data("there"), "work")
+    sessions = [row.session for row in sorted(rows, key=lambda row: row.timestamp)]
+    assert sessions[0] == sessions[2] != sessions[1]
+
+
+def test_a_session_goes_there_and_comes_back(stores: Stores, tmp_path: Path) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+    stores.move()
+    with stores.proxy("there") as proxy:
+        ask(proxy, call("write", {"a": 2}))
+    back = tmp_path / "back.bundle"
+    assert (
+        turnlog("resume", "work", "--bundle", str(back), data=stores.data("there")).returncode == 0
+    )
+    assert imported(stores.data("here"), back)["relation"] == "longer"
+    with stores.proxy("here") as proxy:
+        assert text(ask(proxy, call("write", {"a": 3}))) == "done 3"
+    rows = session_rows(stores.data("here"), "work")
+    assert [row.status for row in rows] == ["ok"] * 3
+    assert len({row.session for row in rows}) == 1
+    assert not (stores.data("here") / "keys").exists()
+    for name in ("here", "there"):
+        assert turnlog("verify", data=stores.data(name)).returncode == 0
+
+
+def test_a_session_that_is_packed_is_paused_here_and_goes_on_there(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+        stores.move("--why", "to the other host")
+        shown = json.loads(turnlog("resume", "work", "--json", data=proxy.data).stdout)
+        assert shown["stage"] == "paused"
+    there = json.loads(turnlog("resume", "work", "--json", data=stores.data("there")).stdout)
+    assert (there["stage"], there["state"]["at"]["seq"]) == (
+        "active",
+        shown["state"]["at"]["seq"] + 1,
+    )
+
+
+def test_a_copy_leaves_the_session_as_it_is(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+    stores.move("--copy")
+    for name in ("here", "there"):
+        shown = json.loads(turnlog("resume", "work", "--json", data=stores.data(name)).stdout)
+        assert shown["stage"] == "active"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store") / "data"
+    calls = [Call(tool="write_file", minute=n, output=bytes([n]) * 2000) for n in range(20)]
+    fill(folder, [*calls, Call(tool="slow", minute=30, status=None)])
+    return folder
+
+
+@pytest.fixture
+def bundle(data: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "work.bundle"
+    assert turnlog("resume", "work", "--copy", "--bundle", str(file), data=data).returncode == 0
+    return file
+
+
+def lines_of(bundle: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in zstd.decompress(bundle.read_bytes()).splitlines()]
+
+
+def test_a_bundle_is_private_and_can_be_read_without_turnlog(bundle: Path) -> None:
+    assert bundle.stat().st_mode & 0o777 == 0o600
+    lines = lines_of(bundle)
+    kinds = [line["type"] for line in lines]
+    assert kinds[0] == "bundle"
+    assert kinds[1:-1] == ["payload"] * 21 + ["commit"] * 43
+    assert lines[-1]["lines"] == len(lines) - 1
+    assert lines[0]["session"] == ids.to_text(session_id("work"))
+    assert lines[0]["resume"]["state"]["state"]["usage"]["calls"] == 21
+
+
+def test_what_is_imported_is_what_was_packed(bundle: Path, data: Path, tmp_path: Path) -> None:
+    found = imported(tmp_path / "there", bundle)
+    assert (found["commits"], found["payloads"], found["closed"]) == (43, 21, 0)
+    wanted = ("export", "work", "--payloads")
+    assert turnlog(*wanted, data=tmp_path / "there").stdout == turnlog(*wanted, data=data).stdout
+    assert turnlog("verify", data=tmp_path / "there").returncode == 0
+
+
+def test_the_same_bundle_changes_nothing(bundle: Path, tmp_path: Path) -> None:
+    first = imported(tmp_path / "there", bundle)
+    again = imported(tmp_path / "there", bundle)
+    assert (again["relation"], again["commits"], again["seq"]) == ("same", 0, first["seq"])
+    assert turnlog("verify", data=tmp_path / "there").returncode == 0
+
+
+def noted(data: Path, *calls: Call) -> None:
+    """Go on with the session `work` in a store."""
+    fill(data, [Call(tool=f"t{n}", minute=n + 40, of=90 + n) for n in range(2)] + list(calls))
+
+
+def test_a_longer_bundle_is_appended(bundle: Path, data: Path, tmp_path: Path) -> None:
+    there, longer, store = tmp_path / "there", tmp_path / "longer.bundle", tmp_path / "store"
+    imported(store, bundle)
+    noted(store)
+    assert turnlog("resume", "work", "--copy", "--bundle", str(longer), data=store).returncode == 0
+    imported(there, bundle)
+    found = imported(there, longer)
+    assert (found["relation"], found["commits"]) == ("longer", 4)
+    assert turnlog("verify", data=there).returncode == 0
+
+
+def test_a_session_that_went_another_way_is_a_conflict_and_can_be_imported_as_a_fork(
+    bundle: Path, tmp_path: Path
+) -> None:
+    there, other, store = tmp_path / "there", tmp_path / "other.bundle", tmp_path / "store"
+    imported(store, bundle)
+    noted(store, Call(tool="only_here", minute=50, of=99))
+    assert turnlog("resume", "work", "--copy", "--bundle", str(other), data=store).returncode == 0
+    imported(there, bundle)
+    noted(there, Call(tool="only_there", minute=50, of=98))
+    before = turnlog("export", data=there).stdout
+    refused = turnlog("import", str(other), data=there)
+    assert refused.returncode == 2
+    assert re.search(
+        r"went another way here after commit \d+; nothing was imported", refused.stderr
+    )
+    assert turnlog("export", data=there).stdout == before
+    fork = imported(there, other, "--as-fork")
+    assert fork["session"] != fork["origin"] == ids.to_text(session_id("work"))
+    assert turnlog("verify", data=there).returncode == 0
+    tools = [
+        json.loads(line)["tool"]
+        for line in turnlog("export", fork["session"], data=there).stdout.splitlines()
+    ]
+    assert tools[-1] == "only_here"
+    (opened,) = (
+        json.loads(line)
+        for line in turnlog(
+            "show", f"{fork['session']}:0", "--json", data=there
+        ).stdout.splitlines()
+    )
+    assert fork["origin"] in json.dumps(opened)
+
+
+def test_open_attempts_are_closed_and_names_that_are_taken_are_said(
+    stores: Stores, tmp_path: Path
+) -> None:
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", "/s/work/mcp", call("write"), headers=MCP_HEADERS)
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        packed = turnlog("resume", "work", "--bundle", str(stores.bundle), data=proxy.data)
+        assert (packed.returncode, "1 call in flight" in packed.stderr) == (0, True)
+        stores.tool.go.set()
+        with suppress(ClosedEarlyError):
+            client.response("POST")
+    with stores.proxy("there") as proxy, Client(proxy.url) as client:
+        client.request("POST", "/s/work/mcp", call("read"), headers=MCP_HEADERS)
+    done = turnlog("import", str(stores.bundle), "--json", data=stores.data("there"))
+    found = json.loads(done.stdout)
+    assert (found["closed"], found["names_taken"]) == (1, ["work"])
+    assert "another session of this store keeps the name: work" in done.stderr
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda _: b"", "cut off"),
+    "foreign": (lambda _: b"hello\n" * 100, "is not a bundle"),
+    "other zstd": (lambda _: zstd.compress(b"{}\n"), "is not a bundle"),
+    "truncated": (lambda whole: whole[: len(whole) // 2], "cut off"),
+    "cut at the end": (lambda whole: whole[:-3], "cut off"),
+    "altered": (lambda whole: whole[:900] + bytes([whole[900] ^ 255]) + whole[901:], "damaged"),
+    "newer": (lambda w: repacked(w, ('"format":1', '"format":9')), "install a newer turnlog"),
+    "a line less": (
+        lambda w: zstd.compress(b"\n".join(zstd.decompress(w).split(b"\n")[:-2])),
+        "cut off",
+    ),
+    "another payload": (lambda w: repacked(w, ("eyJwYXRo", "eyJwYXRp")), "damaged"),
+    "more lines": (lambda w: zstd.compress(zstd.decompress(w) + b"{}\n"), "damaged"),
+    "no session": (lambda w: repacked(w, (ids.to_text(session_id("work")), "x")), "damaged"),
+    "another head": (lambda w: repacked(w, ('"hash":"sha256:', '"hash":"sha256:00')), "damaged"),
+}
+
+
+def repacked(whole: bytes, change: tuple[str, str]) -> bytes:
+    """Return a bundle with another content under its own checksum of lines."""
+    before, after = change
+    return zstd.compress(zstd.decompress(whole).replace(before.encode(), after.encode(), 1))
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_file_that_is_no_whole_bundle_is_refused_and_nothing_is_written(
+    bundle: Path, tmp_path: Path, name: str
+) -> None:
+    damage, said = DAMAGES[name]
+    bundle.write_bytes(damage(bundle.read_bytes()))
+    done = turnlog("import", str(bundle), data=tmp_path / "there")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_bundle_is_not_written_over_a_file(bundle: Path, data: Path) -> None:
+    before = bundle.read_bytes()
+    done = turnlog("resume", "work", "--bundle", str(bundle), data=data)
+    assert (done.returncode, "name a new file" in done.stderr) == (2, True)
+    assert bundle.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", [("--copy",), ("--why", "x")])
+def test_options_of_a_bundle_need_one(data: Path, option: tuple[str, ...]) -> None:
+    done = turnlog("resume", "work", *option, data=data)
+    assert (done.returncode, "--bundle" in done.stderr) == (2, True)
+
+
+def test_a_resumption_as_text_lists_state_and_calls(data: Path) -> None:
+    done = turnlog("resume", "work", "--last", "2", data=data)
+    assert done.returncode == 0
+    for said in ("newest commit", "tools_used", "last attempts", "slow", "outcome is unknown"):
+        assert said in done.stdout
