@@ -1,5 +1,5 @@
-"""What the store says of a caller's session: whether calls of tools may pass in it, by whatever process it
-was paused or closed, and whether it came from another store.
+"""Sessions of callers as the store has them: whether calls of tools may pass, by whatever process they were
+paused or closed, and whether they came from another store.
 
 Principals and targets are keyed digests, which differ from store to store. The secret of an imported
 session comes with it; so its agent is known again, and so are repeats of its calls.
