@@ -264,11 +264,10 @@ class CallDriver:
             self.feed(ev.TimeoutAnswered(ending))
             return RECORDED
         carrier = self.carrier
-        if self.is_resting_after(attempt):  # it came late
-            is_held = bool(attempt.message) and carrier is not None
-            judged = ev.Judged(number=number, ending=ending, is_held=is_held)
-        elif carrier is None or self.machine.terms.retry is None:
+        if carrier is None or self.machine.terms.retry is None:
             judged = ev.Judged(number=number, ending=ending, ours=ours)
+        elif self.is_resting_after(attempt):  # it came late
+            judged = ev.Judged(number=number, ending=ending, is_held=bool(attempt.message))
         else:
             judged = self._judged(carrier, attempt, ending, ours=ours)
         commands = self.feed(judged)
@@ -473,11 +472,12 @@ class CallDriver:
             self.carrier.context.health.on_retry_refused(self.ask.server)
 
     def do_release(self, command: ev.Release) -> None:
-        """Send the caller the answer that is held for it, if there may be one."""
+        """Send the caller the answer that is held for it."""
+        if self.machine.terms.retry is None and command.reason is None:
+            return  # nothing is held: most calls
         if self.rest_over is not None:
             self.rest_over.set()
-        is_held = self.machine.terms.retry is not None or command.reason is not None
-        if is_held and self.carrier is not None:
+        if self.carrier is not None:
             self.carrier.release(command.number, command.reason)
 
     def do_acquire(self, _: ev.Acquire) -> None:

@@ -6,6 +6,7 @@ clock goes on meanwhile.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from math import inf
 from typing import Final, TypeVar
 
@@ -22,6 +23,8 @@ _T = TypeVar("_T")
 _SENDING: Final = Phase.SENDING
 _SENT: Final = Phase.SENT
 
+_POLICIES: Final = 1024
+"""Most different limits that are remembered."""
 _AGAIN: Final = 1.0
 """s: how long after a limit was reached, while the agent was waited for, one looks again."""
 
@@ -137,6 +140,15 @@ class Deadlines(Struct, eq=False):
     def _reached(self, kind: ErrorKind) -> None:
         if self._expire is not None and not self._expire(kind, self.detail(kind)):
             self._arm(kind, _AGAIN)
+
+
+@lru_cache(maxsize=_POLICIES)
+def connect_deadlines(limits: Timeouts) -> Deadlines | None:
+    """Return the deadlines of all calls with these limits, if none of them counts once a call is sent."""
+    # The default rules limit only the time to connect; such deadlines never change.
+    if limits.response == limits.idle == limits.total == inf:
+        return Deadlines(limits, 0.0)
+    return None
 
 
 LateReader = Callable[[str, Message, bytes], None]

@@ -21,7 +21,7 @@ from turnlog.exchange.call import Stage
 from turnlog.exchange.events import CallerChecked, Left, Stopped
 from turnlog.observe.events import AuthRequired, RefusalReason, RequestRefused, UpstreamFailed
 from turnlog.record.attempt import Attempt, blocked
-from turnlog.record.deadlines import Deadlines, in_time
+from turnlog.record.deadlines import Deadlines, connect_deadlines, in_time
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import JSON, OwnAnswer, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
@@ -371,9 +371,11 @@ class HttpCarrier(Struct, eq=False):
         if self._changed is not None:
             head = forwarded(self._changed, request.route, head.method)
         if attempt is not None:
-            if self._policy.timeout != _UNLIMITED:
-                limits = Deadlines(self._policy.timeout, self._began)
-                attempt.deadlines = progress.deadlines = limits
+            limits = self._policy.timeout
+            if limits != _UNLIMITED and (connect := connect_deadlines(limits)) is not None:
+                progress.deadlines = connect
+            elif limits != _UNLIMITED:
+                attempt.deadlines = progress.deadlines = Deadlines(limits, self._began)
             if attempt.ask.key_sent:
                 head = self._with_key(head, attempt.ask.key_sent)
         if driver is not None and driver.is_guarded:
