@@ -248,12 +248,16 @@ def test_in_a_pipe_later_messages_do_not_wait(wrap: Wrap) -> None:
 def test_in_a_pipe_a_queued_call_that_is_cancelled_was_never_sent(wrap: Wrap) -> None:
     first = wrap.asked(call("one", request_id=1))
     cancel = message("notifications/cancelled", {"requestId": 2}, request_id=None)
-    wrap.send(call("one", request_id=2), cancel, call("one", request_id=3))
-    assert wrap.server.request()["method"] == "notifications/cancelled"
+    wrap.send(call("one", request_id=2), cancel, call("else", request_id=4))
+    other = wrap.server.request()
+    assert other["id"] == 4  # the cancel before it was read, and not passed on
+    wrap.send(call("one", request_id=3))
     wrap.server.answer(first)
     assert wrap.stdout.json()["id"] == 1
     wrap.server.answer(wrap.server.request())
     assert wrap.stdout.json()["id"] == 3
+    wrap.server.answer(other)
+    assert wrap.stdout.json()["id"] == 4
     row = wrap.rows()[1]
     assert (row.kind, row.executed, row.phase) == ("cancelled_by_caller", "no", "queued")
 
