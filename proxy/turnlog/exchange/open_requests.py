@@ -1,6 +1,6 @@
 """The requests that one server has not answered, and which of them an answer is for (JSON-RPC 2.0, section 5)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, Generic, TypeVar
 
 from turnlog.core.bounded_dict import BoundedDict
@@ -12,6 +12,20 @@ from .outcome import nameless_error
 R = TypeVar("R")
 GIVEN_UP: Final = 1024
 """Most requests that are remembered after nobody waits for their answers."""
+
+
+def answered_key(
+    message: Message | Outline, awaited: Collection[str], is_open: Callable[[str], bool]
+) -> str:
+    """Return the key of the request that a response is for; that of its own id where there is none.
+
+    `awaited` are the keys of the requests whose answers may come here; others may be open elsewhere.
+    """
+    if len(awaited) == 1 and nameless_error(message):
+        return next(iter(awaited))  # it answers the only request there is
+    key = meant_key(id_key(message.id), is_open)
+    # An id that was never given answers the request whose own id could not be read.
+    return "" if "" in awaited and not is_open(key) else key
 
 
 class OpenRequests(Generic[R]):
@@ -78,13 +92,10 @@ class OpenRequests(Generic[R]):
 
     def key_of(self, message: Message | Outline) -> str:
         """Return the key of the request that a response is for; that of its own id where there is none."""
+        awaited: Collection[str] = self._open
         if nameless_error(message):
             awaited = [key for key, many in self._open.items() if any(map(self._is_awaited, many))]
-            if len(awaited) == 1:
-                return awaited[0]  # it answers the only request there is
-        key = meant_key(id_key(message.id), self._has)
-        # An id that was never given answers the request whose own id could not be read.
-        return "" if "" in self._open and not self._has(key) else key
+        return answered_key(message, awaited, self._has)
 
     def _has(self, key: str) -> bool:
         return key in self._open or key in self._given_up

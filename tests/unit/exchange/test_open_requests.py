@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.exchange.open_requests import GIVEN_UP, OpenRequests
+from turnlog.exchange.open_requests import GIVEN_UP, OpenRequests, answered_key
 from turnlog.wire.jsonrpc import Message, parse
 
 
@@ -64,6 +64,20 @@ def test_an_error_without_an_id_is_not_for_a_request_that_nobody_waits_for() -> 
 def test_an_unknown_id_answers_the_request_whose_id_could_not_be_read() -> None:
     assert of("", "2").key_of(answer("9")) == ""
     assert of("", "2").key_of(answer("2")) == "2"
+
+
+@pytest.mark.parametrize(
+    ("raw_id", "key"), [("2", "2"), ('"1"', "1"), ("9", "9")], ids=["own", "type", "unknown"]
+)
+def test_on_a_stream_of_its_own_an_answer_may_be_for_a_request_of_another_one(
+    raw_id: str, key: str
+) -> None:
+    assert answered_key(answer(raw_id), {"2", "3"}, {"1", "2", "3"}.__contains__) == key
+
+
+def test_the_request_whose_id_could_not_be_read_takes_no_answer_of_another_stream() -> None:
+    assert answered_key(answer("1"), {""}, {"", "1"}.__contains__) == "1"
+    assert answered_key(answer("9"), {""}, {"", "1"}.__contains__) == ""
 
 
 def test_the_answer_to_a_request_that_was_given_up_is_late() -> None:

@@ -26,6 +26,7 @@ from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.events import ServerAsked
+from turnlog.exchange.open_requests import answered_key
 from turnlog.exchange.outcome import (
     SAYS_WHEN,
     AnswerFacts,
@@ -40,7 +41,6 @@ from turnlog.exchange.outcome import (
     looks_like_success,
     lookup_answered,
     mislabelled,
-    nameless_error,
     notification_answered,
     unanswered,
     waiting,
@@ -62,7 +62,7 @@ from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
-from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, meant_key, other_type
+from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, other_type
 from turnlog.wire.message import MessageReader
 from turnlog.wire.splice import as_event
 from turnlog.wire.sse import SseEvent
@@ -280,7 +280,7 @@ class ResponseObserver:
             return False
         messages = found.items if isinstance(found, Batch) else (found,)
         answered = {
-            self._key_of(message)
+            answered_key(message, awaited, self._is_open)
             for message in messages
             if isinstance(message, Message | Outline) and is_answer(message)
         }
@@ -388,7 +388,7 @@ class ResponseObserver:
         """Read a message that is not the result of the one call."""
         if isinstance(message, Malformed) or not is_answer(message):
             return self._answers_nothing(message, body)
-        key = self._key_of(message)
+        key = answered_key(message, self.awaited, self._is_open)
         asked = self._listening.asked(key) if self._listening is not None else None
         if asked is not None:
             return self._notice_answer(asked, message, body)
@@ -400,18 +400,6 @@ class ResponseObserver:
             return self._close_elsewhere(elsewhere, message, body)
         self._handshakes.stray(message)
         return self._answers_nothing(message, body)
-
-    def _key_of(self, message: Message | Outline) -> str:
-        """Return the key of the request that a message answers."""
-        # An error without id answers the only request there is (JSON-RPC 2.0, section 5.1). A request whose
-        # id could not be read (key "") is answered by any response.
-        awaited = self.awaited
-        key = "" if "" in awaited else id_key(message.id)
-        if key in awaited:
-            return key
-        if len(awaited) == 1 and nameless_error(message):
-            return next(iter(awaited))
-        return meant_key(key, self._is_open)
 
     def _own(self, key: str) -> Attempt | None:
         """Return the attempt that was sent under the id with this key."""
