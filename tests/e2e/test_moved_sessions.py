@@ -208,11 +208,14 @@ def test_a_session_that_is_packed_is_paused_here_and_goes_on_there(stores: Store
         stores.move("--why", "to the other host")
         shown = json.loads(turnlog("resume", "work", "--json", data=proxy.data).stdout)
         assert shown["stage"] == "paused"
+        refused = ask(proxy, call("write", {"a": 2}))
+        assert refused["_meta"]["turnlog/outcome"]["kind"] == "session_unavailable"
     there = json.loads(turnlog("resume", "work", "--json", data=stores.data("there")).stdout)
     assert (there["stage"], there["state"]["at"]["seq"]) == (
         "active",
         shown["state"]["at"]["seq"] + 1,
     )
+    assert stores.tool.asked == 1
 
 
 def test_a_copy_leaves_the_session_as_it_is(stores: Stores) -> None:

@@ -15,6 +15,7 @@ from turnlog.core import ids
 from turnlog.core.commit import (
     GENESIS,
     CommitBody,
+    Facts,
     body_digest,
     decode_body,
     decode_header,
@@ -24,17 +25,16 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind
+from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import Action
 from turnlog.observe.clock import Clock
 from turnlog.sessions.overview import names_of
-from turnlog.store.base import Blob, Conflict, Incoming
+from turnlog.store.base import Blob, Conflict, Draft, Incoming, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.index import is_linked
 from turnlog.store.read.view import View
 
 from .bundle import CheckedBundle, PayloadPart, Watch
-from .resume import lifecycle_draft
 
 _AT_ONCE: Final = 4 << 20
 """Bytes of payloads that are stored at a time."""
@@ -117,7 +117,7 @@ async def import_bundle(
     head, session = bundle.head, bundle.head.id
     resume = None
     if head.fence is not None and not head.was_paused:
-        resume = lifecycle_draft(session, Action.RESUME, "imported", clock)
+        resume = _resume(session, "imported", clock)
     return await _adopted(
         store,
         bundle,
@@ -189,7 +189,7 @@ async def _import_fork(
         expected=None,
         records=lambda: _forked(bundle, session),
         secret=bundle.head.secret,
-        resume=lifecycle_draft(session, Action.RESUME, "imported as a fork", clock)
+        resume=_resume(session, "imported as a fork", clock)
         if bundle.head.fence is not None and not bundle.head.was_paused
         else None,
     )
@@ -232,3 +232,20 @@ def _with_origin(said: CommitBody, bundle: CheckedBundle) -> CommitBody:
 def _other_call(call: bytes, session: bytes) -> bytes:
     """Return the id of a call in a fork: of the same time, and the same each time it is asked for."""
     return call[:6] + ids.uuid7(0, sha256(session + call).digest()[:10])[6:]
+
+
+def _resume(session: bytes, why: str, clock: Clock) -> Draft:
+    """Return the commit that ends the pause in which the other store left a session."""
+    return Draft(
+        session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+        facts=Facts(
+            kind=CommitKind.LIFECYCLE,
+            at=clock.wall(),
+            clock=clock.monotonic(),
+            actor=Actor.OPERATOR,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=Action.RESUME.value,
+        ),
+        body=CommitBody(summary=Action.RESUME.value, detail=why),
+    )

@@ -7,11 +7,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core import ids
-from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import Action, SessionStage
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
+from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.dangling import (
     Dangling,
     DanglingFilter,
@@ -24,7 +23,7 @@ from turnlog.sessions.log import Query, read_rows
 from turnlog.sessions.overview import names_of
 from turnlog.sessions.rows import Row, row_of
 from turnlog.sessions.state.state_at import SessionState, read_state
-from turnlog.store.base import Conflict, Draft, SessionRef, SessionRow
+from turnlog.store.base import SessionRow
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -35,7 +34,6 @@ LAST: Final = 20
 """Attempts that are given unless the caller says how many."""
 MOVED: Final = "moved"
 """First word of the reason for the pause of a session that goes on elsewhere."""
-_TRIES: Final = 100
 _LOOKS: Final = 40
 _BETWEEN: Final = 0.05
 """s between two looks: with `_LOOKS` of them, calls that run have 2 s to end."""
@@ -102,6 +100,7 @@ async def pack_session(
     session: bytes,
     sink: IO[bytes],
     clock: Clock,
+    controls: ControlWriter,
     *,
     fence: str | None,
     on_part: Watch,
@@ -116,7 +115,7 @@ async def pack_session(
         was_paused = _row(view, session).stage is SessionStage.PAUSED
     fenced = None
     if fence is not None:
-        fenced = await _control(store, session, Action.PAUSE, fence, clock)
+        fenced = (await controls.write(session, ControlRequest(action=Action.PAUSE, why=fence))).seq
         await _settled(store, session, clock)
     try:
         with store.view() as view:
@@ -125,7 +124,8 @@ async def pack_session(
             )
     except Exception:
         if fenced is not None and not was_paused:
-            await _control(store, session, Action.RESUME, "the bundle could not be written", clock)
+            why = "the bundle could not be written"
+            await controls.write(session, ControlRequest(action=Action.RESUME, why=why))
         raise
 
 
@@ -177,37 +177,3 @@ async def _settled(store: LmdbStore, session: bytes, clock: Clock) -> None:
         if not is_running and len(known) == len(final):
             return
         await asyncio.sleep(_BETWEEN)
-
-
-async def _control(
-    store: LmdbStore, session: bytes, action: Action, why: str, clock: Clock, tries: int = _TRIES
-) -> int:
-    """Append a control commit to a session, whose calls may move its head meanwhile; return its seq."""
-    with store.view() as view:
-        head = _row(view, session).head_seq
-    draft = lifecycle_draft(session, action, why, clock)
-    draft.expected_head = head
-    try:
-        placed = await store.submit(draft, wait=True).done()
-    except Conflict:
-        if not tries:
-            raise
-        return await _control(store, session, action, why, clock, tries - 1)
-    return placed.link.seq
-
-
-def lifecycle_draft(session: bytes, action: Action, why: str, clock: Clock) -> Draft:
-    """Return an operator's control commit."""
-    return Draft(
-        session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
-        facts=Facts(
-            kind=CommitKind.LIFECYCLE,
-            at=clock.wall(),
-            clock=clock.monotonic(),
-            actor=Actor.OPERATOR,
-            phase=Phase.DONE,
-            status=Status.OK,
-            note=action.value,
-        ),
-        body=CommitBody(summary=action.value, detail=why),
-    )

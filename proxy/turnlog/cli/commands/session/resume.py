@@ -29,6 +29,8 @@ from turnlog.cli.render import (
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.writer import ControlWriter
 from turnlog.sessions.log import find_session
 from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.sessions.rows import Row
@@ -94,9 +96,8 @@ def command(
                 for line in [json_line(shown)] if as_json else _text(shown):
                     write(line)
         if file is not None:
-            said = redactor.text(why)[0]
-            fence = None if copy else f"{MOVED}: {said}" if said else MOVED
-            packed = asyncio.run(_pack(folder, limit, found, file, fence))
+            fence = None if copy else f"{MOVED}: {why}" if why else MOVED
+            packed = asyncio.run(_pack(folder, limit, found, file, fence, redactor))
             write(json_line(packed) if as_json else _packed(packed, file))
             if packed.in_flight:
                 calls = counted(packed.in_flight, "call")
@@ -106,7 +107,7 @@ def command(
 
 
 async def _pack(
-    data: Path, limit: int, session: bytes, file: Path, fence: str | None
+    data: Path, limit: int, session: bytes, file: Path, fence: str | None, redactor: Redactor
 ) -> PackedSession:
     async with open_store(data, limit) as store:
         with ProgressLine() as progress, whole_file(file, replace=False) as sink:
@@ -116,6 +117,7 @@ async def _pack(
                 session,
                 sink,
                 Clock(),
+                ControlWriter(store, redactor, Clock()),
                 fence=fence,
                 on_part=lambda part: progress.show(f"packed {part}"),
             )
