@@ -293,3 +293,16 @@ def test_a_store_that_cannot_be_used_is_reported_to_the_operator(filled: Path) -
     assert answer["content"][0]["text"] == "the log cannot be read or written now"
     assert done.stderr.startswith(b"turnlog: ")
     assert str(filled).encode() in done.stderr
+
+
+@pytest.mark.promise("SESS-10")
+async def test_the_tools_pause_and_resume_the_session_they_were_started_for(filled: Path) -> None:
+    async with agent(filled, "work", MODES[0]) as client:
+        assert (await used(client, "pause", why="a break"))["stage"] == "paused"
+        assert {line.names[0]: line.stage for line in listed(filled)} == {
+            "work": "paused",
+            "other": "active",
+        }
+        assert (await used(client, "resume"))["stage"] == "active"
+        result = await client.call_tool("resume", {})
+        assert result.is_error

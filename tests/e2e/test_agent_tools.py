@@ -1,5 +1,6 @@
 """An agent's own session as tools at `/turnlog/mcp`, with the official client and without."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -12,10 +13,11 @@ import mcp_types
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
+from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Response, call, message
 from kit.proxy import running
-from kit.upstreams import Peer, RawUpstream, text_result
+from kit.upstreams import Peer, RawUpstream, answer, ok, text_result
 from turnlog.client import ErrorKind, Retry, outcome_of
 
 Mode = str
@@ -351,3 +353,29 @@ def test_the_tools_work_on_after_a_restart(tmp_path: Path) -> None:
             later = (("Mcp-Session-Id", session), ("MCP-Protocol-Version", "2025-11-25"))
             said = post(second, call("log"), *later).json()["result"]["structuredContent"]
     assert [row["tool"] for row in said["items"]] == ["read_file"]
+
+
+@pytest.mark.promise("SESS-10")
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_agent_pauses_its_own_session_and_does_not_lift_an_operators_pause(
+    rig: Rig, mode: Mode
+) -> None:
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
+    assert b"done" in rig.post(call("read"))
+    async with agent(f"{origin(rig)}/s/{rig.session}/turnlog/mcp", mode) as client:
+        paused = await used(client, "pause", why="I wait for the user")
+        assert (paused["stage"], paused["actor"]) == ("paused", "agent")
+        refused = rig.post(call("read"))
+        assert b"the session is paused by the agent itself: I wait for the user" in refused
+        assert (await used(client, "resume"))["stage"] == "active"
+        assert b"done" in rig.post(call("read"))
+
+        pause = ("sessions", "pause", rig.session)
+        done = await asyncio.to_thread(turnlog, *pause, data=rig.proxy.data)
+        assert done.returncode == 0, done.stderr
+        for tool in ("resume", "pause"):
+            said = await failure(client, tool)
+            assert f"an operator paused the session: the agent cannot {tool} it" in said
+        assert (await used(client, "log"))["items"]
+    (event, *_) = rig.proxy.told("session.changed")
+    assert (event["turnlog.action"], event["turnlog.actor"]) == ("pause", "agent")

@@ -65,8 +65,9 @@ class Action(StrEnum):
 
 _OPEN, _ACTIVE, _PAUSED = SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED
 _CLOSED, _ARCHIVED, _PURGED = SessionStage.CLOSED, SessionStage.ARCHIVED, SessionStage.PURGED
-_LIVE: Final = (_OPEN, _ACTIVE, _PAUSED)
-_KEPT: Final = (*_LIVE, _CLOSED, _ARCHIVED)
+LIVE: Final = (_OPEN, _ACTIVE, _PAUSED)
+"""The stages of a session that is not closed."""
+_KEPT: Final = (*LIVE, _CLOSED, _ARCHIVED)
 
 _Transitions: TypeAlias = dict[tuple[SessionStage, Action], SessionStage]
 
@@ -80,12 +81,12 @@ def _at(
 TRANSITIONS: Final[_Transitions] = {
     **_at((_OPEN, _ACTIVE), Action.CALL, to=_ACTIVE),
     # A second pause is possible so that an operator can pause what the agent has paused itself.
-    **_at(_LIVE, Action.PAUSE, to=_PAUSED),
+    **_at(LIVE, Action.PAUSE, to=_PAUSED),
     **_at((_PAUSED,), Action.RESUME, to=_ACTIVE),
-    **_at(_LIVE, Action.CLOSE, Action.MERGE, Action.HAND_OVER, to=_CLOSED),
+    **_at(LIVE, Action.CLOSE, Action.MERGE, Action.HAND_OVER, to=_CLOSED),
     **_at((_CLOSED,), Action.ARCHIVE, to=_ARCHIVED),
     **_at((_CLOSED, _ARCHIVED), Action.PURGE, to=_PURGED),
-    **_at(_LIVE, Action.CLAIM, Action.RENEW, Action.UNCLAIM, Action.REWIND),
+    **_at(LIVE, Action.CLAIM, Action.RENEW, Action.UNCLAIM, Action.REWIND),
     **_at(_KEPT, Action.ALIAS, Action.COMPACT),
     **_at(SessionStage, Action.REDACT),
 }

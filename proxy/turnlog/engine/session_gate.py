@@ -13,7 +13,14 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Rung
-from turnlog.core.lifecycle import Action, action_of, decode_lifecycle, suspension_of
+from turnlog.core.lifecycle import (
+    Action,
+    SessionStage,
+    Suspension,
+    action_of,
+    decode_lifecycle,
+    suspension_of,
+)
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -60,37 +67,41 @@ class SessionGate:
 
 
 def _looked(view: View, ref: SessionRef) -> SessionRef:
-    named = view.session_of(ref)
-    if named is None:
+    named = session = view.session_of(ref)
+    if session is None:
         return ref  # its first call opens it
-    session = named
+    suspension: Suspension | None = None
     for _ in range(_MERGES):
-        if (merged := _merged_into(view, session)) is None:
+        commit = _suspending(view, session)
+        merged = _merged_into(commit) if commit is not None else None
+        if merged is None:
+            row = view.session(session)
+            why = commit.body.detail if commit is not None and commit.body is not None else ""
+            suspension = suspension_of(row.control, why) if row is not None else None
             break
         session = merged
+    else:
+        suspension = Suspension(SessionStage.CLOSED, "the session was merged too often")
     is_same = session == named and ref.id in (session, None)
     found = ref if is_same else _reference(session, ref)
-    row = view.session(session)
-    found.suspension = None
-    if row is not None and row.control is not None:
-        suspending = _suspending(view, session)
-        why = (
-            suspending.body.detail if suspending is not None and suspending.body is not None else ""
-        )
-        found.suspension = suspension_of(row.control, why)
+    found.suspension = suspension
     return found
 
 
-def _merged_into(view: View, session: bytes) -> bytes | None:
-    """Return the session that has taken a session over by a merge."""
-    suspending = _suspending(view, session)
-    if (
-        suspending is None
-        or suspending.body is None
-        or action_of(suspending.facts) is not Action.MERGE
-    ):
+def _suspending(view: View, session: bytes) -> Commit | None:
+    """Return the commit that suspended a session; `None` if it goes on."""
+    row = view.session(session)
+    if row is None or suspension_of(row.control, "") is None:
         return None
-    content = decode_lifecycle(suspending.body.note)
+    controls = view.controls(session, newest_first=True)
+    return next((c for c in controls if action_of(c.facts) in _SUSPENDING), None)
+
+
+def _merged_into(commit: Commit) -> bytes | None:
+    """Return the session that has taken over another one by a merge."""
+    if commit.body is None or action_of(commit.facts) is not Action.MERGE:
+        return None
+    content = decode_lifecycle(commit.body.note)
     return ids.from_text(content.session) if content.session else None
 
 
@@ -98,12 +109,6 @@ def _reference(session: bytes, before: SessionRef) -> SessionRef:
     found = SessionRef(candidate=session, rung=Rung.IMPLICIT, aliases=before.aliases)
     found.id = session
     return found
-
-
-def _suspending(view: View, session: bytes) -> Commit | None:
-    """Return the newest commit that paused or closed a session."""
-    found = [c for c in view.controls(session) if action_of(c.facts) in _SUSPENDING]
-    return found[-1] if found else None
 
 
 class ImportedName(Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from turnlog.core import ids
 from turnlog.core.identity import session_name
 from turnlog.core.kinds import Actor, Rung
-from turnlog.core.lifecycle import Action, LifecycleContent
+from turnlog.core.lifecycle import LIVE, Action, LifecycleContent
 from turnlog.sessions.errors import NotFoundError, OperationError
 from turnlog.sessions.log import find_session
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, alias
@@ -130,5 +130,9 @@ def _merge(view: View, row: SessionRow, into: str) -> tuple[LifecycleContent, di
     session = find_session(view, into)
     if session == row.session:
         raise OperationError("a session cannot be merged into itself, name another")
+    other = view.session(session)
+    if other is None or other.stage not in LIVE:
+        stage = "gone" if other is None else other.stage
+        raise OperationError(f"{into!r} is {stage}, name a session that goes on")
     content = LifecycleContent(session=ids.to_text(session))
     return content, dict.fromkeys(row.aliases, session)

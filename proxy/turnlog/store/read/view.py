@@ -119,12 +119,11 @@ class View:
         yield from map(self._snapshot.commit_at, positions)
 
     @guarded_iterator
-    def controls(self, session: bytes) -> Iterator[Commit]:
-        """Yield a session's control commits in seq order, with bodies: see `core.lifecycle`."""
+    def controls(self, session: bytes, *, newest_first: bool = False) -> Iterator[Commit]:
+        """Yield a session's control commits in order of seq, with bodies: see `core.lifecycle`."""
         term, snapshot = control_term(session), self._snapshot
-        yield from map(
-            snapshot.commit_at, snapshot.term(term, 1, snapshot.last, newest_first=False)
-        )
+        found = snapshot.term(term, 1, snapshot.last, newest_first=newest_first)
+        yield from map(snapshot.commit_at, found)
 
     @guarded_iterator
     def readable_commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
