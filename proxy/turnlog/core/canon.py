@@ -139,3 +139,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"not a JSON number: {name!r}")
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

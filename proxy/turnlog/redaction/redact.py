@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.canon import is_utf8
 from turnlog.rules.pattern import compile_pattern, to_bytes, to_text
 
 from .json_walk import Texts, Walk
@@ -225,17 +226,9 @@ def _escaped(text: str, raw: str) -> str:
     # A lone surrogate becomes an escape; but if `raw`, the original of `text`, is not UTF-8, it stands
     # for a byte.
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    half = _HALF_PAIR if _is_utf8(raw) else _NO_BYTE
+    half = _HALF_PAIR if is_utf8(raw.encode("latin-1")) else _NO_BYTE
     escaped = half.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
     return escaped.encode("utf-8", "surrogateescape").decode("latin-1")
-
-
-def _is_utf8(raw: str) -> bool:
-    try:
-        raw.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _without_tail(data: bytes) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from turnlog.core.canon import decode_plain
+from turnlog.core.canon import decode_plain, is_utf8
 from turnlog.core.kinds import Flag
 
 from .json_stream import Outline, outline_of
@@ -224,7 +224,7 @@ def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:
     """
     text = message.unchecked
     found = members(message.result) if message.result else NO_MEMBERS
-    flags: tuple[Flag, ...] = () if _is_utf8(text) else (Flag.INVALID_UTF8,)
+    flags: tuple[Flag, ...] = () if is_utf8(text) else (Flag.INVALID_UTF8,)
     around = {"jsonrpc": _VERSION, "id": message.id, "result": message.result}
     is_plain = message.jsonrpc and message.id and len(text) <= SCAN_LIMIT
     if is_plain and is_bare(text, around):
@@ -377,18 +377,8 @@ def _flags(data: bytes) -> tuple[Flag, ...]:
     if len(data) <= DUPLICATES_LIMIT:
         with suppress(ValueError, RecursionError):
             return (Flag.DUPLICATE_KEYS,) if _repeats_key(data, _decode_any(data)) else ()
-    flags: tuple[Flag, ...] = () if _is_utf8(data) else (Flag.INVALID_UTF8,)
+    flags: tuple[Flag, ...] = () if is_utf8(data) else (Flag.INVALID_UTF8,)
     return (*flags, Flag.DUPLICATE_KEYS) if _repeats(data) else flags
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _repeats(data: bytes) -> bool:
@@ -466,7 +456,7 @@ def _check(data: bytes) -> _Checked:
         if len(dict(pairs)) != len(pairs):
             seen.add(Flag.DUPLICATE_KEYS)
 
-    if not _is_utf8(data):
+    if not is_utf8(data):
         seen.add(Flag.INVALID_UTF8)
     if has_lone_surrogate(data):
         seen.add(Flag.LONE_SURROGATE)

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from turnlog.core.canon import canonical, canonical_of_decoded, input_hash, is_deep
+from turnlog.core.canon import canonical, canonical_of_decoded, input_hash, is_deep, is_utf8
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,10 @@ def test_wide_json_is_not_deep() -> None:
 def test_a_decoded_value_has_the_same_form_as_its_bytes() -> None:
     for data in (b'{"b": 1, "a": []}', '{"\U0001f600": 1, "\uffff": 2}'.encode()):
         assert canonical_of_decoded(json.loads(data), data) == canonical(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"a", True), ("\u00e9".encode(), True), (b"\xe9", False), (b"", True)]
+)
+def test_utf_8_is_told_from_other_bytes(data: bytes, said: bool) -> None:
+    assert is_utf8(data) is said
