@@ -12,7 +12,6 @@ from turnlog.core.canon import canonical, input_hash
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Status
 from turnlog.core.text.units import timestamp
-from turnlog.packs.plain import Plain
 from turnlog.rules.compensation import UnfilledError, expected_text, filled
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import Compensation
@@ -21,11 +20,11 @@ from turnlog.sessions.payloads import read_input, read_output
 from turnlog.sessions.rows import changes
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
+from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import only_text
 
 _LOOKED_THROUGH: Final = 1000
 """Later calls that are searched for a look."""
-_decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -135,7 +134,7 @@ class Compensations:
 
     def _looks(self, attempt: list[Commit], look: ProposedCall) -> Iterator[list[Commit]]:
         """Yield the successful looks that began after the call had ended, newest first."""
-        wanted = _hash(look.args)
+        wanted = input_hash(canonical(_encode(look.args)))
         match = Filter(
             server=_literal(look.server), tool=_literal(look.tool), behind=attempt[-1].position
         )
@@ -149,7 +148,9 @@ class Compensations:
         output = read_output(self._view, attempt)
         if not output.is_exact:
             return None
-        is_result = attempt[0].facts.method == "tools/call" and isinstance(_read(output.text), dict)
+        is_result = attempt[0].facts.method == "tools/call" and isinstance(
+            value_of(output.text.encode()), dict
+        )
         text = only_text(output.text.encode()) if is_result else None
         return output.text if text is None else text
 
@@ -158,15 +159,8 @@ class Compensations:
         args, result = read_input(self._view, attempt), read_output(self._view, attempt)
         if not args.is_exact:
             return None
-        given = _read(args.text)
-        return ExpressionInput(args=given, result=_read(result.text) if result.is_exact else None)
-
-
-def _read(text: str) -> Plain:
-    try:
-        return _decode(text)
-    except (ValueError, RecursionError):
-        return None
+        given, answer = (value_of(each.text.encode()) for each in (args, result))
+        return ExpressionInput(args=given, result=answer if result.is_exact else None)
 
 
 def _path(method: str, args: object) -> str:
@@ -175,10 +169,6 @@ def _path(method: str, args: object) -> str:
         return ""
     path = cast("dict[str, object]", args).get("path")
     return path if isinstance(path, str) else ""
-
-
-def _hash(args: dict[str, Any]) -> str:
-    return input_hash(canonical(_encode(args)))
 
 
 def _literal(name: str) -> str:
