@@ -28,6 +28,7 @@ from turnlog.core.state.session_state import (
     SessionUsage,
     State,
     ToolUse,
+    encode_state,
 )
 from turnlog.core.state.state_view import PendingAction, Table, diff, state_table
 
@@ -394,3 +395,25 @@ def test_a_rename_leaves_uncertain_changes_of_other_files() -> None:
     log.timed_out("a", changed("modified", "/d/a", maybe=True))
     log.call("b", changed("renamed", "/x", "/y"))
     assert files(log) == {"/y": ("renamed", False), "/d/a": ("modified", True)}
+
+
+def test_a_fold_leaves_the_state_that_it_began_with_as_it_was() -> None:
+    log = Log(client="one")
+    log.call("first", changed("write", "a"), why="it is wanted")
+    log.notes(
+        [
+            Metadata(entries={"a": "b"}),
+            Decision(id="d", text="so"),
+            Evict(keys=("k",), reason=EvictReason.TTL),
+        ]
+    )
+    before = fold(State(), log.commits)
+    encoded = encode_state(before)
+    seq = before.seq
+    log.add(log.commits[0].facts, log.commits[0].body)
+    log.call("second", changed("rename", "a", "b"))
+    log.notes([Metadata(entries={"a": ""}), Decision(id="d", text="no"), Recall(key="k")])
+    after = fold(before, log.commits[seq + 1 :])
+    assert after != before
+    assert encode_state(before) == encoded
+    assert State.__struct_config__.frozen

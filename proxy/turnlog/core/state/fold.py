@@ -65,11 +65,11 @@ def fold(state: State, commits: Iterable[Commit], causes: Causes | None = None) 
     folding = _Folding(state, causes)
     for commit in commits:
         folding.apply(commit)
-    return folding.after
+    return folding.result()
 
 
 class _Folding:
-    """A state in progress, with its own copies of the dicts."""
+    """A state in progress: its own copies of the dicts, and what replaces the other fields."""
 
     def __init__(self, before: State, causes: Causes | None) -> None:
         self.after = structs.replace(
@@ -81,18 +81,34 @@ class _Folding:
             decisions=dict(before.decisions),
             evicted=dict(before.evicted),
             facts=dict(before.facts),
-            metadata=dict(before.metadata),
         )
+        self.seq, self.turn, self.bodies_gone = before.seq, before.turn, before.bodies_gone
+        self.at, self.opened_at, self.metadata = before.at, before.opened_at, before.metadata
+        self.usage, self.budget = before.usage, before.budget
         self._causes = causes
         self._besides: set[str] = set()
         """Files that the commit changes although its operations do not name them."""
 
+    def result(self) -> State:
+        """Return the state so far."""
+        return structs.replace(
+            self.after,
+            seq=self.seq,
+            turn=self.turn,
+            opened_at=self.opened_at,
+            at=self.at,
+            usage=self.usage,
+            budget=self.budget,
+            metadata=self.metadata,
+            bodies_gone=self.bodies_gone,
+        )
+
     def apply(self, commit: Commit) -> None:
         """Fold in the next commit."""
-        self.after.seq, self.after.at = commit.link.seq, commit.facts.at
-        self.after.turn = max(self.after.turn, commit.link.turn)
+        self.seq, self.at = commit.link.seq, commit.facts.at
+        self.turn = max(self.turn, commit.link.turn)
         if commit.body is None and commit.link.body_hash:
-            self.after.bodies_gone += 1
+            self.bodies_gone += 1
         match commit.facts.kind:
             case CommitKind.OPEN:
                 self._open(commit)
@@ -113,9 +129,10 @@ class _Folding:
             self._note(commit.link.seq, note)
 
     def _open(self, commit: Commit) -> None:
-        self.after.opened_at = commit.facts.at
+        self.opened_at = commit.facts.at
         told = commit.body.metadata if commit.body else {}
-        self.after.metadata |= {k: v for k, v in told.items() if k not in _SESSION_NAMING}
+        # Not `|=`: the dict is that of the state before.
+        self.metadata = self.metadata | {k: v for k, v in told.items() if k not in _SESSION_NAMING}
 
     def _intent(self, commit: Commit) -> None:
         link, facts, body = commit.link, commit.facts, commit.body or CommitBody()
@@ -132,12 +149,12 @@ class _Folding:
             touches=tuple(found),
         )
         self.after.attempts[str(link.seq)] = attempt
-        used, usage = self.after.tools.get(tool, ToolUse()), self.after.usage
+        used, usage = self.after.tools.get(tool, ToolUse()), self.usage
         if calls:
             self.after.tools[tool] = structs.replace(
                 used, calls=used.calls + first, attempts=used.attempts + 1, last_seq=link.seq
             )
-        self.after.usage = structs.replace(
+        self.usage = structs.replace(
             usage,
             calls=usage.calls + first,
             attempts=usage.attempts + calls,
@@ -157,8 +174,8 @@ class _Folding:
         if is_tool_call(facts.method) and before.tool in self.after.tools:
             self._count(before, -1, link.seq)
             self._count(after, 1, link.seq)
-        usage = self.after.usage
-        self.after.usage = structs.replace(
+        usage = self.usage
+        self.usage = structs.replace(
             usage,
             bytes_out=usage.bytes_out + after.bytes_out - before.bytes_out,
             duration=usage.duration + after.duration - before.duration,
@@ -226,17 +243,18 @@ class _Folding:
                 self.after.facts[note.id] = _updated_fact(self.after.facts.get(note.id), seq, note)
                 named, why = [("facts", note.id)], note.why
             case Evict():
-                self.after.evicted |= dict.fromkeys(note.keys, Evicted(seq=seq, reason=note.reason))
+                gone = Evicted(seq=seq, reason=note.reason)
+                self.after.evicted.update(dict.fromkeys(note.keys, gone))
                 named = [("evicted_keys", key) for key in note.keys]
             case Recall():
                 self.after.evicted.pop(note.key, None)
                 named = [("evicted_keys", note.key)]
             case Metadata():
-                told = self.after.metadata | note.entries
-                self.after.metadata = {name: text for name, text in told.items() if text}
+                told = self.metadata | note.entries
+                self.metadata = {name: text for name, text in told.items() if text}
                 named = [("metadata", name) for name in note.entries]
             case Budget():
-                self.after.budget = note
+                self.budget = note
                 named = [("usage", name) for name in _BUDGET_KEYS]
             case TurnStart() | UserInput():
                 # Turns are in the links; text of the user is a source of values, not a state.

@@ -90,8 +90,8 @@ class SessionUsage(Struct, frozen=True, kw_only=True, gc=False):
     duration: int = 0
 
 
-class State(Struct, kw_only=True):
-    """The state of a session after commit `seq`; -1 before the first. Only `fold` changes one, its own."""
+class State(Struct, frozen=True, kw_only=True):
+    """The state of a session after commit `seq`; -1 before the first. Nothing changes its dicts."""
 
     version: int = VERSION
     seq: int = -1

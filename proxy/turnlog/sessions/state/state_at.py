@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit
@@ -139,8 +139,7 @@ def fold_live(
 ) -> State:
     """Return the state after the next commits of the session, of which the live ones count."""
     after = fold(state, branches.filtered(live, batch))
-    after.seq = batch[-1].link.seq
-    return after
+    return structs.replace(after, seq=batch[-1].link.seq)
 
 
 def nearest(view: View, saved: SavedStates, session: bytes, live: LiveView) -> State:
