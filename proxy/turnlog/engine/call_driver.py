@@ -34,23 +34,13 @@ from .concurrency import Limiter, Slot
 from .upstream_health import Health
 
 
-class Shared(Protocol):
+class Shared(Struct, frozen=True, kw_only=True):
     """The parts of the proxy that each carried call needs (`engine.context`)."""
 
-    @property
-    def limiter(self) -> Limiter:
-        """The slots of concurrency limits."""
-        ...
-
-    @property
-    def health(self) -> Health:
-        """The retry quotas of the servers."""
-        ...
-
-    @property
-    def stop(self) -> asyncio.Event:
-        """Set when the proxy begins to stop."""
-        ...
+    limiter: Limiter
+    health: Health
+    stop: asyncio.Event
+    """Set as soon as the proxy stops: no further attempt begins."""
 
 
 class Carrier(Protocol):

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
@@ -19,14 +17,13 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
 
+from .call_driver import Shared
 from .call_registry import CallRegistry
-from .concurrency import Limiter
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Digest, Sessions
-from .upstream_health import Health
 
 
-class Context(Struct, frozen=True, kw_only=True):
+class Context(Shared, frozen=True, kw_only=True):
     """The parts that one request needs of the whole."""
 
     store: LmdbStore
@@ -54,13 +51,9 @@ class Context(Struct, frozen=True, kw_only=True):
     http_tools: HttpToolCache
     trusted: frozenset[str]
     """Names of the servers that may say how a call ended in turnlog's name."""
-    limiter: Limiter
-    health: Health
     clock: Clock
     log: Log
     keep: int
     """Bytes of one message that are read along."""
     work: asyncio.TaskGroup
     """What outlives the request that began it."""
-    stop: asyncio.Event
-    """Set as soon as the proxy stops: no further attempt begins."""

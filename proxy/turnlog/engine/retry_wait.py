@@ -17,14 +17,6 @@ from .mcp.mcp_exchange import McpExchange
 from .plain_call import PlainCall
 
 
-class _TooLate(Exception):
-    """The attempt that is due does not begin any more."""
-
-    def __init__(self, event: Overdue) -> None:
-        super().__init__(event.reason)
-        self.event = event
-
-
 class RetryWait:
     """The wait before one further attempt, which begins as long as it may (`RetryWindow`)."""
 
@@ -93,17 +85,19 @@ class RetryWait:
         driver.feed(Woken())
         self._exchange.progress = Progress()
         try:
-            return await self._in_time(self._exchange.again(body))
+            begun = await self._in_time(self._exchange.again(body))
         except StoreError:
             self._exchange.left(ErrorKind.SESSION_UNAVAILABLE)
             driver.feed(NotRecorded())
-        except _TooLate as late:
-            if not driver.is_over:
-                driver.feed(late.event)
+            return None
+        if isinstance(begun, bytes):
+            return begun
+        if not driver.is_over:
+            driver.feed(begun)
         return None
 
-    async def _in_time(self, step: Coroutine[None, None, bytes]) -> bytes:
-        """Do what comes before an attempt. Raises `StoreError`, and `_TooLate`."""
+    async def _in_time(self, step: Coroutine[None, None, bytes]) -> bytes | Overdue:
+        """Record the attempt that is due; return its body, or why it is not made. Raises `StoreError`."""
         at, overdue = self._window.deadline(asyncio.get_running_loop().time())
         limit = self._limit = asyncio.timeout_at(at if at < inf else None)
         try:
@@ -112,12 +106,8 @@ class RetryWait:
         except TimeoutError:
             if not limit.expired():
                 raise
-            if not self._stop.is_set():
-                raise _TooLate(overdue) from None
-        else:
-            if not self._stop.is_set():
-                return begun
-        raise _TooLate(STOPPED_WHILE_RECORDED)
+            return STOPPED_WHILE_RECORDED if self._stop.is_set() else overdue
+        return STOPPED_WHILE_RECORDED if self._stop.is_set() else begun
 
     async def _end_at_stop(self) -> None:
         """End the wait, or what follows it, as soon as the proxy stops."""

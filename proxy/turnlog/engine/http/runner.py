@@ -311,15 +311,18 @@ class HttpCarrier(Struct, eq=False):
 
     async def _give(self) -> None:
         """Send the held answer that was chosen for the caller; if the call was cancelled, say so instead."""
-        if self._held and self._reason is not None:
-            # The last attempt that was answered: a retry that was not sent is not in here.
-            last, _ = self._held[max(self._held)]
-            if last is not None:
-                self.context.recorder.abandoned(last, self._reason)
+        # The last attempt that was answered: a retry that was not sent is not in here.
+        last, _ = self._held[max(self._held)] if self._held else (None, None)
+        if last is not None and self._reason is not None:
+            self.context.recorder.abandoned(last, self._reason)
         if self._reason is StopReason.CANCELLED:
             await self._withdraw()
         elif self._given in self._held:
-            await self._give_held()
+            answered, held = self._held[self._given]
+            if answered is not None and last is not None and answered is not last:
+                answered.past = last.so_far
+                held = structs.replace(held, lines=updated_call_lines(held.lines, answered))
+            await held.send()
 
     async def _withdraw(self) -> None:
         """Answer a call that was cancelled before it was sent, or sent again."""
@@ -329,14 +332,6 @@ class HttpCarrier(Struct, eq=False):
         if attempt is not None and attempt.waits and attempt.outcome is not None:
             await self.context.recorder.settle([attempt.outcome])
         await self._send_own(made)
-
-    async def _give_held(self) -> None:
-        last, _ = self._held[max(self._held)]
-        answered, held = self._held[self._given]
-        if answered is not None and last is not None and answered is not last:
-            answered.past = last.so_far
-            held = structs.replace(held, lines=updated_call_lines(held.lines, answered))
-        await held.send()
 
     @property
     def _driver(self) -> CallDriver:
@@ -382,14 +377,8 @@ class HttpCarrier(Struct, eq=False):
             progress.on_timeout = driver.on_expired
         if target.is_command:
             progress.late = exchange.late_reader
-        return self._way.send(
-            target,
-            head,
-            content,
-            progress,
-            length if length >= 0 else None,
-            self._interim,
-        )
+        size = length if length >= 0 else None
+        return self._way.send(target, head, content, progress, size, self._interim)
 
     async def _answered(self, answer: Answer, attempt: Attempt | None) -> None:
         """Relay the answer to an attempt, or withhold it if a retry follows."""

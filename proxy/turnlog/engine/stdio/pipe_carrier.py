@@ -388,10 +388,8 @@ class PipeCarrier:
 
     async def in_turn(self) -> None:
         """Wait for its slot. Raises `Failure` where it must not leave any more."""
-        driver = self.exchange.driver
-        assert driver is not None  # only a call has rules
-        limits = self.policy.timeout
-        await in_time(limits, self._began, self._began, driver.slot_granted())
+        slot, limits = self._driver.slot_granted(), self.policy.timeout
+        await in_time(limits, self._began, self._began, slot)
 
     def release_slot(self) -> None:
         """Return its slot to those that wait."""
@@ -510,8 +508,7 @@ class PipeCarrier:
         return self._on_handed_over
 
     def _on_handed_over(self) -> None:
-        driver = self.exchange.driver
-        assert driver is not None
+        driver = self._driver
         self._lines.undelivered.discard(self)
         if not driver.machine.has_left:
             driver.on_delivered()
