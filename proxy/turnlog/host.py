@@ -20,6 +20,8 @@ if sys.platform == "linux":
 else:
     PEER_CLOSED: Final = 0
 """The event of `select.poll` for a peer that has shut down its side of a socket; 0 if there is none."""
+TELLS_UNREAD: Final = sys.platform == "linux"
+"""Whether FIONREAD of the end of a pipe that is written tells what its reader has left."""
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -422,6 +422,57 @@ def test_an_answer_that_came_after_the_client_left_is_replayed_by_the_next_wrap(
         assert wrap.stdout.json() == text_answer("new")
 
 
+@pytest.mark.promise("TWICE-6")
+@pytest.mark.parametrize("closes", ["both", "output", "output before the command ends"])
+def test_an_answer_that_the_client_left_unread_is_replayed_by_the_next_wrap(
+    tmp_path: Path, closes: str
+) -> None:
+    with wrap_of(tmp_path) as wrap:
+        read = wrap.asked(call("write", {"a": 1}, request_id=1))
+        unread = wrap.asked(call("write", {"a": 2}, request_id=2))
+        wrap.server.answer(read)
+        assert wrap.stdout.line()
+        wrap.server.answer(unread, "unread")
+        wait_until(lambda: session_notes(wrap.data, "one") == ["delivered"] * 2, "both have left")
+        wrap.stdout.close()
+        if closes == "both":
+            wrap.stdin.close()
+        elif closes == "output":
+            wrap.server.say({"jsonrpc": "2.0", "method": "notifications/message"})
+        if closes != "output before the command ends":
+            assert wrap.server.stdin.rest() == b""
+            notes = ["delivered", "delivered", "abandoned"]
+            wait_until(lambda: session_notes(wrap.data, "one") == notes, "it is noticed")
+        wrap.server.exit()
+        wrap.exited()
+    with wrap_of(tmp_path) as wrap:
+        wrap.send(call("write", {"a": 2}, request_id="again"))
+        said = wrap.stdout.json()
+        assert (said["id"], said["result"]["content"][0]["text"]) == ("again", "unread")
+        assert outcome(said)["status"] == "replayed"
+        wrap.server.answer(wrap.asked(call("write", {"a": 1}, request_id="new")))
+        assert wrap.stdout.json() == text_answer("new")
+
+
+def test_an_answer_given_again_that_the_client_left_unread_is_given_once_more(
+    tmp_path: Path,
+) -> None:
+    for text in ("first", "again", "once more"):
+        with wrap_of(tmp_path) as wrap:
+            wrap.send(call("write", request_id=text))
+            if text == "first":
+                wrap.server.answer(wrap.server.request())
+            if text == "once more":
+                assert outcome(wrap.stdout.json())["status"] == "replayed"
+                break
+            wait_until(lambda: session_notes(wrap.data, "one")[-1:] == ["delivered"], "it left")
+            wrap.stdin.close()
+            wrap.stdout.close()
+            wait_until(lambda: session_notes(wrap.data, "one")[-1:] == ["abandoned"], "noticed")
+            wrap.server.exit()
+            wrap.exited()
+
+
 def test_a_call_in_flight_at_another_wrap_is_joined(tmp_path: Path) -> None:
     with wrap_of(tmp_path) as one, wrap_of(tmp_path) as other:
         asked = one.asked(call("write_patiently", request_id=1))

@@ -75,8 +75,7 @@ async def run(
                 pid=os.getpid(),
             )
         )
-        request = request_of(context, server, place, session, os.environ)
-        wrapped = Wrapped(child, context, request)
+        wrapped = Wrapped(child, context, request_of(context, server, place, session, os.environ))
         signals.go_to(wrapped.on_signal)
         return await wrapped.relay()
 
@@ -95,13 +94,11 @@ class Signals:
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._take(number)
-        if number == signal.SIGTSTP:
-            self._stop()
-
-    def _stop(self) -> None:
-        """Stop this process as well: the shell waits for it, not for the command."""
-        # By the default action, which does nothing in an orphaned process group, where nobody could
-        # continue it (POSIX, System Interfaces, 2.4.3).
+        if number != signal.SIGTSTP:
+            return
+        # Stop this process as well: the shell waits for it, not for the command. By the default action,
+        # which does nothing in an orphaned process group, where nobody could continue it (POSIX, System
+        # Interfaces, 2.4.3).
         self._loop.remove_signal_handler(signal.SIGTSTP)
         signal.raise_signal(signal.SIGTSTP)
         self._loop.add_signal_handler(signal.SIGTSTP, self._on_signal, signal.SIGTSTP)

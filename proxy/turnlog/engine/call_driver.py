@@ -328,12 +328,12 @@ class CallDriver:
         if self._left is not None:
             self._left.set()
 
-    def on_late_cancel(self, *, of_repeat: bool = False) -> bool:
+    def on_late_cancel(self, *, at_any_time: bool = False) -> bool:
         """Handle a cancel that crossed the answer; return whether the answer counts as undelivered.
 
-        `of_repeat` is whether the answer was given to a repeat of the call.
+        `at_any_time` is whether it counts however long ago the call ended.
         """
-        event = ev.CancelledLate(of_repeat=of_repeat)
+        event = ev.CancelledLate(at_any_time=at_any_time)
         return self.attempt is not None and bool(self.feed(event))
 
     def on_delivered(self) -> None:

@@ -278,7 +278,7 @@ class GuardedCall(CallDriver):
             if command.delivered:
                 duplicate.running.on_delivered()
             else:
-                duplicate.running.on_late_cancel(of_repeat=True)
+                duplicate.running.on_late_cancel(at_any_time=True)
         elif (outcome := duplicate.outcome) is not None:
             session = SessionRef(candidate=outcome.link.session, rung=Rung.IMPLICIT)
             session.id = outcome.link.session

@@ -784,7 +784,7 @@ class CallMachine(Struct, eq=False):
 
     def on_cancelled_late(self, event: ev.CancelledLate, now: float) -> Commands:
         long_ago = self.is_over and now - self.ended_at >= CANCELLED_LIFE
-        too_late = long_ago and not event.of_repeat
+        too_late = long_ago and not event.at_any_time
         if too_late or not self.terms.is_guarded:
             return _NOTHING
         self.caller = GONE

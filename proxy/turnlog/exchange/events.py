@@ -103,10 +103,10 @@ class Cancelled(Event, frozen=True):
 
 
 class CancelledLate(Event, frozen=True):
-    """The caller cancelled the call while the answer was being sent, or just after."""
+    """The caller cancelled the call while the answer was being sent, or just after, or left without reading it."""
 
-    of_repeat: bool = False
-    """Whether it was the caller of a repeat, which got the answer of this call again, long after its end."""
+    at_any_time: bool = False
+    """Whether it counts however long ago the call ended: a repeat got the answer again, or it was never read."""
 
 
 class Delivered(Event, frozen=True):

@@ -9,13 +9,14 @@ import asyncio
 import fcntl
 import os
 import select
+import stat
 import sys
 import termios
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from turnlog.host import PEER_CLOSED
+from turnlog.host import PEER_CLOSED, TELLS_UNREAD
 
 READ_SIZE: Final = 64 * 1024
 """bytes: the most that is read at once."""
@@ -106,7 +107,8 @@ class WriteEnd:
         self.written = 0
         """Bytes that were written."""
         self._ended = (True, 0)
-        """What `is_read` and `_there` told when it was closed."""
+        """Whether it had a reader when it was closed, and how many bytes that had not read."""
+        self._tells_unread = TELLS_UNREAD and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         if own:
@@ -116,8 +118,7 @@ class WriteEnd:
         """Write all of `data`. Raises `BrokenPipeError` when there is no reader."""
         rest = self.write_now(data)
         while rest:
-            ready = self._loop.create_future()
-            await _ready(self._descriptor, ready, self._loop.add_writer, self._loop.remove_writer)
+            await _ready(self._descriptor, self._loop.add_writer, self._loop.remove_writer)
             rest = self.write_now(rest)
 
     def write_now(self, data: bytes | memoryview) -> memoryview:
@@ -141,30 +142,36 @@ class WriteEnd:
     @property
     def is_read(self) -> bool:
         """Whether the pipe has a reader; of a closed end, whether it had one then."""
-        return self._ended[0] if self._closed else not _is_broken(self._descriptor)
+        return self._ended[0] if self._closed else not _has_event(self._descriptor)
 
     @property
     def is_untouched(self) -> bool:
         """Whether nothing that was written has been read, and nothing will be."""
-        if self.is_read:
-            return False
-        left = self._ended[1] if self._closed else _there(self._descriptor)
-        return left == self.written
+        return not (self.is_read or self.taken)
+
+    @property
+    def taken(self) -> int:
+        """How many of the bytes that were written have been read, as far as known, else all."""
+        return self.written - (self._ended[1] if self._closed else self._unread())
+
+    def _unread(self) -> int:
+        """Return how many bytes its reader has not read, 0 if that is unknown."""
+        # They stay while this end is open, also when the reader has closed the other one.
+        return _there(self._descriptor) if self._tells_unread else 0
 
     async def unread(self) -> None:
         """Wait until the pipe has no reader, or is closed here; a file or a terminal always has one."""
         if self._closed:
             return
         # To wait for something to read is to wait for an error as well (epoll_ctl(2), EPOLLERR).
-        ready = self._loop.create_future()
-        await _ready(self._descriptor, ready, self._loop.add_reader, self._loop.remove_reader)
-        if not _is_broken(self._descriptor):
+        await _ready(self._descriptor, self._loop.add_reader, self._loop.remove_reader)
+        if not _has_event(self._descriptor):
             await self._loop.create_future()
 
     def close(self) -> None:
         """Close the descriptor: its reader gets the end of the stream."""
         if not self._closed:
-            self._ended = (self.is_read, _there(self._descriptor) if self._own else 0)
+            self._ended = (self.is_read, self._unread())
             self._closed = True
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -193,21 +200,17 @@ class AgentPipes:
         return not self._stdout.is_read
 
 
-def _is_broken(descriptor: int) -> bool:
-    """Return whether all descriptors of the other end are closed."""
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return bool(poll.poll(0))
-
-
 def is_ended(descriptor: int) -> bool:
     """Return whether the writer of a pipe or socket has closed it, even if there is data left to read."""
     # After a pause of this process the end may lie behind much data.
+    return _has_event(descriptor, PEER_CLOSED)
+
+
+def _has_event(descriptor: int, event: int = 0) -> bool:
+    """Return whether all descriptors of the other end are closed, or there is such an event."""
     poll = select.poll()
-    poll.register(descriptor, PEER_CLOSED)
-    return any(
-        events & (PEER_CLOSED | select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)
-    )
+    poll.register(descriptor, event)
+    return bool(poll.poll(0))
 
 
 def _there(descriptor: int) -> int:
@@ -217,21 +220,16 @@ def _there(descriptor: int) -> int:
 
 async def _ready(
     descriptor: int,
-    ready: "asyncio.Future[None]",
     watch: Callable[[int, Callable[[], None]], None],
     leave: Callable[[int], bool],
 ) -> None:
     """Wait until a descriptor can be used; a file, which cannot be watched, always can."""
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
+    ready = asyncio.Event()
     try:
-        watch(descriptor, wake)
+        watch(descriptor, ready.set)
     except OSError:
         return
     try:
-        await ready
+        await ready.wait()
     finally:
         leave(descriptor)

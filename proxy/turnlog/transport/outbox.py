@@ -23,7 +23,7 @@ class Outbox:
     """The queue of lines to one write end; a line sent in pieces is not interrupted by others."""
 
     def __init__(self, end: WriteEnd, recorder: Recorder) -> None:
-        self._end = end
+        self.end = end
         self._recorder = recorder
         self._parcels: deque[_Parcel] = deque()
         self._behind: list[_Parcel] = []
@@ -35,7 +35,6 @@ class Outbox:
         self._room = ROOM
         self.is_closing = False
         """Whether nothing more is to leave: there is no reader, or it gets the end."""
-        self._is_over = False
         self._is_idle = False
         """Whether `run` waits for a line."""
         self._changed = asyncio.Event()
@@ -102,24 +101,22 @@ class Outbox:
                 raw, tickets, on_written = self._parcels.popleft()
                 if tickets:
                     await self._recorder.settle(tickets)
-                await self._end.write(raw)
+                await self.end.write(raw)
                 if on_written is not None:
                     on_written()
                 self._size -= len(raw)
                 self._changed.set()
         finally:
-            self.is_closing = self._is_over = True
-            self._parcels.clear()
+            self.is_closing = True
+            self._parcels = deque(maxlen=0)  # nothing is kept any more
             self._changed.set()
-            self._end.close()
+            self.end.close()
 
     def _add(self, raw: bytes, tickets: Sequence[Ticket], on_written: OnWritten) -> None:
-        if self._is_over:
-            return
         # Most lines wait for nothing, and leave without a turn of the loop, as in asyncio's transports.
         if self._is_idle and not (self._parcels or tickets or on_written):
             with suppress(BrokenPipeError):  # `run` finds that out
-                raw = bytes(self._end.write_now(raw))
+                raw = bytes(self.end.write_now(raw))
                 if not raw:
                     return
         self._parcels.append((raw, tickets, on_written))

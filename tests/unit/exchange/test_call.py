@@ -683,7 +683,7 @@ def test_a_repeat_that_is_cancelled_right_after_its_answer_counts_however_old_th
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     play.feed(ev.Delivered(), DELIVERED, at=500.0)
-    play.feed(ev.CancelledLate(of_repeat=True), ev.Note(NoteKind.ABANDONED, on_outcome=True))
+    play.feed(ev.CancelledLate(at_any_time=True), ev.Note(NoteKind.ABANDONED, on_outcome=True))
     assert not play.call.seen(500.0).delivered
 
 

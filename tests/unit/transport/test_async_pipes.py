@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,27 @@ async def test_a_closed_end_tells_whether_it_had_a_reader_and_is_not_waited_for(
     await asyncio.wait_for(end.unread(), 5)
     for each in others:
         os.close(each)
+
+
+async def test_what_was_taken_is_what_the_reader_has_not_left_in_the_pipe() -> None:
+    theirs, end = pair()
+    await end.write(b"x" * 1000)
+    assert len(os.read(theirs, 400)) == 400
+    assert end.taken == 400
+    os.close(theirs)
+    assert end.taken == 400
+    end.close()
+    assert end.taken == 400
+
+
+async def test_all_counts_as_taken_of_what_is_no_pipe(tmp_path: Path) -> None:
+    one, other = socket.socketpair()
+    with other:
+        for descriptor in (one.detach(), os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)):
+            end = WriteEnd(descriptor, own=True)
+            await end.write(b"x" * 1000)
+            assert end.taken == 1000
+            end.close()
 
 
 async def test_a_single_byte_that_was_read_is_a_touch() -> None:

@@ -154,7 +154,7 @@ class Process:
         self._log = log
         self._has_failed = False
         self._loop = asyncio.get_running_loop()
-        self._child = child
+        self.child = child
         self.pid = child.pid
         self._stdout = ReadEnd(child.stdout)
         self.stdin = WriteEnd(child.stdin, own=True)
@@ -164,15 +164,6 @@ class Process:
         self.leaving: asyncio.Future[None] = self._loop.create_future()
         """Done once it is to end."""
         self._left_at = 0.0
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether none of its input was read or can be: then it has executed nothing."""
-        return self.stdin.is_untouched
-
-    def send(self, number: int) -> None:
-        """Send a signal to all that the command has started."""
-        self._child.send(number)
 
     def leave(self) -> None:
         """Close its input; it ends by itself, or is ended soon."""
@@ -191,7 +182,7 @@ class Process:
         self.log_failure(self.startup.detail)
         self._on_overdue_given()
         # Its input is closed later, so that it is known whether it has read any.
-        self._child.send(signal.SIGTERM)
+        self.child.send(signal.SIGTERM)
         self._loop.call_later(KILLED, self.leave)
 
     def log_failure(self, reason: str, code: int | None = None) -> None:
@@ -235,9 +226,9 @@ class Process:
             self._exited.remove_done_callback(on_exit)
             for timer in timers:
                 timer.cancel()
-            self._child.send(signal.SIGKILL)
+            self.child.send(signal.SIGKILL)
             self._stdout.close()
-            os.close(self._child.stdout)
+            os.close(self.child.stdout)
         return await self._exited
 
     async def _write(self, reader: OutputReader) -> None:
@@ -264,7 +255,7 @@ class Process:
             _, left = await asyncio.wait(over, timeout=within)
             if not left:
                 return
-            self._child.send(number)
+            self.child.send(number)
         await asyncio.wait({self._exited})
         self._abandon(reader)
 
@@ -276,7 +267,7 @@ class Process:
 
     def _abandon(self, reader: OutputReader) -> None:
         """Kill what is left, and read only what has been written already."""
-        self._child.send(signal.SIGKILL)
+        self.child.send(signal.SIGKILL)
         self._stdout.abandon()
         reader.lift()
 

@@ -160,7 +160,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - it is logged, and its calls end
             self._recorder.faulted(error)
         startup.close()
-        untouched = process.is_untouched
+        untouched = process.stdin.is_untouched
         phase = Phase.CONNECTING if untouched else None
         if self._process is process:
             self._process = None

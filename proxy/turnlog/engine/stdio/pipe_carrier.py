@@ -4,6 +4,7 @@ No answer belongs to a line as a whole: each message of the server comes by itse
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -151,6 +152,8 @@ class OpenLines:
         """Lines that wait for an earlier call, for a slot, or for their next attempt."""
         self.undelivered: set[PipeCarrier] = set()
         """Guarded calls whose answers are on their way to the agent."""
+        self._unread: deque[tuple[int, CallDriver]] = deque()
+        """Guarded calls whose answers have left, and may be unread: where each answer ends in the stream."""
         self.counted: set[PipeCarrier] = set()
         """Lines that a rule counts: each gives its slot back once it has ended."""
         self.check_server: Callable[[], None]
@@ -194,6 +197,7 @@ class OpenLines:
         finally:
             self.context.stop.set()
             self.stop_waiting()
+            self._check_read()
             await self.context.duplicate_index.end_all()
 
     def stop_waiting(self) -> None:
@@ -247,6 +251,22 @@ class OpenLines:
         queued = [line for line in self.tasks if line.is_queued]
         for line in (*self.sent(), *queued, *self.undelivered):
             line.on_left()
+        self._check_read()
+
+    def on_delivered(self, driver: CallDriver) -> None:
+        """Mark the answer to a guarded call as handed over whole."""
+        driver.on_delivered()
+        end = self.to_agent.end
+        while self._unread and self._unread[0][0] <= end.taken:
+            self._unread.popleft()
+        self._unread.append((end.written, driver))
+
+    def _check_read(self) -> None:
+        """Mark answers as undelivered that the agent, if it is gone, has left in the pipe (decision 81)."""
+        while self._unread and not self.to_agent.end.is_read:
+            position, driver = self._unread.popleft()
+            if position > self.to_agent.end.taken:
+                driver.on_late_cancel(at_any_time=True)
 
     def on_server_end(self) -> None:
         """Record that no answer will come any more."""
@@ -511,7 +531,7 @@ class PipeCarrier:
         driver = self._driver
         self._lines.undelivered.discard(self)
         if not driver.machine.has_left:
-            driver.on_delivered()
+            self._lines.on_delivered(driver)
         self.exchange.over()
 
     @property

@@ -5,6 +5,7 @@ that waits for an earlier one holds up no other line.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from turnlog.core.bounded_dict import BoundedDict
@@ -241,7 +242,8 @@ class StdioHandler:
             await self.context.recorder.opened(unsent.attempt)
             if unsent.attempt.waits and unsent.attempt.outcome is not None:
                 await self.context.recorder.settle([unsent.attempt.outcome])
-            self.lines.answer(line_of(exchange.repeated(unsent)), (), driver.on_delivered)
+            on_written = partial(self.lines.on_delivered, driver)
+            self.lines.answer(line_of(exchange.repeated(unsent)), (), on_written)
 
     def _wait(self, line: PipeCarrier) -> None:
         """Wait for an earlier call, in a task; other lines pass it."""
@@ -267,7 +269,7 @@ class StdioHandler:
 
     async def on_server_end(self) -> bool:
         """End every open call; return whether there was one."""
-        startup, untouched = self.process.startup, self.process.is_untouched
+        startup, untouched = self.process.startup, self.process.stdin.is_untouched
         detail = startup.detail if startup.over else "the command has ended"
         self.context.stop.set()
         self._gone = True

@@ -91,11 +91,11 @@ class Wrapped:
         """Relay until the command has ended; return its exit code, below zero for a signal's."""
         async with own_tasks() as tasks, self._open.running(tasks):
             self._reading = tasks.create_task(self._read_agent())
-            chores = (self._forward(tasks), self._watch_server())
-            running = [self._reading, *map(tasks.create_task, chores)]
             self._delivery = tasks.create_task(self._write_agent())
+            others = map(tasks.create_task, (self._forward(tasks), self._watch_server()))
+            running = [self._reading, self._delivery, *others]
             code = await self._process.run(self)
-            for task in (*running, self._delivery):
+            for task in running:
                 task.cancel()
         self._agent.close()
         self._process.log_end(code, has_failed=self._startup.is_awaited)
@@ -103,7 +103,7 @@ class Wrapped:
 
     def on_signal(self, number: signal.Signals) -> None:
         """Pass a signal on; after one that asks to end begin no attempt any more."""
-        self._process.send(number)
+        self._process.child.send(number)
         if number not in _ENDING:
             return
         if not self._told.done():

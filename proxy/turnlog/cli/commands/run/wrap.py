@@ -17,11 +17,6 @@ from turnlog.store.data_folder import reach
 from turnlog.transport.child_process import Child, exit_as, exit_code, start
 
 
-def _read_session(text: str) -> str:
-    session_name(text)
-    return text
-
-
 @click.command(
     "wrap",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
@@ -37,7 +32,7 @@ def _read_session(text: str) -> str:
 @click.option(
     "--session",
     metavar="NAME",
-    type=Parsed("session", _read_session),
+    type=Parsed("session", session_name),
     help="The session that all calls belong to.",
 )
 @click.option(
