@@ -267,7 +267,7 @@ class CallMachine(Struct, eq=False):
         return self.caller is GONE
 
     def cause(self, kind: ErrorKind) -> ErrorKind:
-        """Return why an attempt has failed that ended for this reason: one that was cancelled was cancelled."""
+        """Return the kind to record of a failure: if the caller had cancelled before, it is a cancel."""
         return kind if self.cancelled_at is None else _CANCELLED
 
     @property

@@ -344,7 +344,7 @@ class Attempt(Struct, eq=False):
         return self.driver is not None and self.driver.machine.cancelled_at is not None
 
     def cause(self, kind: ErrorKind) -> ErrorKind:
-        """Return why it has failed if it ended for this reason."""
+        """Return the kind to record of its failure: if its caller had cancelled before, it is a cancel."""
         return kind if self.driver is None else self.driver.machine.cause(kind)
 
     @property

@@ -697,6 +697,15 @@ def test_an_answer_may_come_on_another_stream_after_the_calls_own_has_ended() ->
     assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
 
 
+def test_a_repeat_sees_that_a_call_was_cancelled_after_its_stream_had_ended() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(ev.Over(), ev.Disarm(), ev.Close(), at=1.0)
+    assert play.call.seen(1.0).cancelled is None
+    play.feed(ev.Cancelled(), at=2.0)
+    assert play.call.seen(5.0).cancelled == 3.0
+
+
 def test_an_answer_on_another_stream_is_late_if_the_caller_has_left() -> None:
     play = Play(NAMED)
     play.sent()
