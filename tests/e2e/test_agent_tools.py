@@ -93,6 +93,7 @@ async def test_the_tools_say_what_they_do(rig: Rig, mode: Mode) -> None:
     hints = {tool.name: tool.annotations and tool.annotations.read_only_hint for tool in tools}
     assert hints == {
         "state": True, "log": True, "diff": True, "dangling": True, "note": False, "recall": False,
+        "effect": False,
         "pause": False, "resume": False,
     }  # fmt: skip
     assert all(tool.output_schema and tool.description and tool.title for tool in tools)

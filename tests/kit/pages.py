@@ -16,7 +16,7 @@ from turnlog.api.application import ANSWER_TIME, application
 from turnlog.core import ids
 from turnlog.core.classify import Ending, failed, succeeded
 from turnlog.core.identity import CallerEvidence
-from turnlog.core.kinds import ErrorKind, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import CALLER, METHOD, SECRET, resource_of
 from turnlog.engine.services import recording
@@ -116,11 +116,12 @@ class Pages:
         content: bytes = b'{"content":[{"type":"text","text":"done"}]}',
         ending: Ending | None = None,
         name: str = "trip",
+        effect: Effect = Effect.UNKNOWN,
     ) -> str:
         """Record a call of the session `name` that has ended; return its id."""
         recorder = self.context.recorder
         ref = self._sessions.setdefault(name, session(name))
-        asked = ask(ref, recorder.new_call(), tool=tool, arguments=arguments)
+        asked = ask(ref, recorder.new_call(), tool=tool, arguments=arguments, effect=effect)
         attempt = await recorder.begin(asked)
         reply = AnswerFacts(
             http_status=200,
@@ -134,10 +135,12 @@ class Pages:
             await ticket.done()
         return ids.to_text(asked.call)
 
-    async def unknown(self, tool: str = "send", arguments: bytes = b"{}") -> str:
+    async def unknown(
+        self, tool: str = "send", arguments: bytes = b"{}", effect: Effect = Effect.UNKNOWN
+    ) -> str:
         """Record a call of which nobody knows how it ended; return its id."""
-        lost = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, ask(session(), b"").effect)
-        return await self.call(tool, arguments=arguments, content=b"", ending=lost)
+        lost = failed(ErrorKind.CONNECTION_LOST, Phase.SENT, effect)
+        return await self.call(tool, arguments=arguments, content=b"", ending=lost, effect=effect)
 
 
 async def _read(answer: ClientResponse) -> Answered:

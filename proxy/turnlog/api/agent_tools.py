@@ -11,9 +11,24 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from turnlog.core import ids
-from turnlog.core.note import NAME_CHARS, Decision, Evict, Fact, Note, Recall, TurnStart, UserInput
+from turnlog.core.kinds import Actor
+from turnlog.core.note import (
+    NAME_CHARS,
+    Decision,
+    EffectChoice,
+    EffectNote,
+    Evict,
+    Fact,
+    Note,
+    Recall,
+    TurnStart,
+    UserInput,
+    Words,
+)
+from turnlog.sessions.control.effects import effect_note
 from turnlog.sessions.control.lifecycle import SessionAction, SessionChange
 from turnlog.sessions.control.writer import OperationResult
+from turnlog.sessions.errors import NoteError
 from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
@@ -145,6 +160,14 @@ class PauseArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     why: Why = ""
 
 
+class EffectArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `effect`."""
+
+    call: Key
+    choice: EffectChoice
+    why: Words = ""
+
+
 def _from_snapshot(
     read: Callable[[View, ApiRequest], Struct],
 ) -> Callable[[AgentSession, Any], Awaitable[ToolAnswer]]:
@@ -185,6 +208,17 @@ async def _change(
     session: AgentSession, arguments: PauseArguments, *, action: SessionAction
 ) -> ToolAnswer:
     return _answer_of(await session.change(SessionChange(action=action, why=arguments.why)))
+
+
+async def _effect(session: AgentSession, arguments: EffectArguments) -> ToolAnswer:
+    def noted(view: View, found: bytes) -> EffectNote:
+        choice, why = arguments.choice, arguments.why
+        note, begun = effect_note(view, arguments.call, choice, why, Actor.AGENT)
+        if begun.link.session != found:
+            raise NoteError(f"call {note.call} is of another session")
+        return note
+
+    return _answer_of(await session.note(await session.read(noted), "", None))
 
 
 TOOLS: Final = (
@@ -284,6 +318,20 @@ TOOLS: Final = (
         answer=OperationResult,
         notes=True,
         use=partial(_change, action=SessionAction.RESUME),
+    ),
+    Tool(
+        name="effect",
+        title="Choose about a discarded effect",
+        description=(
+            "Say what becomes of calls that would have the effect of an earlier call again, which a "
+            "rewind discarded and which stands: replay answers them from the record, redo makes the "
+            "same call again, override makes it with another input. Of an irreversible call only an "
+            "operator decides."
+        ),
+        arguments=EffectArguments,
+        answer=WrittenNote,
+        notes=True,
+        use=_effect,
     ),
 )
 

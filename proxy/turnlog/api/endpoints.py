@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core import ids
-from turnlog.core.kinds import Actor
+from turnlog.core.kinds import Actor, Rung
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
+from turnlog.sessions.control.effects import effect_note
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind_target
@@ -52,6 +53,7 @@ from turnlog.sessions.state.state_at import (
     read_state,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
+from turnlog.store.base import SessionRef
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
@@ -61,6 +63,7 @@ from .parameters import (
     DanglingQuery,
     DiffArguments,
     DiffQuery,
+    EffectRequest,
     FullLogQuery,
     ListQuery,
     LogQuery,
@@ -258,6 +261,15 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
     return row
 
 
+async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) -> WrittenNote:
+    with context.store.view() as view:
+        call, actor = request.names["call"], Actor.OPERATOR
+        note, begun = effect_note(view, call, wanted.choice, wanted.why, actor)
+    session = SessionRef(candidate=begun.link.session, rung=Rung.IMPLICIT)
+    noter = NoteWriter(context.store, context.redactor, context.clock)
+    return await noter.write(session, note, actor=actor)
+
+
 async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) -> RewindPlan:
     if (wanted.seq is None) == (wanted.turn is None):
         raise RewindError("give seq or turn, one of them")
@@ -305,6 +317,7 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
 
 _read_change = msgspec.json.Decoder(SessionChange).decode
 _resolution = msgspec.json.Decoder(Resolution).decode
+_effect_request = msgspec.json.Decoder(EffectRequest).decode
 _rewind_request = msgspec.json.Decoder(RewindRequest).decode
 
 
@@ -322,5 +335,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
+    WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),
     WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

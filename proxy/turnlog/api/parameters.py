@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
+from turnlog.core.note import EffectChoice
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import parse_moment
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
@@ -176,6 +177,13 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An operator's verdict on a call of unknown outcome."""
 
     verdict: Verdict
+    why: Why = ""
+
+
+class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A choice about the effect of a discarded call."""
+
+    choice: EffectChoice
     why: Why = ""
 
 

@@ -11,6 +11,7 @@ from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.sessions.errors import (
     BundleError,
     CompactedError,
+    NoteError,
     NotFoundError,
     OperationError,
     RewindError,
@@ -48,6 +49,7 @@ FAILURES = (
     ConfigError,
     SettingError,
     CompactedError,
+    NoteError,
     NotFoundError,
     RewindError,
     OperationError,

@@ -49,6 +49,8 @@ class NoteKind(StrEnum):
     """Descriptions of the session."""
     BUDGET = "budget"
     """Limits of the session."""
+    EFFECT = "effect"
+    """What is to become of a call whose effect another branch of the session had."""
     HOLD = "hold"
     """The session's content is kept, whatever its age, until a release."""
     RELEASE = "release"

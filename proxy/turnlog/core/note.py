@@ -107,7 +107,28 @@ class Budget(Struct, frozen=True, kw_only=True, tag=NoteKind.BUDGET.value, tag_f
     seconds: Seconds | None = None
 
 
-Note: TypeAlias = Decision | Fact | Evict | Recall | TurnStart | UserInput | Metadata | Budget
+class EffectChoice(StrEnum):
+    """The treatment of calls that would have the effect of a discarded call again."""
+
+    REPLAY = "replay"
+    """Answer from the record, also if the input is another one."""
+    REDO = "redo"
+    """Make the same call again."""
+    OVERRIDE = "override"
+    """Make the call with another input."""
+
+
+class EffectNote(Struct, frozen=True, kw_only=True, tag=NoteKind.EFFECT.value, tag_field="kind"):
+    """A choice about the effect of a discarded call, which `call` names by its id."""
+
+    call: Name
+    choice: EffectChoice
+    why: Words = ""
+
+
+Note: TypeAlias = (
+    Decision | Fact | Evict | Recall | TurnStart | UserInput | Metadata | Budget | EffectNote
+)
 
 _decoder: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 

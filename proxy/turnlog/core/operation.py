@@ -5,9 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from .kinds import ErrorKind, Executed, Status
+from .kinds import Effect, ErrorKind, Executed, Status
 
 TOOLS_USED: Final = "tools_used"
+LEDGER_EFFECTS: Final = frozenset({Effect.WRITE, Effect.IRREVERSIBLE})
+"""Named effects that other branches of a session do not have again without a word. A second idempotent
+write does no harm, and its recorded answer could be out of date."""
 
 
 class ChangedField(StrEnum):

@@ -20,6 +20,7 @@ from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Gone, Phase, Rung
+from turnlog.core.operation import LEDGER_EFFECTS
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
@@ -45,6 +46,7 @@ from turnlog.record.attempt import (
 )
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
+from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -127,6 +129,7 @@ class DuplicateIndex:
         self._coverage = Coverage()
         self._replacements = replacements or Replacements()
         self._imported = imported or ImportedSessions(store)
+        self._ledger = EffectLedger(store, clock.wall, limits.drain)
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """The newest call for each link, oldest first."""
         self._guessed: BoundedDict[str, BoundedDict[int | str, float]] = BoundedDict(MOST)
@@ -146,7 +149,21 @@ class DuplicateIndex:
 
     def linked(self, ask: Ask) -> Ask:
         """Return a call with the links that its duplicates share, if its session is known or it has a
-        key."""
+        key, and with that of its effect, if its session has discarded some."""
+        found = self._linked(ask)
+        wanted = self._wanted_effect(found) if self._ledger.is_needed else None
+        try:
+            effect = self._ledger.link(wanted) if wanted else b""
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return found
+        return (
+            structs.replace(found, links=structs.replace(found.links, effect=effect))
+            if effect
+            else found
+        )
+
+    def _linked(self, ask: Ask) -> Ask:
         ref = ask.session
         named = ref.aliases[0] if ref.aliases and ask.is_named else ""
         if not (named or ask.key) or not (ask.complete and ask.says_all) or ask.leg:
@@ -201,19 +218,21 @@ class DuplicateIndex:
     def find(
         self, ask: Ask, guess_link: bytes, waited_for: CallDriver | None
     ) -> tuple[Ask, list[DuplicateMatch]]:
-        """Return the call as it is recorded if it is sent, and its duplicates, at most three.
+        """Return the call as it is recorded if it is sent, and its duplicates, at most four.
 
-        In this order: a call of a guessed session; the latest with the same key, else the latest with the
+        In this order: a call with the same effect that its branch does not show; a call of a guessed session; the latest with the same key, else the latest with the
         same input; the latest with the same input of another principal. `waited_for` is the call that
         this one has waited for.
         """
         guessed, seen = self._guess(ask, guess_link, waited_for), None
         found: list[DuplicateMatch | None] = []
         looks = self._same, self._others
+        hidden: DuplicateMatch | None = None
         try:
             with self._store.view() if ask.links is not NO_LINKS else nullcontext() as view:
                 if view is not None and ask.effect is not Effect.READ:
                     seen = view.last
+                    hidden = self._hidden(view, ask)
                 for look in looks:
                     found.append(look(view, ask.links))  # noqa: PERF401 - the first one stays if the second fails
         except StoreError as error:
@@ -227,7 +246,19 @@ class DuplicateIndex:
             ask = structs.replace(ask, links=structs.replace(ask.links, passed=passed))
         if seen is not None:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
-        return ask, [guessed, *matches] if guessed is not None else matches
+        return ask, [*filter(None, (hidden, guessed)), *matches]
+
+    def _wanted_effect(self, ask: Ask) -> WantedEffect | None:
+        return _wanted_effect(ask, self._imported.translated(ask.session.id, ask.target))
+
+    def _hidden(self, view: View, ask: Ask) -> DuplicateMatch | None:
+        """Return the call with the same effect that the branch of a call does not show, if any."""
+        wanted = self._wanted_effect(ask) if ask.links.effect else None
+        found = self._ledger.find(view, ask.links.effect, wanted) if wanted else None
+        if found is None:
+            return None
+        call = found.commits[0].facts.call
+        return DuplicateMatch(earlier=found.earlier, call=call, commits=found.commits)
 
     def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
         """Return the call of a guessed session that may be from the same caller."""
@@ -579,6 +610,22 @@ class DuplicateIndex:
         running.forgotten()
 
 
+def _wanted_effect(ask: Ask, target: str) -> WantedEffect | None:
+    """Return the effect of a call that the ledger knows of; `None` for another one."""
+    if ask.effect not in LEDGER_EFFECTS or not ask.is_named or ask.leg:
+        return None
+    if not (ask.complete and ask.says_all):
+        return None
+    return WantedEffect(
+        session=ask.session,
+        server=ask.server,
+        tool=ask.tool,
+        target=target,
+        canonical=ask.canonical or canonical(ask.arguments),
+        effect_link=ask.effect_link,
+    )
+
+
 def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:
     """Return up to where a call has seen the log that has found these, and whose own view ends at `seen`."""
     for match in matches:
@@ -608,7 +655,7 @@ def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
         return False
     # Links beyond those of the input, and of the call before, exist only for a call with a key.
     passed = PASSED + passed_by(stored)
-    return not {links.same, links.anyone, passed}.issuperset(stored)
+    return not {links.same, links.anyone, links.effect, passed}.issuperset(stored)
 
 
 def _is_unsent(earlier: EarlierCall) -> bool:

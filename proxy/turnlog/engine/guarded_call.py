@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Final
 
 from msgspec import structs
 
+from turnlog.core import ids
 from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Rung
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import Stage
 from turnlog.exchange.duplicates import (
     DuplicateAction,
+    Likeness,
     replayed_ending,
     unsent_detail,
     unsent_ending,
@@ -35,7 +37,9 @@ _POLL: Final = 0.05
 
 _WITHOUT_CALLER: Final = frozenset({DuplicateAction.LEFT, DuplicateAction.STOPPED})
 """Actions after which no caller is left to answer."""
-_WITHOUT_KEY: Final = frozenset({DuplicateAction.CONFLICT, DuplicateAction.BLOCK})
+_WITHOUT_KEY: Final = frozenset(
+    {DuplicateAction.CONFLICT, DuplicateAction.BLOCK, DuplicateAction.DISCARDED}
+)
 """Actions that do not tie the call's key to the earlier call."""
 
 
@@ -228,6 +232,9 @@ class GuardedCall(CallDriver):
         else:
             ending = unsent_ending(action, self.ask.effect)
         detail = "" if answer is not None else unsent_detail(action)
+        if detail and duplicate.earlier.likeness is Likeness.DISCARDED:
+            begun = duplicate.commits[0]
+            detail += f" (call {ids.to_text(duplicate.call)}, done at commit {begun.link.seq})"
         is_told = action not in _WITHOUT_CALLER
         if duplicate.is_guessed:
             flags = (*flags, Flag.INFERRED)

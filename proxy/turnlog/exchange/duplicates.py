@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import MEANINGS, Ending, retry_class
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, RetryClass, Status
+from turnlog.core.note import EffectChoice
 from turnlog.core.text.units import Duration
 from turnlog.rules.model import OnDisconnect, OnDuplicate
 
@@ -60,6 +61,8 @@ class DuplicateAction(StrEnum):
     """Record that turnlog stopped while it waited for the earlier call."""
     GIVEN_UP = "given_up"
     """Record that its caller left before it was decided whether to send it."""
+    DISCARDED = "discarded"
+    """Refuse it: a discarded call with another input had the same effect, and that stands."""
 
 
 class Likeness(StrEnum):
@@ -70,6 +73,9 @@ class Likeness(StrEnum):
     """Only the principal is another: the answer is for that one."""
     GUESSED = "guessed"
     """Whether both have the same caller is guessed: the session is implicit."""
+    DISCARDED = "discarded"
+    """It has the same effect, and does not count for this branch: a rewind discarded it, or another
+    branch made it after the two had parted."""
 
 
 class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
@@ -102,6 +108,8 @@ class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     keyed: bool = False
     """Whether it was found by its idempotency key."""
     likeness: Likeness = Likeness.SAME
+    choice: EffectChoice | None = None
+    """Of a discarded call: what somebody has said about it."""
 
 
 class NewCall(Struct, frozen=True, kw_only=True, gc=False):
@@ -130,6 +138,8 @@ def decide_duplicate(
             return _after_anothers(earlier, call, limits)
         case Likeness.GUESSED:
             return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
+        case Likeness.DISCARDED:
+            return _after_discarded(earlier, call)
         case _:
             assert_never(earlier.likeness)
 
@@ -140,6 +150,27 @@ def _after_anothers(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> 
     if is_open or _decide(earlier, call, limits) is not DuplicateAction.FORWARD:
         return DuplicateAction.AGAIN
     return DuplicateAction.FORWARD
+
+
+def _after_discarded(earlier: EarlierCall, call: NewCall) -> DuplicateAction:
+    """Return what to do with a call whose effect another branch of the session had."""
+    ending, choice = earlier.ending, earlier.choice
+    # Doing it again is harmless, and an answer from the record could be out of date.
+    if call.effect is Effect.IDEMPOTENT_WRITE:
+        return DuplicateAction.FORWARD
+    if ending is None:
+        return DuplicateAction.JOIN if earlier.same_input else DuplicateAction.DISCARDED
+    # Failures are not remembered as answers.
+    if ending.executed is Executed.NO or ending.status is Status.ERROR:
+        return DuplicateAction.FORWARD
+    if ending.status.unsettled:
+        return DuplicateAction.UNKNOWN  # until `turnlog resolve`, whoever has chosen what
+    if call.on_duplicate is OnDuplicate.PASS or choice is EffectChoice.OVERRIDE:
+        return DuplicateAction.FORWARD
+    if earlier.same_input and choice is EffectChoice.REDO:
+        return DuplicateAction.FORWARD
+    is_answer = earlier.same_input or choice is EffectChoice.REPLAY
+    return DuplicateAction.REPLAY if is_answer else DuplicateAction.DISCARDED
 
 
 def _decide(earlier: EarlierCall, call: NewCall, limits: NeverTwice) -> DuplicateAction:
@@ -212,6 +243,7 @@ def replayed_ending(ending: Ending, *, whole: bool) -> Ending:
 _UNSENT: Final = {
     DuplicateAction.CONFLICT: (ErrorKind.CONFLICT, Executed.NO),
     DuplicateAction.BLOCK: (ErrorKind.POLICY_BLOCKED, Executed.NO),
+    DuplicateAction.DISCARDED: (ErrorKind.POLICY_BLOCKED, Executed.NO),
     DuplicateAction.LATE: (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE),
     DuplicateAction.LEFT: (ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE),
     DuplicateAction.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE),
@@ -232,6 +264,8 @@ _SAID: Final = {
     DuplicateAction.LEFT: "left while the call it had joined ran on",
     DuplicateAction.STOPPED: "turnlog stopped while the call it had joined ran",
     DuplicateAction.GIVEN_UP: "left before the call was sent",
+    DuplicateAction.DISCARDED: "a call with another input had this effect on another branch of the session, "
+    "and the effect stands; it was not sent. Say what is meant: replay, redo or override",
 }
 
 
@@ -245,7 +279,7 @@ def unsent_ending(action: DuplicateAction, effect: Effect) -> Ending:
     kind, executed = _UNSENT.get(action, _UNSENT[DuplicateAction.UNKNOWN])
     # Where the earlier call was sent, its effect decides whether repeating it can do harm.
     reached = Phase.SENT if executed is Executed.MAYBE else Phase.QUEUED
-    is_refused = action is DuplicateAction.CONFLICT or action is DuplicateAction.BLOCK
+    is_refused = kind is ErrorKind.CONFLICT or kind is ErrorKind.POLICY_BLOCKED
     return Ending(
         status=Status.ERROR,
         phase=Phase.SENT if action in _WAITED else Phase.QUEUED,

@@ -89,21 +89,23 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Id of the earlier call that this one was answered from; this call's key leads to it."""
     passed: bytes = b""
     """Id of the earlier call beside or after which this one is made: it counts if this one is not sent."""
+    effect: bytes = b""
+    """Digest of the session's family and the effect, if the session has other branches."""
     before: tuple[bytes, ...] = ()
     """`same` for each session that this one has replaced, the latest first."""
 
     @property
     def claims(self) -> tuple[bytes, ...]:
         """The links for which only one process at a time may have a running call."""
-        return tuple(filter(None, (self.key, self.same)))
+        return tuple(filter(None, (self.key, self.same, self.effect)))
 
     @property
     def stored(self) -> tuple[bytes, ...]:
         """All links that are written with the intent."""
         source = _SOURCE + self.source if self.source else b""
         passed = PASSED + self.passed if self.passed else b""
-        links = (self.same, self.anyone, self.key, self.keyed_input, self.told, source, passed)
-        return tuple(filter(None, links))
+        calls = (self.same, self.anyone, self.key, self.keyed_input, self.told)
+        return tuple(filter(None, (*calls, self.effect, source, passed)))
 
 
 _SOURCE: Final = b"answered by\0"

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
-from turnlog.core.note import Fact, Note, TurnStart, decode_note, encode_note, note_kind
+from turnlog.core.note import EffectNote, Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
 from turnlog.observe.clock import Clock
 from turnlog.packs.shape import UNREADABLE, describe_json_error
@@ -23,6 +23,8 @@ from .log import find_session
 
 NOTE_BYTES: Final = 64 * 1024
 """Largest note, as it is stored."""
+EFFECT_CHOICE: Final = b"choice of effect\0"
+"""What is digested, with the call's id, for the link of a note about an effect."""
 ID_CHARS: Final = 512
 """Longest id that a note may be given."""
 
@@ -87,6 +89,7 @@ class NoteWriter:
             key = self._keyed(session, b"note\0" + note_id.encode()) if note_id else b""
             fact = kept.id if isinstance(kept, Fact) else ""
             fact_key = self._keyed(session, b"fact\0" + fact.encode()) if fact else b""
+            links = self._links(session, kept)
         except UnicodeEncodeError as error:
             raise NoteError("the note holds half a surrogate pair, leave it out") from error
         if len(data) > NOTE_BYTES:
@@ -107,13 +110,24 @@ class NoteWriter:
         return Draft(
             session=session,
             facts=facts,
-            body=CommitBody(summary=_summary(kept), note=data, note_key=key, fact_key=fact_key),
+            body=CommitBody(
+                summary=_summary(kept), note=data, note_key=key, fact_key=fact_key, links=links
+            ),
         )
 
     def _keyed(self, session: SessionRef, data: bytes) -> bytes:
         # An imported session may have come since secrets were last read.
         _ = self._store.secrets
         return self._store.keyed_for(session.id, data)
+
+    def _links(self, session: SessionRef, note: Note) -> tuple[bytes, ...]:
+        """Return the links by which a note is found. Raises `NoteError`."""
+        if not isinstance(note, EffectNote):
+            return ()
+        try:
+            return (self._keyed(session, EFFECT_CHOICE + ids.from_text(note.call)),)
+        except ValueError as error:
+            raise NoteError(f"{note.call!r} is no id of a call") from error
 
 
 def parse_note(data: bytes | str) -> Note:

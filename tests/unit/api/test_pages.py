@@ -11,6 +11,7 @@ from aiohttp import web
 
 from kit.pages import TOKEN, V1, Connect, Pages, own_pages
 from turnlog.api.pages import problems
+from turnlog.core.kinds import Effect
 from turnlog.engine.http.own_pages import SECRET
 from turnlog.observe.events import RequestRefused
 from turnlog.sessions.retention.collect import Collector
@@ -25,6 +26,7 @@ BODIES = {
     f"{V1}/calls/{{call}}/resolve": b'{"verdict": "happened"}',
     f"{V1}/sessions/{{session}}/notes": NOTE,
     f"{V1}/sessions/{{session}}/rewind": b'{"seq": 0}',
+    f"{V1}/calls/{{call}}/effect": b'{"choice": "redo"}',
     f"{V1}/sessions/{{session}}/lifecycle": b'{"action": "pause"}',
 }
 
@@ -290,7 +292,7 @@ async def test_head_is_get_without_a_body(pages: Pages) -> None:
 
 @pytest.mark.promise("API-4")
 async def test_answers_are_as_the_description_says(pages: Pages) -> None:
-    name = await pages.unknown()
+    name = await pages.unknown(effect=Effect.WRITE)
     document = (await pages.ask("/turnlog/api/openapi.json", headers=(BEARER,))).json()
     for path, verbs in document["paths"].items():
         target = path.replace("{session}", "trip").replace("{call}", name)

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from turnlog.core.classify import failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, NoteKind, Phase
+from turnlog.core.note import EffectChoice
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallMachine, InvalidEvent, RetryWindow, Stage, Terms
 from turnlog.exchange.duplicates import DuplicateAction, EarlierCall, Likeness
@@ -776,6 +777,7 @@ NOBODY_KNOWS = structs.replace(
     LOST, ending=failed(ErrorKind.CONNECTION_LOST, Phase.SENT, Effect.WRITE)
 )
 ANOTHERS = structs.replace(LOST, likeness=Likeness.OTHERS)
+HIDDEN = structs.replace(DELIVERED_EARLIER, likeness=Likeness.DISCARDED)
 GUESSED = structs.replace(RUNS, likeness=Likeness.GUESSED)
 CHECKS_EARLIER = structs.replace(NAMED, checks_earlier_caller=True)
 
@@ -816,6 +818,37 @@ def test_a_call_for_which_an_earlier_one_stands_is_not_sent(
     play = looking()
     play.feed(found(earlier), withheld(action))
     assert play.call.is_over
+
+
+@pytest.mark.promise("LEDGER-1", "LEDGER-2")
+@pytest.mark.parametrize(
+    ("earlier", "action"),
+    [
+        (HIDDEN, DuplicateAction.REPLAY),
+        (structs.replace(HIDDEN, same_input=False), DuplicateAction.DISCARDED),
+    ],
+)
+def test_a_call_with_an_effect_of_another_branch_is_not_sent(
+    earlier: EarlierCall, action: DuplicateAction
+) -> None:
+    play = looking()
+    play.feed(found(earlier, DELIVERED_EARLIER), withheld(action))
+    assert play.call.is_over
+
+
+@pytest.mark.promise("LEDGER-3")
+def test_a_call_with_an_effect_of_another_branch_is_sent_once_somebody_has_said_so() -> None:
+    play = looking()
+    redone = structs.replace(HIDDEN, choice=EffectChoice.REDO)
+    play.feed(found(redone, DELIVERED_EARLIER), ev.AppendIntent(1))
+
+
+def test_a_call_waits_for_one_of_another_branch_that_still_runs() -> None:
+    play = looking()
+    running = structs.replace(RUNS, likeness=Likeness.DISCARDED, elsewhere=True)
+    play.feed(found(running), ev.Join(0, inf))
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp(), at=3.0)
+    play.feed(found(HIDDEN), withheld(DuplicateAction.REPLAY, waited=3.0))
 
 
 def test_a_rule_refuses_a_second_call_beside_one_that_runs() -> None:

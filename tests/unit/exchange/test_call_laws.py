@@ -55,6 +55,7 @@ FOUND = (
     structs.replace(RUNS, likeness=Likeness.OTHERS),
     EarlierCall(ending=succeeded(), began=2.0, ended=1.0),
     EarlierCall(ending=TIMED_OUT, began=2.0, ended=1.0),
+    EarlierCall(ending=succeeded(), began=2.0, likeness=Likeness.DISCARDED, same_input=False),
 )
 OF_STAGE: dict[Stage, tuple[ev.Event, ...]] = {
     Stage.CHECKING_EARLIER: (ev.EarlierCallerChecked(),),

@@ -3,6 +3,7 @@ from msgspec import structs
 
 from turnlog.core.classify import Ending, failed, refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Phase, RetryClass, Status
+from turnlog.core.note import EffectChoice
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
     KEY_LIFE,
@@ -112,6 +113,44 @@ def test_duplicates_are_decided_by_the_table(
     assert decide_duplicate(earlier, asked, LIMITS) is verdict
 
 
+def hidden(earlier: EarlierCall, **more: object) -> EarlierCall:
+    """Return a call that its branch does not show, and whose answer was delivered long ago."""
+    told: dict[str, object] = {"likeness": Likeness.DISCARDED, "delivered": True, "ended": LATE}
+    return structs.replace(earlier, **told | more)
+
+
+@pytest.mark.promise("LEDGER-1", "LEDGER-2", "LEDGER-3")
+@pytest.mark.parametrize(
+    ("earlier", "asked", "verdict"),
+    [
+        (hidden(over(OK)), WRITE, DuplicateAction.REPLAY),
+        (hidden(over(OK)), PAYMENT, DuplicateAction.REPLAY),
+        (hidden(over(OK), same_input=False), WRITE, DuplicateAction.DISCARDED),
+        (hidden(over(UNKNOWN)), WRITE, DuplicateAction.UNKNOWN),
+        (hidden(over(UNKNOWN), same_input=False), WRITE, DuplicateAction.UNKNOWN),
+        (hidden(over(UNKNOWN), warned=True), WRITE, DuplicateAction.UNKNOWN),
+        (hidden(over(succeeded(Status.ACCEPTED))), WRITE, DuplicateAction.UNKNOWN),
+        (hidden(over(FAILED)), WRITE, DuplicateAction.FORWARD),
+        (hidden(over(REFUSED)), WRITE, DuplicateAction.FORWARD),
+        (hidden(runs()), WRITE, DuplicateAction.JOIN),
+        (hidden(runs(), same_input=False), WRITE, DuplicateAction.DISCARDED),
+        # what somebody has said
+        (hidden(over(OK), choice=EffectChoice.REDO), WRITE, DuplicateAction.FORWARD),
+        (hidden(over(OK), choice=EffectChoice.REDO, same_input=False), WRITE, DuplicateAction.DISCARDED),
+        (hidden(over(OK), choice=EffectChoice.OVERRIDE, same_input=False), WRITE, DuplicateAction.FORWARD),
+        (hidden(over(OK), choice=EffectChoice.REPLAY, same_input=False), WRITE, DuplicateAction.REPLAY),
+        (hidden(over(UNKNOWN), choice=EffectChoice.REDO), WRITE, DuplicateAction.UNKNOWN),
+        # what a rule says
+        (hidden(over(OK)), structs.replace(PAYMENT, on_duplicate=OnDuplicate.PASS), DuplicateAction.FORWARD),
+        (hidden(over(OK)), structs.replace(WRITE, effect=Effect.IDEMPOTENT_WRITE), DuplicateAction.FORWARD),
+    ],
+)  # fmt: skip
+def test_effects_that_a_branch_does_not_show_are_decided_by_the_table(
+    earlier: EarlierCall, asked: NewCall, verdict: DuplicateAction
+) -> None:
+    assert decide_duplicate(earlier, asked, LIMITS) is verdict
+
+
 def test_a_replayed_call_has_the_ending_of_the_first_but_was_not_sent() -> None:
     again = replayed_ending(FAILED, whole=True)
     assert (again.status, again.phase) == (Status.REPLAYED, Phase.QUEUED)
@@ -136,6 +175,7 @@ def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
         (DuplicateAction.LEFT, ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE, RetryClass.UNSAFE),
         (DuplicateAction.STOPPED, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, RetryClass.UNSAFE),
         (DuplicateAction.GIVEN_UP, ErrorKind.CANCELLED_BY_CALLER, Executed.NO, RetryClass.SAFE),
+        (DuplicateAction.DISCARDED, ErrorKind.POLICY_BLOCKED, Executed.NO, RetryClass.NEVER),
     ],
 )
 def test_every_unsent_ending_is_an_error(

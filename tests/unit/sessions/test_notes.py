@@ -233,7 +233,7 @@ def test_a_note_is_read_from_json(told: dict[str, Any], note: Note) -> None:
         ("{" + "}" * 2, r"it is not JSON \(trailing characters \(byte 3\)\), write a JSON object"),
         ("[" * 5000, "it is not JSON|it is nested too deeply"),
         ("[]", "it must be a mapping, not a list"),
-        ('{"kind":"song"}', "'kind' cannot be 'song', use one of: budget, decision, evict"),
+        ('{"kind":"song"}', "'kind' cannot be 'song', use one of: budget, decision, effect"),
         ('{"kind":"delivered"}', "'kind' cannot be 'delivered', use one of"),
         ('{"kind":"decision"}', "'text' is missing, add it"),
         ('{"kind":"decision","text":""}', "'text' must have a length of at least 1"),

@@ -16,6 +16,7 @@ from turnlog.core.kinds import CommitKind, Executed, Status, is_tool_call
 from turnlog.core.note import (
     Budget,
     Decision,
+    EffectNote,
     Evict,
     Fact,
     FactAction,
@@ -256,8 +257,9 @@ class _Folding:
             case Budget():
                 self.budget = note
                 named = [("usage", name) for name in _BUDGET_KEYS]
-            case TurnStart() | UserInput():
-                # Turns are in the links; text of the user is a source of values, not a state.
+            case TurnStart() | UserInput() | EffectNote():
+                # Turns are in the links; text of the user is a source of values, not a state; a
+                # choice about an effect changes what later calls do.
                 named = []
             case _:
                 assert_never(note)

@@ -1,5 +1,7 @@
 """Rewinds: commits that return a session to one of its earlier commits, and discard what came after."""
 
+from typing import Final
+
 from msgspec import Struct, structs
 
 from turnlog.core import ids
@@ -7,13 +9,14 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import encode_content
 from turnlog.core.live_view import RewindContent
+from turnlog.sessions.errors import RewindError
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 
 from .rewind_plan import EffectGroup, RewindPlan
 
-STANDING: int = 200
-"""Most calls that a rewind commit names as standing."""
+STANDING: Final = 10_000
+"""Most calls with standing effects that one rewind discards: its commit names them, for the effect ledger."""
 
 
 class RewindOrder(Struct, frozen=True, kw_only=True):
@@ -32,8 +35,10 @@ class RewindOrder(Struct, frozen=True, kw_only=True):
 async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
     """Append the rewind of a plan; return the plan with its seq.
 
-    Raises `Conflict` if the session has grown, and any other `StoreError`.
+    Raises `Conflict` if the session has grown, `RewindError`, and any other `StoreError`.
     """
+    if sum(one.group is not EffectGroup.NO_EFFECT for one in plan.discarded) > STANDING:
+        raise RewindError(f"more than {STANDING} effects would be discarded; rewind in steps")
     if order.expect != plan.head:
         message = (
             f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"
@@ -50,7 +55,7 @@ def _draft(plan: RewindPlan, order: RewindOrder) -> Draft:
         groups={group.value: count for group, count in plan.groups.items()},
         untracked=plan.untracked,
         in_flight=plan.in_flight,
-        standing=tuple(standing[:STANDING]),
+        standing=tuple(standing),
         open=tuple(c.seq for c in plan.discarded if c.standing is not None),
     )
     return Draft(

@@ -14,6 +14,8 @@ from .live import SessionBranches, content_of
 
 _SHOWN: Final = 10
 """Rewinds that are described."""
+_NAMED: Final = 200
+"""Calls that are named of each, as its docstring says."""
 
 
 class StandingEffect(Struct, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ def detached_outcomes(branches: SessionBranches, at: int) -> list[DetachedOutcom
 
 def _rewind(view: View, session: bytes, commit: Commit) -> RewindMade:
     content = content_of(commit)
-    standing = (view.get(session, seq) for seq in content.standing)
+    standing = (view.get(session, seq) for seq in content.standing[:_NAMED])
     return RewindMade(
         seq=commit.link.seq,
         target=commit.link.ref or 0,

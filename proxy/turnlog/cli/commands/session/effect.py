@@ -1,0 +1,76 @@
+"""`turnlog effect`: choose what becomes of calls that would have a discarded call's effect again."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from turnlog.cli.failures import complain
+from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
+from turnlog.cli.render import json_line
+from turnlog.core.kinds import Actor, Rung
+from turnlog.core.note import TEXT_CHARS, EffectChoice, EffectNote
+from turnlog.observe.clock import Clock
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.effects import effect_note
+from turnlog.sessions.notes import NoteWriter, WrittenNote
+from turnlog.store.base import SessionRef
+
+
+@click.command("effect")
+@click.argument("call")
+@click.option("--replay", is_flag=True, help="Answer them from the record, whatever their input.")
+@click.option("--redo", is_flag=True, help="Make the same call again.")
+@click.option("--override", is_flag=True, help="Make the call with another input.")
+@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@writing_options
+@json_option
+def command(
+    call: str,
+    replay: bool,
+    redo: bool,
+    override: bool,
+    why: str,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Choose what becomes of calls that would have the effect of CALL again.
+
+    CALL was discarded by a rewind, or made on another branch, and its effect stands. Without a
+    choice a call with the same input is answered from the record, one with another input is refused.
+    The choice holds until the call is made. Works beside running proxies.
+    """
+    chosen = [
+        choice
+        for choice, given in zip(EffectChoice, (replay, redo, override), strict=True)
+        if given
+    ]
+    if len(chosen) != 1:
+        raise click.UsageError("give one of --replay, --redo and --override")
+    if len(why) > TEXT_CHARS:
+        raise click.UsageError(f"--why has {len(why)} characters, {TEXT_CHARS} are kept: cut it")
+    folder, redactor = writing(config, data)
+    with open_view(folder) as view:
+        note, begun = effect_note(view, call, chosen[0], why, Actor.OPERATOR)
+        limit = view.usage().limit
+    session = SessionRef(candidate=begun.link.session, rung=Rung.IMPLICIT)
+    with printout() as write:
+        written = asyncio.run(_write(folder, limit, redactor, session, note))
+        said = f"call {note.call} of {begun.facts.server}/{begun.facts.tool}: {note.choice}"
+        write(json_line(written) if as_json else said)
+
+
+async def _write(
+    data: Path, limit: int, redactor: Redactor, session: SessionRef, note: EffectNote
+) -> WrittenNote:
+    from turnlog.store.lmdb import LmdbStore
+
+    store = LmdbStore.open(data, limit=limit, report=complain)
+    if store.rekeyed:
+        complain(store.rekeyed)
+    try:
+        noter = NoteWriter(store, redactor, Clock())
+        return await noter.write(session, note, actor=Actor.OPERATOR)
+    finally:
+        await store.close()

@@ -1,0 +1,206 @@
+"""Effects that a branch of a session does not show: discarded by a rewind, or made on another branch.
+
+They stand outside, so a call that would have one again is not sent without a word; `exchange.duplicates`
+decides. A session without rewinds costs one lookup each time the store gets a control commit.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from turnlog.core import ids
+from turnlog.core.bounded_dict import BoundedDict
+from turnlog.core.canon import input_hash
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import Actor, CommitKind, Effect, Executed
+from turnlog.core.live_view import LiveView
+from turnlog.core.note import EffectChoice, EffectNote, decode_note
+from turnlog.core.operation import LEDGER_EFFECTS
+from turnlog.exchange.delivery import earlier_call, last_of
+from turnlog.exchange.duplicates import EarlierCall, Likeness
+from turnlog.sessions.call_detail import find_call
+from turnlog.sessions.errors import NoteError
+from turnlog.sessions.notes import EFFECT_CHOICE
+from turnlog.sessions.state.live import SessionBranches, content_of
+from turnlog.store.base import SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+
+_MOST: Final = 4096
+"""Sessions that are remembered."""
+_HEAD: Final = 1 << 62
+
+
+class WantedEffect(Struct, frozen=True, kw_only=True):
+    """A call with a named effect, before it is sent."""
+
+    session: SessionRef
+    server: str
+    tool: str
+    target: str
+    canonical: tuple[str, bytes]
+    """Scheme and form of its input, see `core.canon`."""
+    effect_link: bytes
+    """Digest of the effect as a rule names it; empty if the input identifies it."""
+
+
+class HiddenEffect(Struct, frozen=True):
+    """An earlier call with the same effect that this branch does not show."""
+
+    earlier: EarlierCall
+    commits: Sequence[Commit]
+
+
+class _Branch(Struct, frozen=True):
+    """A session with rewinds."""
+
+    live: LiveView
+    standing: tuple[int, ...]
+    """Where calls began that a rewind has discarded or kept and whose effects stand, newest first."""
+
+
+class EffectLedger:
+    """The effects that the live views of sessions do not show. Not thread-safe."""
+
+    def __init__(self, store: LmdbStore, wall: Callable[[], int], drain: float) -> None:
+        """`wall` returns ns UTC; `drain` is the time in s for which abandoned calls run on."""
+        self._store = store
+        self._wall = wall
+        self._drain = drain
+        self._number = store.control_counter().read
+        self._seen = 0
+        self._branches: BoundedDict[bytes, _Branch | None] = BoundedDict(_MOST)
+        """By session; `None` for one without rewinds."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any session may have another branch."""
+        return self._number() > 0
+
+    def link(self, wanted: WantedEffect) -> bytes:
+        """Return the link of a call's effect; empty if its session has only one branch.
+
+        Raises `StoreError`.
+        """
+        session = self._session(wanted)
+        return self._link(session, wanted) if session and self._branches[session] else b""
+
+    def find(self, view: View, link: bytes, wanted: WantedEffect) -> HiddenEffect | None:
+        """Return the newest call with the effect of a call, if its branch does not show it."""
+        session = self._session(wanted)
+        branch = self._branches[session] if session else None
+        if session is None or branch is None:
+            return None
+        for commits in self._newest_first(view, session, branch, link, wanted):
+            earlier = earlier_call(commits, self._wall(), view.is_alive, self._drain)
+            if earlier.ending is not None and earlier.ending.executed is Executed.NO:
+                continue
+            if branch.live.has_call(commits[0].link.seq):
+                return None
+            hashes = _hashes(self._store, session, wanted)
+            body = commits[0].body
+            same_input = body is not None and body.input_hash in hashes
+            choice = self._choice(view, commits[0])
+            earlier = structs.replace(
+                earlier, likeness=Likeness.DISCARDED, same_input=same_input, choice=choice
+            )
+            return HiddenEffect(earlier, commits)
+        return None
+
+    def _newest_first(
+        self, view: View, session: bytes, branch: _Branch, link: bytes, wanted: WantedEffect
+    ) -> Iterator[list[Commit]]:
+        """Yield the commits of earlier calls with the effect of a call."""
+        newest = view.linked(link)
+        since = newest.link.seq if newest is not None else -1
+        if newest is not None:
+            yield from self._call(view, session, newest)
+        hashes = _hashes(self._store, session, wanted)
+        for seq in branch.standing:
+            begun = view.get(session, seq) if seq != since else None
+            if begun is not None and _has_effect(begun, wanted, hashes):
+                yield from self._call(view, session, begun)
+
+    def _call(self, view: View, session: bytes, begun: Commit) -> Iterator[list[Commit]]:
+        commits = [c for c in view.readable(begun.facts.call) if c.link.session == session]
+        if last_of(commits, CommitKind.INTENT) is not None:
+            yield commits
+
+    def _session(self, wanted: WantedEffect) -> bytes | None:
+        """Return the session of a call once it is on disk, with its branch read; `None` before."""
+        number = self._number()
+        if number != self._seen:
+            self._branches.clear()
+            self._seen = number
+        session = wanted.session.id
+        if not number or (session is not None and session in self._branches):
+            return session if number else None
+        with self._store.view() as view:
+            # Of a session that this process has not written to yet only its names are known.
+            session = session or view.session_of(wanted.session)
+            if session is not None:
+                self._branches[session] = _read_branch(view, session)
+        return session
+
+    def _link(self, session: bytes, wanted: WantedEffect) -> bytes:
+        scheme, form = wanted.canonical
+        what = wanted.effect_link or b"%b\0%b" % (scheme.encode(), form)
+        tool = f"{wanted.server}\0{wanted.tool}\0{wanted.target}".encode("utf-8", "surrogatepass")
+        return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
+
+    def _choice(self, view: View, begun: Commit) -> EffectChoice | None:
+        """Return what was said last about a discarded call, by somebody who may say it."""
+        said = view.linked(
+            self._store.keyed_for(begun.link.session, EFFECT_CHOICE + begun.facts.call)
+        )
+        note = decode_note(said.body.note) if said is not None and said.body is not None else None
+        if said is None or not isinstance(note, EffectNote):
+            return None
+        is_agents = said.facts.actor is Actor.AGENT
+        is_refused = is_agents and begun.facts.effect is Effect.IRREVERSIBLE
+        return None if is_refused else note.choice
+
+
+def _read_branch(view: View, session: bytes) -> _Branch | None:
+    branches = SessionBranches(view, session)
+    if not branches.rewinds:
+        return None
+    standing = {seq for commit in branches.commits for seq in content_of(commit).standing}
+    kept = {seq for rewind in branches.rewinds for seq in rewind.keep}
+    return _Branch(branches.live(_HEAD), tuple(sorted(standing | kept, reverse=True)))
+
+
+def _has_effect(begun: Commit, wanted: WantedEffect, hashes: Sequence[str]) -> bool:
+    """Return whether a recorded call has the effect of a call."""
+    facts, body = begun.facts, begun.body
+    if body is None or (facts.server, facts.tool) != (wanted.server, wanted.tool):
+        return False
+    is_named = facts.effect in LEDGER_EFFECTS
+    return is_named and (wanted.effect_link in body.links or body.input_hash in hashes)
+
+
+def _hashes(store: LmdbStore, session: bytes, wanted: WantedEffect) -> tuple[str, ...]:
+    """Return the hashes that the input of a call may have in the record: of one with secrets it is keyed."""
+    key = store.keyed_for(session, b"hashes of redacted content")
+    return input_hash(wanted.canonical), input_hash(wanted.canonical, key=key)
+
+
+def effect_note(
+    view: View, call: str, choice: EffectChoice, why: str, actor: Actor
+) -> tuple[EffectNote, Commit]:
+    """Return the note of a choice, and the first commit of the call that it is about.
+
+    Raises `NotFoundError`, and `NoteError` if there is nothing to choose, or it is an operator's to choose.
+    """
+    found = find_call(view, call)
+    name = ids.to_text(found)
+    begun = next((c for c in view.readable(found) if c.facts.kind is CommitKind.INTENT), None)
+    if begun is None:
+        raise NoteError(f"the records of call {name} are damaged; run `turnlog verify`")
+    effect = begun.facts.effect
+    if effect not in LEDGER_EFFECTS:
+        raise NoteError(f"call {name} is {effect.value!r}: calls that repeat it pass anyway")
+    if actor is Actor.AGENT and effect is Effect.IRREVERSIBLE:
+        raise NoteError(f"call {name} is irreversible: an operator chooses, by `turnlog effect`")
+    return EffectNote(call=name, choice=choice, why=why), begun

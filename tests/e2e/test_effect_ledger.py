@@ -1,0 +1,191 @@
+"""Named effects that a rewind discarded stand outside: a call that would have one again is not just sent."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stores import Done, turnlog
+from kit.beside import Rig, proxy_beside, ruled
+from kit.clients import MCP_HEADERS, call, wait_until
+from kit.faults import ResetAfterRequest
+from kit.upstreams import RawUpstream
+
+RULES = """
+rules:
+  - {match: {tool: "pay*"}, effect: irreversible, effect_key: [$.args.order]}
+  - {match: {tool: "free*"}, effect: write, effect_key: [$.args.order], on_duplicate: pass}
+  - {match: {tool: "send*"}, effect: write}
+  - {match: {tool: "put*"}, effect: idempotent_write}
+  - {match: {tool: "read*"}, effect: read}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with ruled(tmp_path_factory.mktemp("proxy"), RULES) as rig:
+        yield rig
+
+
+def cli(rig: Rig, *arguments: str) -> Done:
+    return turnlog(*arguments, "--data", str(rig.proxy.data))
+
+
+def ask(rig: Rig, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Make a call; return its row."""
+    before = len(rig.rows())
+    rig.post(call(tool, arguments))
+    rig.ended_rows(before + 1)
+    lines = cli(rig, "log", rig.session, "--last", "1", "--all", "--json").stdout
+    found: dict[str, Any] = json.loads(lines)
+    return found
+
+
+def rewind(rig: Rig, target: int = 0) -> None:
+    def is_made() -> bool:
+        # Notes about delivered answers may still move the head.
+        plan = json.loads(cli(rig, "rewind", rig.session, str(target), "--json").stdout)
+        expect = ("--yes", "--expect", str(plan["head"]))
+        return cli(rig, "rewind", rig.session, str(target), *expect).returncode == 0
+
+    wait_until(is_made, "the rewind is made")
+
+
+def sent(rig: Rig) -> int:
+    return len(rig.upstream.requests)
+
+
+@pytest.mark.promise("LEDGER-1", "TWICE-10")
+def test_a_call_that_was_discarded_is_answered_from_the_record(rig: Rig) -> None:
+    first = ask(rig, "send", to="you")
+    rewind(rig)
+    again = ask(rig, "send", to="you")
+    assert (again["status"], again["executed"], again["flags"]) == ("replayed", "yes", ["replayed"])
+    assert again["call"] != first["call"]
+    other = ask(rig, "send", to="me")
+    assert (other["status"], sent(rig)) == ("ok", 2)
+
+
+@pytest.mark.promise("LEDGER-2")
+def test_the_same_effect_with_another_input_is_refused(rig: Rig) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    refused = ask(rig, "pay", order=1, amount=6)
+    assert (refused["kind"], refused["retry"], refused["executed"]) == (
+        "policy_blocked",
+        "never",
+        "no",
+    )
+    shown = cli(rig, "show", refused["call"]).stdout
+    assert f"call {first['call']}, done at commit {first['intent_seq']}" in shown
+    assert ask(rig, "pay", order=1, amount=5)["status"] == "replayed"
+    assert ask(rig, "pay", order=2, amount=6)["status"] == "ok"
+    assert sent(rig) == 2
+
+
+@pytest.mark.promise("LEDGER-2")
+def test_an_unknown_outcome_blocks_until_it_is_resolved(rig: Rig) -> None:
+    script = rig.upstream.script
+    rig.upstream.script = ResetAfterRequest()
+    first = ask(rig, "send", to="you")
+    assert first["status"] == "unknown"
+    rig.upstream.script = script
+    rewind(rig)
+    for _ in range(3):
+        assert ask(rig, "send", to="you")["kind"] == "outcome_unknown"
+    assert cli(rig, "resolve", first["call"], "--did-not").returncode == 0
+    assert ask(rig, "send", to="you")["status"] == "ok"
+    assert sent(rig) == 2
+
+
+@pytest.mark.promise("LEDGER-3")
+@pytest.mark.parametrize(
+    ("choice", "amount", "status"),
+    [("redo", 5, "ok"), ("override", 6, "ok"), ("replay", 6, "replayed")],
+)
+def test_an_operator_decides_what_becomes_of_an_irreversible_effect(
+    rig: Rig, choice: str, amount: int, status: str
+) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    done = cli(rig, "effect", first["call"], f"--{choice}", "--why", "the customer asked")
+    assert (done.returncode, done.stdout.split()[-1]) == (0, choice)
+    assert ask(rig, "pay", order=1, amount=amount)["status"] == status
+    # Once it was made on this branch, it is an effect of this branch.
+    again = ask(rig, "pay", order=1, amount=7)
+    assert again["status"] == ("ok" if status == "ok" else "replayed")
+
+
+@pytest.mark.promise("LEDGER-3")
+def test_an_agent_decides_about_a_write_and_not_about_what_is_irreversible(rig: Rig) -> None:
+    written = ask(rig, "send", to="you")
+    paid = ask(rig, "pay", order=1)
+    rewind(rig)
+
+    def choose(row: dict[str, Any]) -> dict[str, Any]:
+        arguments = {"call": row["call"], "choice": "redo"}
+        with rig.client() as client:
+            path = f"/s/{rig.session}/turnlog/mcp"
+            given = client.request("POST", path, call("effect", arguments), headers=MCP_HEADERS)
+        found: dict[str, Any] = given.json()["result"]
+        return found
+
+    assert not choose(written).get("isError")
+    refused = choose(paid)
+    assert refused["isError"]
+    assert "an operator chooses" in refused["content"][0]["text"]
+    assert ask(rig, "send", to="you")["status"] == "ok"
+    assert ask(rig, "pay", order=1)["status"] == "replayed"
+
+
+@pytest.mark.promise("LEDGER-3")
+def test_the_api_takes_a_choice_and_a_rule_makes_one(rig: Rig) -> None:
+    paid, free = ask(rig, "pay", order=1), ask(rig, "free", order=1)
+    rewind(rig)
+    token = (rig.proxy.data / "token").read_text().strip()
+    with rig.client() as client:
+        path = f"/turnlog/api/v1/calls/{paid['call']}/effect"
+        headers = (("Authorization", f"Bearer {token}"),)
+        given = client.request("POST", path, b'{"choice": "redo"}', headers=headers)
+        assert (given.status, given.json()["kind"]) == (200, "effect")
+    assert ask(rig, "pay", order=1)["status"] == "ok"
+    assert (free["status"], ask(rig, "free", order=1, note="x")["status"]) == ("ok", "ok")
+
+
+@pytest.mark.promise("LEDGER-4")
+def test_everything_else_passes_as_without_it(rig: Rig) -> None:
+    calls = [("put", {"path": "/a"}), ("read", {"path": "/a"}), ("shell", {"command": "make"})]
+    for tool, arguments in calls:
+        ask(rig, tool, **arguments)
+    rewind(rig)
+    for tool, arguments in calls:
+        assert ask(rig, tool, **arguments)["status"] == "ok"
+    assert sent(rig) == 6
+
+
+@pytest.mark.promise("LEDGER-1")
+def test_an_effect_is_the_branchs_own_again_once_its_rewind_is_taken_back(rig: Rig) -> None:
+    first = ask(rig, "send", to="you")
+    rewind(rig)
+    assert ask(rig, "send", to="you")["status"] == "replayed"
+    rewind(rig, first["seq"])
+    assert ask(rig, "send", to="you")["status"] == "ok"
+
+
+@pytest.mark.promise("LEDGER-1")
+def test_the_ledger_holds_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with RawUpstream() as upstream:
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            rig.session = "moved"
+            ask(rig, "send", to="you")
+            rewind(rig)
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            rig.session = "moved"
+            assert ask(rig, "send", to="you")["status"] == "replayed"
+            assert sent(rig) == 1
