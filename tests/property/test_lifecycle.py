@@ -27,6 +27,7 @@ class Step(Struct, frozen=True):
     actor: Actor
     fence: int | None
     minutes: int
+    allows_calls: bool
 
 
 STEPS = st.lists(
@@ -38,6 +39,7 @@ STEPS = st.lists(
         actor=st.sampled_from([Actor.OPERATOR, Actor.OPERATOR, Actor.AGENT]),
         fence=st.sampled_from([None, None, None, 1, 4]),
         minutes=st.integers(0, 3),
+        allows_calls=st.booleans(),
     ),
     max_size=25,
 )
@@ -66,6 +68,7 @@ async def done(store: LmdbStore, ref: SessionRef, step: Step) -> bool:
         expires=at + kit.MINUTE if step.action in (Action.CLAIM, Action.RENEW) else 0,
         target=0 if step.action is Action.REWIND else None,
     )
+    draft.allows_calls = step.allows_calls
     with suppress(*REFUSALS):
         await kit.put(store, draft)
         return True

@@ -113,6 +113,8 @@ class Control(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Number of the newest lease, the seq of its claim; 0 for none."""
     leased_until: int = 0
     """When that lease ends; 0 for none."""
+    resumes: int = 0
+    """How often it was resumed."""
 
 
 class Suspension(Struct, frozen=True, gc=False):
@@ -134,8 +136,8 @@ class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     """On `claim`: the name of who takes the lease."""
     name: str = ""
     """On `alias`: the further name."""
-    session: str = ""
-    """On `merge`: the session that takes over; on `alias`: the one that had the name before."""
+    into: str = ""
+    """On `merge`: the session that takes over."""
 
 
 encode_content: Final[Callable[[Struct], bytes]] = msgspec.msgpack.Encoder().encode
@@ -180,7 +182,10 @@ def after_control(control: Control | None, facts: Facts, seq: int) -> Control:
         return structs.replace(after, leased_until=facts.expires)
     stage = TRANSITIONS.get((before.stage, action), before.stage)
     moves = stage is not before.stage or action is Action.PAUSE
-    return structs.replace(after, stage=stage, actor=facts.actor) if moves else after
+    if not moves:
+        return after
+    resumes = before.resumes + (action is Action.RESUME)
+    return structs.replace(after, stage=stage, actor=facts.actor, resumes=resumes)
 
 
 def suspension_of(control: Control | None, why: str) -> Suspension | None:

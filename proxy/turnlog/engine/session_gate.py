@@ -102,7 +102,7 @@ def _merged_into(commit: Commit) -> bytes | None:
     if commit.body is None or action_of(commit.facts) is not Action.MERGE:
         return None
     content = decode_lifecycle(commit.body.note)
-    return ids.from_text(content.session) if content.session else None
+    return ids.from_text(content.into) if content.into else None
 
 
 def _reference(session: bytes, before: SessionRef) -> SessionRef:

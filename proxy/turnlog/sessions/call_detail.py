@@ -10,6 +10,7 @@ from turnlog.core import ids
 from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Actor, CommitKind, Flag, Gone, NoteKind, Status
+from turnlog.core.lifecycle import decode_lifecycle
 from turnlog.core.note import decode_note
 from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
@@ -35,7 +36,7 @@ class CommitEntry(Struct, frozen=True, kw_only=True):
     note_kind: NoteKind | None
     """The kind of a note; `None` for other commits."""
     content: dict[str, object]
-    """The members of a note, or the operator's reason (`why`) for what has none."""
+    """The members of a note or of a lifecycle commit, or the operator's reason (`why`) for what has none."""
     gone: Gone | None
     """Why its content can no longer be read."""
     hash: str
@@ -157,6 +158,9 @@ def commit_entry(commit: Commit) -> CommitEntry:
 
 
 def _said(kind: CommitKind, body: CommitBody) -> dict[str, object]:
+    if kind is CommitKind.LIFECYCLE:
+        content = {"why": body.detail, **structs.asdict(decode_lifecycle(body.note))}
+        return {name: value for name, value in content.items() if value}
     if body.detail and kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
         return {"why": body.detail}
     note = decode_note(body.note) if body.note else None

@@ -39,6 +39,8 @@ class SessionLine(Struct, frozen=True, kw_only=True):
     held: bool
     """Whether its content is kept, whatever its age, until `turnlog sessions release`."""
     stage: SessionStage
+    resumes: int
+    """How often it was resumed after a pause."""
     lease: Lease | None
 
 
@@ -112,6 +114,7 @@ def session_line(row: SessionRow, held: Collection[bytes]) -> SessionLine:
         in_flight=row.place.in_flight,
         held=row.session in held,
         stage=row.stage,
+        resumes=row.control.resumes if row.control is not None else 0,
         lease=lease_of(row.control),
     )
 

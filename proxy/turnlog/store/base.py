@@ -166,6 +166,8 @@ class Draft(Struct, kw_only=True, eq=False):
     session's newest commit, of claims the position of the log's."""
     expected_head: int | None = None
     """On a control commit, and only there: the seq that must be the session's newest (`Conflict`)."""
+    allows_calls: bool = False
+    """Whether calls and notes behind `expected_head` are no conflict, but only further control commits."""
     fence: int | None = None
     """On a control commit: the number of the lease that its writer believes to hold."""
     target: int | None = None

@@ -252,3 +252,24 @@ async def test_the_place_of_a_session_is_the_same_after_a_control_commit(
     before = row(store, ref).place
     await does(store, ref, Action.PAUSE)
     assert row(store, ref).place == before
+
+
+async def test_a_writer_may_allow_calls_behind_the_head_but_no_other_control_commit(
+    store: LmdbStore, ref: SessionRef
+) -> None:
+    seen = row(store, ref).head_seq
+    await whole_call(store, ref)
+
+    def draft(action: Action, head: int) -> Draft:
+        made = control(ref, action, head)
+        made.allows_calls = True
+        return made
+
+    for impossible in (seen + 3, 10**6):
+        with pytest.raises(Conflict):
+            await put(store, draft(Action.PAUSE, impossible))
+    await put(store, draft(Action.PAUSE, seen))
+    with pytest.raises(Conflict) as refused:
+        await put(store, draft(Action.RESUME, seen))
+    assert refused.value.seq == seen + 3
+    await put(store, draft(Action.RESUME, seen + 3))

@@ -58,6 +58,15 @@ def test_a_session_goes_through_its_stages() -> None:
     assert reached == ["paused", "active", "closed", "archived", "purged"]
 
 
+def test_resumes_are_counted() -> None:
+    pause, resume = does(Action.PAUSE), does(Action.RESUME)
+    counted = [folded(*([pause, resume] * count)) for count in (1, 2, 3)]
+    assert [control.resumes for control in counted if control] == [1, 2, 3]
+    ineffective = folded(resume, pause)
+    assert ineffective is not None
+    assert ineffective.resumes == 0
+
+
 def test_a_call_does_not_lift_a_pause_or_reopen_a_session() -> None:
     assert stage(Action.PAUSE, has_calls=True) is stage(Action.PAUSE, has_calls=False)
     assert stage(Action.CLOSE, has_calls=True) is SessionStage.CLOSED
@@ -210,7 +219,7 @@ def test_a_session_that_goes_on_is_not_suspended() -> None:
 
 
 def test_content_comes_back_and_what_cannot_be_read_is_empty() -> None:
-    content = LifecycleContent(holder="ci", name="n", session="s")
+    content = LifecycleContent(holder="ci", name="n", into="s")
     assert decode_lifecycle(encode_content(content)) == content
     for data in (b"", b"\xc1", b"\x93"):
         assert decode_lifecycle(data) == LifecycleContent()

@@ -13,6 +13,7 @@ from turnlog.core.kinds import Actor, Rung
 from turnlog.core.lifecycle import decode_lifecycle
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.call_detail import commit_entry
 from turnlog.sessions.control.lifecycle import SessionAction, SessionChange, operation_of
 from turnlog.sessions.control.writer import ControlWriter, OperationResult
 from turnlog.sessions.errors import NotFoundError, OperationError
@@ -228,4 +229,16 @@ async def test_a_merge_takes_the_names_over(store: LmdbStore, ref: SessionRef) -
         assert view.find_sessions("work") == [kit.known(other)]
         (commit,) = view.controls(kit.known(ref))
     assert commit.body is not None
-    assert decode_lifecycle(commit.body.note).session == ids.to_text(kit.known(other))
+    assert decode_lifecycle(commit.body.note).into == ids.to_text(kit.known(other))
+
+
+async def test_a_change_is_shown_with_its_reason_and_its_content(
+    store: LmdbStore, ref: SessionRef
+) -> None:
+    asked = SessionChange(action=SessionAction.CLAIM, holder="ci", why="a run")
+    result = await change(store, ref, asked)
+    with store.view() as view:
+        commit = view.get(kit.known(ref), result.seq)
+    assert commit is not None
+    shown = commit_entry(commit)
+    assert (shown.summary, shown.content) == ("claim", {"holder": "ci", "why": "a run"})

@@ -134,5 +134,5 @@ def _merge(view: View, row: SessionRow, into: str) -> tuple[LifecycleContent, di
     if other is None or other.stage not in LIVE:
         stage = "gone" if other is None else other.stage
         raise OperationError(f"{into!r} is {stage}, name a session that goes on")
-    content = LifecycleContent(session=ids.to_text(session))
+    content = LifecycleContent(into=ids.to_text(session))
     return content, dict.fromkeys(row.aliases, session)

@@ -1,4 +1,4 @@
-"""Lifecycle commits are written: with the head that their writer has seen, and again if only calls moved it."""
+"""Lifecycle commits are written, by the head of the session that their writer has seen."""
 
 from typing import Final
 
@@ -20,13 +20,11 @@ from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NotFoundError
-from turnlog.store.base import Conflict, Draft, SessionRef, SessionRow
+from turnlog.store.base import Draft, SessionRef, SessionRow
 from turnlog.store.lmdb import LmdbStore
 
 LONGEST_WHY: Final = 2000
 """Most characters of the reason for an operation."""
-_TRIES: Final = 200
-"""Attempts to be the next commit of a session whose calls keep moving its head."""
 
 
 class ControlRequest(Struct, frozen=True, kw_only=True):
@@ -36,7 +34,7 @@ class ControlRequest(Struct, frozen=True, kw_only=True):
     actor: Actor = Actor.OPERATOR
     why: str = ""
     expect: int | None = None
-    """`None` for any, as long as there is no further control commit."""
+    """`None` for the present one; then calls may move it meanwhile, but no other operation."""
     fence: int | None = None
     """Number of the lease that the caller holds."""
     content: LifecycleContent | None = None
@@ -81,26 +79,7 @@ class ControlWriter:
 
         Raises `Conflict`, `TransitionRefused`, `LeaseRefused`, `NotFoundError`, `StoreError`.
         """
-        before = self._row(session)
-        row = before
-        for _ in range(_TRIES):
-            expect = row.head_seq if operation.expect is None else operation.expect
-            try:
-                commit = await self._submitted(session, operation, expect)
-            except Conflict:
-                row = self._row(session)
-                if operation.expect is not None or row.control != before.control:
-                    raise
-            else:
-                return _result(commit, row)
-        raise Conflict(
-            f"the calls of session {ids.to_text(session)} move its head faster than this can be "
-            "written; pause it first",
-            row.head_seq,
-        )
-
-    async def _submitted(self, session: bytes, operation: ControlRequest, expect: int) -> Commit:
-        now, action = self._clock.wall(), operation.action
+        row, now, content = self._row(session), self._clock.wall(), operation.content
         facts = Facts(
             kind=CommitKind.LIFECYCLE,
             at=now,
@@ -109,22 +88,22 @@ class ControlWriter:
             phase=Phase.DONE,
             status=Status.OK,
             expires=0 if operation.lease is None else now + round(operation.lease * 1e9),
-            note=action.value,
+            note=operation.action.value,
         )
-        content = operation.content
         draft = Draft(
             session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
             facts=facts,
             body=CommitBody(
-                summary=action.value,
+                summary=operation.action.value,
                 detail=self._redactor.text(operation.why)[0],
                 note=encode_content(content) if content is not None else b"",
             ),
-            expected_head=expect,
+            expected_head=row.head_seq if operation.expect is None else operation.expect,
+            allows_calls=operation.expect is None,
             fence=operation.fence,
             names=operation.names,
         )
-        return await self._store.submit(draft, wait=True).done()
+        return _result(await self._store.submit(draft, wait=True).done(), row)
 
     def _row(self, session: bytes) -> SessionRow:
         with self._store.view() as view:

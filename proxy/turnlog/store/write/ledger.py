@@ -501,7 +501,7 @@ def _moved_to(draft: Facts, n: int) -> Facts:
 def control_refusal(head: Head, draft: Draft) -> Refusal | None:
     """Return why a control commit is refused in a session whose head is this one."""
     facts, control = draft.facts, head.control
-    if head.seq != draft.expected_head:
+    if not _is_expected(head, draft):
         return Conflict(
             f"the session's newest commit is {head.seq}, not {draft.expected_head}; see what happened "
             "since, and try again",
@@ -514,6 +514,15 @@ def control_refusal(head: Head, draft: Draft) -> Refusal | None:
     if why := lease_refusal(control, facts, draft.fence):
         return LeaseRefused(why, fence=control.fence if control else 0, seq=head.seq)
     return None
+
+
+def _is_expected(head: Head, draft: Draft) -> bool:
+    """Return whether a session's head is the one that the writer of a control commit expects."""
+    expected = draft.expected_head
+    if expected is None or not draft.allows_calls:
+        return head.seq == expected
+    newest = head.control.newest if head.control is not None else 0
+    return newest <= expected <= head.seq
 
 
 def version_conflict(newest: Entry | None, seen: int | None, head: int) -> Conflict | None:
