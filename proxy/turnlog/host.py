@@ -90,3 +90,12 @@ def wait_for_signal(numbers: Collection[int]) -> tuple[int, bool]:
         came = signal.sigwaitinfo(numbers)
         return came.si_signo, came.si_code <= 0  # a terminal's is SI_KERNEL
     return signal.sigwait(numbers), True
+
+
+def sync_path(path: Path) -> None:
+    """Make a file durable, or what was created in, renamed in or removed from a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "import": Subcommand("store.importing", "Import a session that was packed elsewhere."),
     "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
     "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
+    "purge": Subcommand("store.purge", "Remove all content of a session for good."),
     "resolve": Subcommand("session.resolve", "Settle a call whose outcome is unknown."),
     "rewind": Subcommand(
         "session.rewind", "Return a session to an earlier commit; first as a plan."

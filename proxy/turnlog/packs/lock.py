@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.store.data_folder import sync_path
+from turnlog.host import sync_path
 from turnlog.wire.tool_definition import Json, KeptDefinition
 
 from . import load

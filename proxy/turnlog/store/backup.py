@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.kinds import Gone
-from turnlog.host import boot_id
+from turnlog.host import boot_id, sync_path
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES
 from turnlog.store.log.translate_errors import translated
@@ -58,7 +58,7 @@ def back_up(data: Path, target: Path, on_part: Callable[[str], None] = lambda _:
         size = sum(found.stat().st_blocks * 512 for found in draft.rglob("*"))
         on_part("the name")
         draft.rename(target)
-        data_folder.sync_path(target.parent)
+        sync_path(target.parent)
     return BackedUp(size, left_out)
 
 
@@ -104,7 +104,7 @@ def _copy_payloads(source: Path, target: Path, on_part: Callable[[str], None]) -
         # Of a bucket that was trimmed meanwhile as well: it may have been copied before.
         for mark in source.glob(f"{reason}-*-*"):
             (target / mark.name).mkdir(mode=0o700, exist_ok=True)
-    data_folder.sync_path(target)
+    sync_path(target)
     return left_out
 
 

@@ -11,6 +11,7 @@ cannot be trusted, and is dropped: a mark in it says by whom, and since which st
 it is written. An empty folder says why a bucket is gone.
 
     DATA/blobs/<number of the time span>-<n>/{data.mdb, lock.mdb, written-<boot id>-<epoch>}
+    DATA/blobs/<number of the time span>-<n>.<m>/   the same, rewritten for the m-th time without what was purged
     DATA/blobs/<trimmed, ...>-<number of the time span>-<n>/
 
 In a bucket blobs are numbered and lie in blocks (`log.blocks`), by the number of the last one.
@@ -21,18 +22,19 @@ import shutil
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import lmdb
 import msgspec
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import Gone
+from turnlog.host import sync_path
 from turnlog.store.log import blocks
 from turnlog.store.log.environment import Environment, identity, is_begun, open_environment
 from turnlog.store.log.epochs import is_locked
@@ -67,7 +69,9 @@ _SMALL = 1 << 20
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
 _GONE = "gone-"
 """Prefix of a bucket's name while it is removed."""
-_NAME = re.compile(r"(\d{1,12})-(\d{1,6})")
+_DRAFT = "draft-"
+"""Prefix of a bucket's name while it is rewritten."""
+_NAME = re.compile(r"(\d{1,12})-(\d{1,6})(?:\.(\d{1,6}))?")
 
 
 _MARKS: Final = tuple(bytes((marks,)) for marks in range(2 * _ZSTD))
@@ -145,7 +149,18 @@ def buckets(folder: Path) -> list[Bucket]:
     if not folder.is_dir():
         return []
     found = (_NAME.fullmatch(entry.name) for entry in folder.iterdir())
-    return sorted(Bucket(int(m[1]), int(m[2])) for m in found if m)
+    return sorted({Bucket(int(m[1]), int(m[2])) for m in found if m})
+
+
+def path_of(folder: Path, bucket: Bucket) -> Path:
+    """Return the folder of a bucket: of several versions the newest, which has taken the others' place."""
+    rewritten = _versions(folder, bucket)
+    return folder / (f"{bucket.name}.{rewritten[-1]}" if rewritten else bucket.name)
+
+
+def _versions(folder: Path, bucket: Bucket) -> list[int]:
+    names = (_NAME.fullmatch(path.name) for path in folder.glob(f"{bucket.name}.*"))
+    return sorted(int(name[3]) for name in names if name)
 
 
 def bucket_of(handle: bytes) -> Bucket | None:
@@ -157,7 +172,7 @@ def bucket_of(handle: bytes) -> Bucket | None:
 def size(folder: Path, bucket: Bucket) -> int:
     """Return the bytes that a bucket takes on disk; 0 when it is gone."""
     try:
-        return (folder / bucket.name / "data.mdb").stat().st_blocks * 512
+        return (path_of(folder, bucket) / "data.mdb").stat().st_blocks * 512
     except FileNotFoundError:
         return 0
 
@@ -182,6 +197,10 @@ class BlobReader:
         with self._lock:
             self._sweep()
             value = self._stored(bucket, place.n)
+            if value is None and path_of(self._folder, bucket).is_dir():
+                value = self._stored(bucket, place.n)  # it was rewritten under our eyes
+        if value == b"":
+            return Gone.PURGED
         if isinstance(value, bytes):
             return _checked(value, place, handle) or Gone.DAMAGED
         if value is not None:
@@ -207,9 +226,9 @@ class BlobReader:
 
     def _stored(self, bucket: Bucket, n: int) -> bytes | Gone | None:
         """Return the stored bytes, or why they cannot be read; `None` where the bucket is gone."""
-        path = self._folder / bucket.name
+        path = path_of(self._folder, bucket)
         try:
-            env = self._environment(bucket)
+            env = self._environment(bucket, path)
             if env is None:
                 return Gone.UNSAVED if is_torn(path, self._boot) else None
             with env.read() as txn, txn.cursor() as cursor:
@@ -224,8 +243,7 @@ class BlobReader:
         except (lmdb.Error, StoreError):
             return Gone.DAMAGED if identity(path) else None  # unlinked under our eyes
 
-    def _environment(self, bucket: Bucket) -> Environment | None:
-        path = self._folder / bucket.name
+    def _environment(self, bucket: Bucket, path: Path) -> Environment | None:
         known = self._open.get(bucket)
         if known and known.is_in_place():
             self._open[bucket] = self._open.pop(bucket)
@@ -296,7 +314,8 @@ def copy_bucket(folder: Path, bucket: Bucket, target: Path, boot: str) -> str:
 
     One that is gone, or was never begun, is no flaw; one that is torn is marked `unsaved`. Raises `OSError`.
     """
-    path, copied = folder / bucket.name, target / bucket.name
+    path = path_of(folder, bucket)
+    copied = target / path.name
     if is_torn(path, boot):
         _mark(target, bucket, Gone.UNSAVED).mkdir(mode=0o700)
     if is_torn(path, boot) or not is_begun(path):
@@ -315,7 +334,7 @@ def copy_bucket(folder: Path, bucket: Bucket, target: Path, boot: str) -> str:
 def flaws(folder: Path, boot: str) -> Iterator[tuple[str, str]]:
     """Yield the damaged buckets, each with its first flaw."""
     for bucket in buckets(folder):
-        path = folder / bucket.name
+        path = path_of(folder, bucket)
         if is_torn(path, boot) or not is_begun(path):
             continue  # dropped, or filled, by the next writer
         try:
@@ -424,6 +443,10 @@ class BlobWriter:
             name = blob.name
             known[name] = name[:DIGEST] + _encode_place((span, number, n, name[DIGEST]))
 
+    def is_in_place(self) -> bool:
+        """Return whether the bucket written last is the one that readers find."""
+        return self._env is None or self._env.is_in_place()
+
     def trim(self, bucket: Bucket) -> None:
         """Remove a bucket from disk for want of room; if it is the present one, another is begun."""
         self._unlink(bucket, Gone.TRIMMED)
@@ -443,12 +466,12 @@ class BlobWriter:
             self.close()
             self._bucket = Bucket(bucket.span, bucket.number + 1)
         self._reader.drop(bucket)
-        path, mark = self._folder / bucket.name, _mark(self._folder, bucket, why)
+        path, mark = path_of(self._folder, bucket), _mark(self._folder, bucket, why)
         with suppress(OSError):  # the disk is full
             mark.mkdir(mode=0o700, exist_ok=True)
         # In one step: no process may open, or add to, a half removed bucket.
         with suppress(OSError):
-            path.rename(path.with_name(f"{_GONE}{bucket.name}-{self._epoch}"))
+            path.rename(path.with_name(f"{_GONE}{path.name}-{self._epoch}"))
 
     def sync(self) -> None:
         """Bring the bucket to the disk. Raises `lmdb.Error`."""
@@ -493,9 +516,10 @@ class BlobWriter:
                 bucket = Bucket(bucket.span, bucket.number + 1)
 
     def _opened(self, bucket: Bucket) -> Environment:
-        path = self._folder / bucket.name
+        path = path_of(self._folder, bucket)
         if is_torn(path, self._boot):
             self._unlink(bucket, Gone.UNSAVED)
+            path = self._folder / bucket.name
         path.mkdir(mode=0o700, exist_ok=True)
         env = _open(path, readonly=False, create=True)
         self._adopt(path, env)
@@ -508,3 +532,105 @@ class BlobWriter:
             if not is_locked(self._epochs, int(mark.name.rpartition("-")[2])):
                 env.raw.sync(True)
                 mark.unlink(missing_ok=True)
+
+
+class BucketRewrite:
+    """A copy of a bucket without some of its contents, which then takes the bucket's place."""
+
+    def __init__(self, folder: Path, bucket: Bucket, drop: Container[int]) -> None:
+        """`drop` are the numbers of what is left out. Raises `StoreError`."""
+        self._folder, self._bucket, self._drop = folder, bucket, drop
+        self._path = path_of(folder, bucket)
+        self._draft = folder / f"{_DRAFT}{bucket.name}"
+        shutil.rmtree(self._draft, ignore_errors=True)
+        self._source = _open(self._path, readonly=False, create=False)
+        self._target: Environment | None = None
+        self._copied = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._source.close()
+        self._end()
+        shutil.rmtree(self._draft, ignore_errors=True)
+
+    def copy(self) -> None:
+        """Copy what was added since the last time. Raises `StoreError`."""
+        target = self._target
+        if target is None:
+            target = self._target = open_environment(
+                self._draft, readonly=False, durable=False, map_size=MAP_SIZE
+            )
+        with translated("rewrite", self._path):
+            while self._copy_some(target):
+                pass
+
+    def _copy_some(self, target: Environment) -> bool:
+        """Copy about `AT_ONCE` bytes in one transaction; return whether there were any."""
+        size = 0
+        with self._source.read() as read, read.cursor() as cursor, target.write() as txn:
+            found = cursor.set_range(number(self._copied + 1))
+            while found and size < AT_ONCE:
+                key, run = cursor.item()
+                last, records = unpack(key), blocks.unpack(run)
+                if not blocks.is_whole(run):
+                    raise StoreDamaged(f"the contents up to number {last} are damaged")
+                first = last - len(records) + 1
+                kept = [b"" if first + at in self._drop else one for at, one in enumerate(records)]
+                txn.put(key, blocks.pack(kept), append=True)
+                size += len(run)
+                self._copied = last
+                found = cursor.next()
+        return size > 0
+
+    def swap(self) -> None:
+        """Copy the rest and take the bucket's place. Raises `StoreError`.
+
+        Until this returns, writers of the bucket wait; then they find that theirs is gone. Whoever
+        ends this process leaves one of the two in place, or both: then the newer counts.
+        """
+        with translated("rewrite", self._path), self._source.write():
+            self.copy()
+            self._end()
+            versions = _versions(self._folder, self._bucket)
+            newer = self._folder / f"{self._bucket.name}.{max(versions, default=0) + 1}"
+            self._draft.rename(newer)
+            sync_path(self._folder)
+            retire_older(self._folder, self._bucket)
+
+    def _end(self) -> None:
+        """Bring the copy to the disk and close it: this process must not open its file twice."""
+        if self._target is not None:
+            self._target.raw.sync(True)
+            self._target.close()
+            self._target = None
+
+
+def retire_older(folder: Path, bucket: Bucket) -> None:
+    """Remove the versions of a bucket that a newer one has replaced. Raises `OSError`."""
+    versions = _versions(folder, bucket)
+    names = [bucket.name, *(f"{bucket.name}.{version}" for version in versions)][:-1]
+    for name in names if versions else ():
+        with suppress(FileNotFoundError):
+            (folder / name).rename(folder / f"{_GONE}{name}-rewritten")
+        shutil.rmtree(folder / f"{_GONE}{name}-rewritten", ignore_errors=True)
+
+
+def is_rewritable(folder: Path, bucket: Bucket, boot: str) -> bool:
+    """Return whether a bucket is there and holds something. Raises `OSError`.
+
+    One that nobody can trust after a crash of the machine is removed: it is unsaved.
+    """
+    path = path_of(folder, bucket)
+    if is_torn(path, boot):
+        _mark(folder, bucket, Gone.UNSAVED).mkdir(mode=0o700, exist_ok=True)
+        path.rename(folder / f"{_GONE}{path.name}-torn")
+        sweep(folder)
+    return is_begun(path)
+
+
+def number_in_bucket(handle: bytes) -> int:
+    """Return the number of a content in its bucket; 0 for content that was never put."""
+    place = _place(handle)
+    return 0 if place is None else place.n

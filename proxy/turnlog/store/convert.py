@@ -16,7 +16,7 @@ import lmdb
 import msgspec
 from msgspec import Struct
 
-from turnlog.host import boot_id
+from turnlog.host import boot_id, sync_path
 from turnlog.store.log.environment import Environment, Txn, open_environment
 from turnlog.store.log.epochs import locked_epochs
 from turnlog.store.log.keys import unpack
@@ -168,7 +168,7 @@ def _convert_copy(env: Environment, original: Tables, draft: Path, boot: str) ->
             txn.put(_SLOTS, b"gone in format %d" % FORMAT)
             for name in (_MARK, _OFFSET):
                 txn.delete(name, db=tables.meta)
-    data_folder.sync_path(draft)
+    sync_path(draft)
     return replayed
 
 
@@ -229,4 +229,4 @@ def _swap(data: Path, draft: Path, kept: Path) -> None:
     """Replace the log by its converted copy; the log is kept beside it."""
     (data / "log").rename(kept)
     draft.rename(data / "log")
-    data_folder.sync_path(data)
+    sync_path(data)

@@ -21,6 +21,7 @@ from shlex import quote
 from typing import IO
 from uuid import UUID
 
+from turnlog.host import sync_path
 from turnlog.store.log.environment import id_taken, identity, is_id_taken
 from turnlog.store.log.translate_errors import explained, translated
 
@@ -46,6 +47,8 @@ _OURS = {
     "turnlog.lock",
     "lock-path",
     "log.converting",
+    "log.purging",
+    "purge-pending",
     f"log.format-{OLD_FORMAT}",
 }
 
@@ -294,15 +297,6 @@ def whole_file(file: Path, *, replace: bool) -> Generator[IO[bytes]]:
     finally:
         draft.unlink(missing_ok=True)
     sync_path(file.parent)
-
-
-def sync_path(path: Path) -> None:
-    """Make a file durable, or what was created in, renamed in or removed from a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _LENGTH = 32

@@ -23,6 +23,8 @@ from turnlog.store.log.keys import (
     KEY_MARK,
     LIMIT,
     NOTES_CHECK,
+    PURGE_BEGUN,
+    PURGE_ERASED,
     REKEYED,
     TOLD,
     number,
@@ -43,9 +45,9 @@ from turnlog.store.write.drafts import DraftAdmission, prepare
 from turnlog.store.write.engine import FLUSH_EVERY, LmdbEngine, Sources
 from turnlog.store.write.submit_queue import SubmitQueue
 
-from . import data_folder, definitions
+from . import compact_copy, data_folder, definitions
 from .base import Adopted, Blob, Draft, Incoming, StoreError, StoreFull
-from .blobs import BlobReader, BlobWriter, Bucket, flaws, sweep
+from .blobs import BlobReader, BlobWriter, Bucket, BucketRewrite, flaws, sweep
 from .quota import Quota
 
 DEFAULT_LIMIT = 10 << 30
@@ -123,6 +125,11 @@ class LmdbStore:
         boot = boot_id() if boot is None else boot
         data_folder.create(data)
         key = data_folder.read_key(data)
+        if compact_copy.is_pending(data):
+            try:
+                compact_copy.replace_log(data)
+            except StoreError as error:
+                report(error)
         with ExitStack() as undo:
             env = open_environment(data / "log", readonly=False, tables=len(NAMES))
             undo.callback(env.close)
@@ -297,6 +304,35 @@ class LmdbStore:
         A `redact` commit of their session must say so before. Few at a time: calls wait meanwhile.
         """
         return await self._writer.run(lambda: self._engine.erase_bodies(positions))
+
+    async def erase_session(self, session: bytes) -> int:
+        """Erase the names of a session and note that only the log's file holds what is erased.
+
+        Return the number of names. Raises `StoreError`.
+        """
+
+        def work() -> int:
+            names = self._engine.erase_names(session)
+            compact_copy.set_pending(self._data)
+            self._engine.set_purge(session, PURGE_ERASED)
+            return names
+
+        return await self._writer.run(work)
+
+    async def begin_purge(self, session: bytes) -> None:
+        """Note that the content of a session is to be erased. Raises `StoreError`."""
+        await self._writer.run(lambda: self._engine.set_purge(session, PURGE_BEGUN))
+
+    async def swap_bucket(
+        self, rewrite: BucketRewrite, handles: frozenset[bytes], session: bytes, seen: int
+    ) -> bool:
+        """Replace a bucket by its copy without `handles`; return false where others refer to them by now.
+
+        `seen` is the position up to which that was looked for. Raises `StoreError`.
+        """
+        return await self._writer.run(
+            lambda: self._engine.swap_bucket(rewrite, handles, session, seen)
+        )
 
     async def expire_bucket(self, bucket: Bucket) -> None:
         """Delete the payloads of an old bucket. Raises `StoreError`."""

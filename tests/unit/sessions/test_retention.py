@@ -1,9 +1,11 @@
 """`sessions.retention`: payloads are deleted by age, unless a session is held."""
 
+import asyncio
 import math
 import random
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,13 +15,18 @@ import pytest
 
 from conformance.store.kit import begin, intent, known, new_id, outcome, put, session
 from e2e.stores import process
+from kit.clients import wait_until
+from kit.holding import nobody_writes
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Gone, NoteKind
+from turnlog.core.lifecycle import Action
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
-from turnlog.sessions.errors import CompactedError, NotHeldError
+from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.writer import ControlRequest, ControlWriter
+from turnlog.sessions.errors import CompactedError, NotHeldError, OperationError
 from turnlog.sessions.payloads import PayloadState, read_payload
 from turnlog.sessions.retention.collect import Collector, redact_draft
 from turnlog.sessions.retention.gc import (
@@ -32,9 +39,11 @@ from turnlog.sessions.retention.gc import (
 )
 from turnlog.sessions.retention.holds import hold, release
 from turnlog.sessions.retention.housekeeping import EVERY, NOTICE, Housekeeper
+from turnlog.sessions.retention.purge import purge_plan
 from turnlog.sessions.state.backlog import BUSY
 from turnlog.sessions.state.state_at import head_of, saved_states, state_at
 from turnlog.store.base import Blob, Draft, SessionRef
+from turnlog.store.blobs import Bucket, BucketRewrite, number_in_bucket
 from turnlog.store.lmdb import DAY, LmdbStore
 from turnlog.store.log.keys import NOTES_CHECK, TOLD
 from turnlog.store.log.tables import NAMES
@@ -432,3 +441,83 @@ async def test_indexes_made_anew_fit_a_log_without_bodies(days: Days) -> None:
         "redacted_ok"
     ]
     days.store = LmdbStore.open(days.data)
+
+
+# -- purges --------------------------------------------------------------------------------------
+
+
+async def test_content_that_is_written_while_its_bucket_is_rewritten_is_kept(days: Days) -> None:
+    ref, other = session("a"), session("b")
+    await days.call(ref, 0, b"the same")
+    await days.store.flush()
+    folder, bucket = days.data / "blobs", Bucket(TODAY // DAY, 0)
+    with nobody_writes(days.data):
+        # Its content has a place, which is that of the first session's, and its commit waits.
+        call = new_id(days.now)
+        ticket = days.store.submit(intent(other, call, blob=Blob(b"the same")), wait=True)
+        fresh = days.store.submit(intent(other, new_id(days.now), blob=Blob(b"fresh")), wait=True)
+        # The queue is handed over on the loop.
+        stored = partial(_holds, folder, b"fresh")
+        await asyncio.to_thread(wait_until, stored, "the content is in a bucket")
+        with days.store.view() as view:
+            handles = view.contents(known(ref))
+        drop = set(map(number_in_bucket, handles))
+        with BucketRewrite(folder, bucket, drop) as rewrite:
+            rewrite.swap()
+    placed = [await ticket.done(), await fresh.done()]
+
+    with days.store.view() as view:
+        found = [view.blob(c.body.input_blob) for c in placed if c.body]
+        assert found == [Blob(b"the same"), Blob(b"fresh")]
+        assert {view.blob(handle) for handle in handles} == {Gone.PURGED}
+
+
+def _holds(folder: Path, content: bytes) -> bool:
+    return any(content in path.read_bytes() for path in folder.glob("*/data.mdb"))
+
+
+async def test_a_bucket_keeps_its_place_where_another_session_came_to_use_what_it_would_lack(
+    days: Days,
+) -> None:
+    ref, other = session("a"), session("b")
+    await days.call(ref, 0, b"the same")
+    with days.store.view() as view:
+        handles, seen = view.contents(known(ref)), view.last
+    await days.call(other, 0, b"the same")
+    numbers = set(map(number_in_bucket, handles))
+    with BucketRewrite(days.data / "blobs", Bucket(TODAY // DAY, 0), numbers) as rewrite:
+        assert not await days.store.swap_bucket(rewrite, handles, known(ref), seen)
+
+    with days.store.view() as view:
+        assert view.shared(handles, known(ref)) == handles
+        assert {type(view.blob(handle)) for handle in handles} == {Blob}
+
+
+async def test_an_idle_proxy_finishes_a_purge_that_a_process_left(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, 0, b"content")
+    writer = ControlWriter(days.store, Redactor(), days.clock)
+    for action in (Action.CLOSE, Action.PURGE):
+        await writer.write(known(ref), ControlRequest(action=action, why="a request"))
+    with days.store.view() as view:
+        assert view.purges() == {known(ref): False}
+
+    await days.look()
+
+    with days.store.view() as view:
+        assert view.purges() == {known(ref): True}
+        assert view.find_sessions("a") == []
+        gone = [(c.facts.kind, c.gone) for c in view.commits(known(ref))]
+        assert [word for _, word in gone] == [*5 * [Gone.PURGED], None]
+        (redact,) = [c for c in view.controls(known(ref)) if c.facts.kind is CommitKind.REDACT]
+        assert redact.body is not None
+        assert redact.body.detail == "a request"
+    assert (days.data / "purge-pending").exists()
+    assert verdicts(days.data) == ["redacted_ok"]
+
+
+async def test_a_call_in_flight_keeps_its_session_from_a_purge(days: Days) -> None:
+    ref = session("a")
+    await begin(days.store, intent(ref, new_id(days.now)))
+    with days.store.view() as view, pytest.raises(OperationError, match="are in flight"):
+        purge_plan(view, known(ref), "a")

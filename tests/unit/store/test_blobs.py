@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnlog.core.kinds import Gone
 from turnlog.store import blobs
 from turnlog.store.base import Blob, StoreError
-from turnlog.store.blobs import BlobReader, BlobWriter, Bucket
+from turnlog.store.blobs import BlobReader, BlobWriter, Bucket, BucketRewrite
 from turnlog.store.log.epochs import lock_epoch
 
 
@@ -374,3 +374,119 @@ def test_a_blob_that_is_missing_at_the_end_of_a_whole_bucket_is_damaged(
     again = Pair(tmp_path, epoch=2)
     assert again.reader.read(handle) is Gone.DAMAGED
     again.close()
+
+
+# -- rewritten buckets ---------------------------------------------------------------------------
+
+
+def test_a_rewritten_bucket_lacks_what_was_dropped_and_keeps_all_places(
+    tmp_path: Path, pair: Pair
+) -> None:
+    contents = [bytes([i]) * 900 for i in range(100)]
+    handles = pair.writer.write([blobs.pack(Blob(content)) for content in contents], 10)
+    pair.writer.close()
+    drop = {blobs.number_in_bucket(handle) for handle in handles[3:70]}
+
+    with BucketRewrite(tmp_path / "blobs", Bucket(0, 0), drop) as rewrite:
+        rewrite.copy()
+        rewrite.swap()
+
+    read = [pair.reader.read(handle) for handle in handles]
+    kept = [*map(Blob, contents[:3]), *67 * [Gone.PURGED], *map(Blob, contents[70:])]
+    assert read == kept
+    assert names(tmp_path) == ["0-0"]
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == ["0-0.1"]
+    assert contents[50] not in (tmp_path / "blobs" / "0-0.1" / "data.mdb").read_bytes()
+    assert list(blobs.flaws(tmp_path / "blobs", "now")) == []
+    pair.close()
+
+
+def test_a_writer_goes_on_in_the_rewritten_bucket(tmp_path: Path, pair: Pair) -> None:
+    first, second = pair.put(b"one", 10), pair.put(b"two", 10)
+    with BucketRewrite(
+        tmp_path / "blobs", Bucket(0, 0), {blobs.number_in_bucket(first)}
+    ) as rewrite:
+        rewrite.copy()
+        late = pair.put(b"put while it was copied", 10)
+        assert pair.writer.is_in_place()
+        rewrite.swap()
+    assert not pair.writer.is_in_place()
+
+    third, again = pair.put(b"three", 10), pair.put(b"one", 10)
+
+    assert pair.writer.is_in_place()
+    found = [pair.reader.read(handle) for handle in (first, second, late, third, again)]
+    assert found == [
+        Gone.PURGED,
+        *map(Blob, (b"two", b"put while it was copied", b"three", b"one")),
+    ]
+    assert blobs.buckets(tmp_path / "blobs") == [Bucket(0, 0)]
+    pair.close()
+
+
+def test_a_reader_in_another_process_finds_the_rewritten_bucket(tmp_path: Path, pair: Pair) -> None:
+    first, second = pair.put(b"one", 10), pair.put(b"two", 10)
+    other = BlobReader(tmp_path / "blobs", "now", readonly=False)
+    assert other.read(second) == Blob(b"two")
+    for drop in ({blobs.number_in_bucket(first)}, set[int]()):
+        with BucketRewrite(tmp_path / "blobs", Bucket(0, 0), drop) as rewrite:
+            rewrite.swap()
+    assert other.read(second) == Blob(b"two")
+    assert other.read(first) is Gone.PURGED
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == ["0-0.2"]
+    other.close()
+    pair.close()
+
+
+def test_of_two_versions_the_newer_counts_and_the_older_is_removed(
+    tmp_path: Path, pair: Pair
+) -> None:
+    handle = pair.put(b"one", 10)
+    pair.writer.close()
+    folder = tmp_path / "blobs"
+    shutil.copytree(folder / "0-0", tmp_path / "older")
+    with BucketRewrite(folder, Bucket(0, 0), {blobs.number_in_bucket(handle)}) as rewrite:
+        rewrite.swap()
+    (tmp_path / "older").rename(folder / "0-0")  # as a process that was killed leaves it
+
+    assert pair.reader.read(handle) is Gone.PURGED
+    blobs.retire_older(folder, Bucket(0, 0))
+    assert [path.name for path in folder.iterdir()] == ["0-0.1"]
+    pair.close()
+
+
+def test_a_rewritten_bucket_that_is_given_up_says_why(tmp_path: Path, pair: Pair) -> None:
+    handle = pair.put(b"one", 10)
+    with BucketRewrite(tmp_path / "blobs", Bucket(0, 0), set[int]()) as rewrite:
+        rewrite.swap()
+    pair.writer.trim(Bucket(0, 0))
+    assert pair.reader.read(handle) is Gone.TRIMMED
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == ["trimmed-0-0"]
+    pair.close()
+
+
+def test_a_bucket_that_was_open_when_the_machine_went_down_is_removed_in_place_of_being_rewritten(
+    tmp_path: Path, pair: Pair
+) -> None:
+    handle = pair.put(b"one", 10)
+    pair.close()
+    (tmp_path / "blobs" / "0-0" / "written-before-1").touch()
+    assert not blobs.is_rewritable(tmp_path / "blobs", Bucket(0, 0), "now")
+    assert not blobs.is_rewritable(tmp_path / "blobs", Bucket(7, 0), "now")
+    assert pair.reader.read(handle) is Gone.UNSAVED
+    assert [path.name for path in (tmp_path / "blobs").iterdir()] == ["unsaved-0-0"]
+
+
+def test_a_damaged_bucket_is_not_rewritten(tmp_path: Path, pair: Pair) -> None:
+    pair.put(b"one", 10)
+    pair.close()
+    bucket = str(tmp_path / "blobs" / "0-0")
+    with lmdb.open(bucket, map_size=1 << 40) as env, env.begin(write=True) as txn:
+        ((key, _),) = list(txn.cursor())
+        txn.put(key, b"no block")
+    with (
+        BucketRewrite(tmp_path / "blobs", Bucket(0, 0), set[int]()) as rewrite,
+        pytest.raises(StoreError, match="are damaged"),
+    ):
+        rewrite.copy()
+    assert names(tmp_path) == ["0-0"]

@@ -68,9 +68,9 @@ class Collector(Struct, frozen=True):
             state = state_at(view, self.saved, one.session, one.until)
             return compact_draft(one.session, state, -1, self.clock)
 
-        if await self._read(lambda view: compacted_until(view, one.session)) >= one.until:
+        if await self.read(lambda view: compacted_until(view, one.session)) >= one.until:
             return True
-        draft = await self._read(folded)
+        draft = await self.read(folded)
         if draft is None:
             return False
         body, facts = draft.body, draft.facts
@@ -103,14 +103,16 @@ class Collector(Struct, frozen=True):
         for last in range(one.until, one.after, -AT_ONCE):
             began = time.monotonic()
             first = max(one.after, last - AT_ONCE)
-            found = await self._read(partial(_erasable, one.session, first, last))
+            found = await self.read(partial(_erasable, one.session, first, last))
             if found:
                 size += await self.store.erase_bodies(found)
             self.on_step(f"{size} bytes of {one.until - first} commits")
             await asyncio.sleep((self.share - 1) * (time.monotonic() - began))
         return size
 
-    async def _read(self, work: Callable[[View], T]) -> T:
+    async def read(self, work: Callable[[View], T]) -> T:
+        """Return what `work` reads, in the thread. Raises `StoreError`."""
+
         def read() -> T:
             with self.store.view() as view:
                 return work(view)
@@ -127,9 +129,19 @@ def _redact(one: ExpiredBodies, head: int, clock: Clock) -> Draft:
 
 
 def redact_draft(
-    session: bytes, until: int, why: Gone, summary: str, head: int, clock: Clock
+    session: bytes,
+    until: int,
+    word: Gone,
+    summary: str,
+    head: int,
+    clock: Clock,
+    *,
+    why: str = "",
 ) -> Draft:
-    """Return the draft of the commit that says why bodies up to `until` are gone."""
+    """Return the draft of the commit that says why bodies up to `until` are gone.
+
+    `why` is the operator's reason.
+    """
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
         facts=Facts(
@@ -139,9 +151,9 @@ def redact_draft(
             actor=Actor.TURNLOG,
             phase=Phase.DONE,
             status=Status.OK,
-            note=why.value,
+            note=word.value,
         ),
-        body=CommitBody(summary=f"{summary} up to commit {until}"),
+        body=CommitBody(summary=f"{summary} up to commit {until}", detail=why),
         expected_head=head,
         target=until,
     )

@@ -44,6 +44,8 @@ class GcItem(StrEnum):
     """A bucket of inputs and outputs."""
     BODIES = "bodies"
     """All other content of a session's commits, up to one of them."""
+    PURGE = "purge"
+    """What is left to do of a purge that was begun."""
 
 
 class GcFate(StrEnum):
@@ -55,6 +57,8 @@ class GcFate(StrEnum):
     """It stays: a session that is held has content in it."""
     TOO_LARGE = "too_large"
     """It stays: the session's state is too large for a commit, and could not be known without it."""
+    PENDING = "pending"
+    """Only the log's file is left to be rewritten, and another process has it open."""
 
 
 class GcLine(Struct, frozen=True, kw_only=True):
@@ -71,6 +75,12 @@ class GcLine(Struct, frozen=True, kw_only=True):
     commits: int
     """Number of commits whose bodies it is about; 0 for payloads."""
     fate: GcFate
+
+
+def purge_line(session: bytes, fate: GcFate) -> GcLine:
+    """Return the line of the report about a purge that is not done."""
+    name = ids.to_text(session)
+    return GcLine(what=GcItem.PURGE, name=name, since="", until="", bytes=0, commits=0, fate=fate)
 
 
 class ExpiredBucket(Struct, frozen=True):
@@ -156,8 +166,10 @@ def _bodies(view: View, age: float, now: int) -> Iterator[ExpiredBodies]:
         return
     # By the day, as payloads: a session is compacted once a day at most.
     before = (now - int(age * _NS)) // DAY * DAY
-    held = view.held()
+    held, purges = view.held(), view.purges()
     for session, head in view.opened_before(before):
+        if session in purges:
+            continue  # its bodies name the payloads that are still to be purged
         earlier, redacted = view.redacted_until(session)
         if not view.is_erased(session, earlier, redacted):
             # A process ended before it had erased what its redaction says is gone.

@@ -15,6 +15,7 @@ from turnlog.store.saved_states import SavedStates
 
 from .collect import Collector
 from .gc import Expired, ExpiredBucket, GcFate, GcItem, Retention, expired
+from .purge import Purger
 
 LOOK: Final = 60.0
 """s between two looks whether something is due."""
@@ -53,6 +54,7 @@ class Housekeeper:
         if self._pace.is_busy(await self._last()) or now < self._next:
             return
         self._next = now + EVERY
+        await self._finish_purges()
         wall = self._clock.wall()
         begins = await self._begins(wall)
         if wall >= begins:
@@ -60,6 +62,14 @@ class Housekeeper:
         elif not self._announced:
             self._announced = True
             self._announce(await self._due(begins), begins)
+
+    async def _finish_purges(self) -> None:
+        """Finish the purges that another process has begun and not ended."""
+        with self._store.view() as view:
+            begun = [session for session, is_erased in view.purges().items() if not is_erased]
+            data = view.data
+        for session in begun:
+            await Purger(self._collector, data).go_on(session)
 
     async def _last(self) -> int:
         with self._store.view() as view:

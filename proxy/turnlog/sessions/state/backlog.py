@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from typing import Final
 
+from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import State, encode_state
 from turnlog.observe.clock import Clock
@@ -55,7 +56,11 @@ class StateBacklog:
         rows = takewhile(lambda row: row.position > self._seen, view.sessions())
         for row in islice(rows, _LOOKED_AT):
             last = (row.head_seq + 1) // EVERY * EVERY - 1
-            if row.session in self._unsaved or last <= self._kept(row.session, last):
+            if (
+                row.stage is SessionStage.PURGED
+                or row.session in self._unsaved
+                or last <= self._kept(row.session, last)
+            ):
                 continue
             if last > compacted_until(view, row.session):
                 self._due[row.session] = last

@@ -5,7 +5,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EAGAIN
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias, cast
@@ -52,13 +52,16 @@ def is_id_taken(lock: Path) -> bool:
 class Environment:
     """An LMDB environment that is open in this process, shared by all that open its folder."""
 
-    def __init__(self, raw: lmdb.Environment, path: Path, *, readonly: bool) -> None:
-        """Raises `OSError`."""
+    def __init__(
+        self, raw: lmdb.Environment, path: Path, *, readonly: bool, shared: int = -1
+    ) -> None:
+        """`shared` is open on the folder, with the lock that all have who have it open. Raises `OSError`."""
         self.raw = raw
         """As py-lmdb knows it. Do not begin a write transaction with it."""
         self.file = path / "data.mdb"
         self.readonly = readonly
         self.users = 1
+        self._shared = shared
         self._turn = threading.Lock()
         """Between the threads of this process, which `flock` does not tell apart."""
         self._locked = -1 if readonly else os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
@@ -84,6 +87,8 @@ class Environment:
     def end(self) -> None:
         """Close the files, whoever uses them."""
         self.raw.close()
+        if self._shared >= 0:
+            os.close(self._shared)
         if self._locked >= 0:
             os.close(self._locked)
 
@@ -209,17 +214,23 @@ def open_environment(
             )
         if create and not readonly:
             _reserve(path)
-        raw = _opened(
-            path,
-            map_size=map_size,
-            readonly=readonly,
-            create=create and not readonly,
-            sync=durable,
-            mode=0o600,
-            max_readers=READERS,
-            max_dbs=tables,
-        )
-        env = Environment(raw, path, readonly=readonly)
+        lock = _lock_folder(path) if durable else -1
+        try:
+            raw = _opened(
+                path,
+                map_size=map_size,
+                readonly=readonly,
+                create=create and not readonly,
+                sync=durable,
+                mode=0o600,
+                max_readers=READERS,
+                max_dbs=tables,
+            )
+        except BaseException:
+            if lock >= 0:
+                os.close(lock)
+            raise
+        env = Environment(raw, path, readonly=readonly, shared=lock)
         try:
             env.refuse_cut()
             # Without `durable` it is a bucket, where no page is ever used again: a reader's slot keeps none from it.
@@ -230,6 +241,20 @@ def open_environment(
             raise
         _environments[_key(path)] = env
         return env
+
+
+def _lock_folder(path: Path) -> int:
+    """Return a descriptor with a shared lock on a folder; -1 where there is none.
+
+    Waits while the file in it is replaced, see `store.compact_copy`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1  # opening the environment reports the error
+    with suppress(OSError):  # a file system without such locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def _opened(path: Path, **settings: Any) -> lmdb.Environment:

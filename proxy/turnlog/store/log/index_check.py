@@ -35,6 +35,7 @@ from .keys import (
     MARKED_SINCE,
     META,
     NOTES_CHECK,
+    PURGE,
     REKEYED,
     TOLD,
     WATERMARK,
@@ -265,7 +266,7 @@ def _note_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
     """Yield the flaws of the notes about the store itself."""
     with txn.cursor(tables.meta) as cursor:
         found = dict(cursor)
-    if strange := found.keys() - META:
+    if strange := {name for name in found if not name.startswith(PURGE)} - META:
         yield IndexFlaw("meta", f"it has a row {min(strange)!r}")
     # Stores of an earlier version have none of them.
     noted = found.keys() & {KEY_MARK, MARKED_SINCE, REKEYED, TOLD, NOTES_CHECK}

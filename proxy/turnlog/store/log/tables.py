@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.call_status import CallState
-from turnlog.core.commit import decoder
+from turnlog.core.commit import decode_body, decoder
 from turnlog.store.base import StoreError
 
 from . import blocks
@@ -291,3 +291,35 @@ def keys_with(txn: Txn, table: Table, prefix: bytes) -> Iterator[tuple[bytes, by
             if not key.startswith(prefix):
                 return
             yield key, value
+
+
+def referred_by_others(
+    txn: Txn, tables: Tables, handles: frozenset[bytes], session: bytes, after: int = 0
+) -> set[bytes]:
+    """Return those of `handles` that bodies of other sessions name, in commits behind a position."""
+    named: set[bytes] = set()
+    with txn.cursor(tables.bodies) as cursor:
+        found = cursor.set_range(number(after + 1))
+        while found:
+            key, run = cursor.item()
+            records = blocks.unpack(run)
+            for position, record in enumerate(records, unpack(key) - len(records) + 1):
+                here = _handles_in(record) & handles if position > after else None
+                if here and _session_at(txn, tables, position) != session:
+                    named |= here
+            found = cursor.next()
+    return named
+
+
+def _handles_in(body: bytes) -> set[bytes]:
+    with suppress(msgspec.DecodeError):
+        said = decode_body(body)
+        return {said.input_blob, said.output_blob}
+    return set()
+
+
+def _session_at(txn: Txn, tables: Tables, position: int) -> bytes:
+    with suppress(msgspec.DecodeError):
+        entry = read_log(txn, tables, position)
+        return entry.link.session if entry else b""
+    return b""

@@ -31,6 +31,8 @@ from turnlog.store.log.keys import (
     CONTROL,
     LIMIT,
     NOTE,
+    PURGE,
+    PURGE_ERASED,
     REKEYED,
     TOLD,
     alias_key,
@@ -40,7 +42,15 @@ from turnlog.store.log.keys import (
     moved_key,
     text_term,
 )
-from turnlog.store.log.tables import NEVER, Table, Tables, keys_with, read_number, read_record
+from turnlog.store.log.tables import (
+    NEVER,
+    Table,
+    Tables,
+    keys_with,
+    read_number,
+    read_record,
+    referred_by_others,
+)
 from turnlog.store.log.translate_errors import FAILURES, explained, guarded, guarded_iterator
 from turnlog.store.quota import blob_size, disk_free, log_size, state_size
 
@@ -275,6 +285,38 @@ class View:
         found = snapshot.term(text_term(NOTE, note), 1, snapshot.last, newest_first=False)
         notes = filter(None, map(snapshot.readable, found))
         yield from dict.fromkeys(entry.facts.call for entry in notes)
+
+    @guarded
+    def purges(self) -> dict[bytes, bool]:
+        """Return the sessions whose purge is not done, each with whether only the log's file is left to do."""
+        rows = keys_with(self._snapshot.txn, self._snapshot.tables.meta, PURGE)
+        return {key[len(PURGE) :]: value == PURGE_ERASED for key, value in rows}
+
+    @guarded
+    def contents(self, session: bytes) -> frozenset[bytes]:
+        """Return the handles of all payloads that bodies of a session name."""
+        named: set[bytes] = set()
+        for position in self._snapshot.session(session, 0, NEVER - 1, newest_first=False):
+            entry = self._snapshot.readable(position)
+            body = self._snapshot.readable_commit(entry).body if entry else None
+            if body is not None:
+                named |= {body.input_blob, body.output_blob}
+        return frozenset(named - {b""})
+
+    @guarded
+    def shared(self, handles: frozenset[bytes], session: bytes) -> set[bytes]:
+        """Return those of a session's `handles` that other sessions name as well."""
+        return referred_by_others(self._snapshot.txn, self._snapshot.tables, handles, session)
+
+    @guarded_iterator
+    def bodies_to_purge(self, session: bytes, after: int, until: int) -> Iterator[int]:
+        """Yield as `erasable` does the positions of all bodies but those of redactions."""
+        positions = self._snapshot.session(session, after + 1, until, newest_first=True)
+        for position in positions:
+            entry = self._snapshot.readable(position)
+            is_redact = entry is not None and entry.facts.kind is CommitKind.REDACT
+            if not is_redact and self._snapshot.body(position):
+                yield position
 
     @guarded
     def held(self) -> frozenset[bytes]:

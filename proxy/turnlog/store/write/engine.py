@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,19 +12,28 @@ from turnlog.core.commit import Commit, CommitBody, decode_link
 from turnlog.core.kinds import CommitKind, Flag, Rung
 from turnlog.store import recovery
 from turnlog.store.base import Adopted, Blob, Conflict, Draft, Incoming, SessionRef, StoreError
-from turnlog.store.blobs import BlobWriter, Bucket, Packed, pack
+from turnlog.store.blobs import BlobWriter, Bucket, BucketRewrite, Packed, pack
 from turnlog.store.log.environment import Environment, Txn
 from turnlog.store.log.epochs import EpochLock, is_locked, locked_epochs
 from turnlog.store.log.index import Entry, Segment
 from turnlog.store.log.index_writer import SLICE, flush
-from turnlog.store.log.keys import EPOCH, NOTES_CHECK, PROBE, TOLD, WATERMARK, moved_key, number
-from turnlog.store.log.tables import Tables, notes_check, read_head, read_number
+from turnlog.store.log.keys import (
+    EPOCH,
+    NOTES_CHECK,
+    PROBE,
+    PURGE,
+    TOLD,
+    WATERMARK,
+    moved_key,
+    number,
+)
+from turnlog.store.log.tables import Tables, notes_check, read_head, read_number, referred_by_others
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
 from .drafts import SALT, complete, forget, land, prepare
-from .erase import erase_bodies
+from .erase import erase_bodies, erase_names
 from .ledger import Ledger
 
 FLUSH_EVERY = 2000
@@ -47,6 +57,10 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Gets the bytes of stored content that were given up to make room."""
     held: Callable[[], frozenset[Bucket]]
     """Returns the buckets that must not be given up."""
+
+
+class _BucketMoved(Exception):
+    """Contents of a batch were written to a bucket that is not in its place any more."""
 
 
 class LmdbEngine:
@@ -93,13 +107,30 @@ class LmdbEngine:
 
         Raises `StoreError`; then nothing of the batch is on disk.
         """
+        # Once: it happens where a purge has rewritten the bucket between the two.
+        with suppress(_BucketMoved):
+            return self._write(batch)
+        return self._write(batch)
+
+    def _write(self, batch: list[Draft]) -> list[Draft]:
         self._prepare(batch)
         try:
-            return self._commit(lambda txn: batch)
+            return self._commit(self._with_contents(batch))
         except BaseException:
             for draft in batch:
                 forget(draft)
             raise
+
+    def _with_contents(self, batch: list[Draft]) -> Callable[[Txn], list[Draft]]:
+        has_contents = any(draft.blob is not None for draft in batch)
+
+        def fill(txn: Txn) -> list[Draft]:
+            # A purge looks under the same lock for what refers to a bucket before it takes its place.
+            if has_contents and not self._blobs.is_in_place():
+                raise _BucketMoved
+            return batch
+
+        return fill
 
     def tend(self) -> None:
         """Flush the derived tables and make room, when that is due. Reports its errors."""
@@ -139,6 +170,29 @@ class LmdbEngine:
             with self.env.read() as txn:
                 self._ledger.trim(txn)
         return size
+
+    def erase_names(self, session: bytes) -> int:
+        """Erase the names of a session in one transaction; return how many there were. Raises `StoreError`."""
+        with translated("erase from", self.data), self.env.write() as txn:
+            return erase_names(txn, self.tables, session)
+
+    def set_purge(self, session: bytes, state: bytes) -> None:
+        """Note what is to be done of a purge. Raises `StoreError`."""
+        with translated("write to", self.data), self.env.write() as txn:
+            txn.put(PURGE + session, state, db=self.tables.meta)
+
+    def swap_bucket(
+        self, rewrite: BucketRewrite, handles: frozenset[bytes], session: bytes, seen: int
+    ) -> bool:
+        """Replace a bucket by its copy, unless a commit behind `seen` refers to what that lacks.
+
+        Return whether it is there. Raises `StoreError`.
+        """
+        with translated("purge payloads in", self.data), self.env.write() as txn:
+            if referred_by_others(txn, self.tables, handles, session, seen):
+                return False
+            rewrite.swap()
+        return True
 
     def expire_bucket(self, bucket: Bucket) -> None:
         """Make the content of an old bucket unreadable. Raises `StoreError`."""

@@ -12,8 +12,16 @@ import msgspec
 from turnlog.core.commit import decode_body
 from turnlog.store.log import blocks
 from turnlog.store.log.environment import Txn
-from turnlog.store.log.keys import change_terms, number, pack_many, unpack, unpack_many
-from turnlog.store.log.tables import Table, Tables, at_or_before
+from turnlog.store.log.keys import (
+    alias_key,
+    alias_text_prefix,
+    change_terms,
+    number,
+    pack_many,
+    unpack,
+    unpack_many,
+)
+from turnlog.store.log.tables import Table, Tables, at_or_before, keys_with
 
 
 def erase_bodies(txn: Txn, tables: Tables, positions: Iterable[int]) -> int:
@@ -28,6 +36,17 @@ def erase_bodies(txn: Txn, tables: Tables, positions: Iterable[int]) -> int:
     for term, found in terms.items():
         _unlist(txn, tables.postings, term, sorted(found))
     return size
+
+
+def erase_names(txn: Txn, tables: Tables, session: bytes) -> int:
+    """Erase the aliases that lead to a session; return how many there were."""
+    texts = list(keys_with(txn, tables.aliases, alias_text_prefix(session)))
+    for key, text in texts:
+        txn.delete(key, db=tables.aliases)
+        name = alias_key(text.decode())
+        if txn.get(name, db=tables.aliases) == session:
+            txn.delete(name, db=tables.aliases)
+    return len(texts)
 
 
 def _taken_out(txn: Txn, table: Table, positions: list[int]) -> Iterator[tuple[int, bytes]]:

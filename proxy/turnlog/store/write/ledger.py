@@ -26,6 +26,7 @@ from turnlog.core.commit import (
 from turnlog.core.kinds import Actor, CommitKind, Flag, Phase, Status
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
+    Action,
     action_of,
     after_control,
     lease_refusal,
@@ -57,6 +58,8 @@ from turnlog.store.log.index import (
 from turnlog.store.log.keys import (
     CONTROLS,
     DIGEST_BYTES,
+    PURGE,
+    PURGE_BEGUN,
     WATERMARK,
     alias_key,
     alias_text_key,
@@ -165,6 +168,8 @@ class Ledger:
         after = self.heads[session]
         control = after_control(before.control, draft.facts, after.seq)
         self.heads[session] = msgspec.structs.replace(after, control=control)
+        if action_of(draft.facts) is Action.PURGE:
+            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
         self._count_control(txn)
         for alias, named in draft.names.items():
             self._rename(txn, alias, named)

@@ -11,7 +11,6 @@ from turnlog.cli.attempts import time_cell
 from turnlog.cli.options import (
     json_option,
     open_store,
-    open_view,
     printout,
     writing_options,
 )
@@ -27,8 +26,17 @@ from turnlog.cli.render import (
 from turnlog.core.text.units import counted, human_size
 from turnlog.observe.clock import Clock
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import Expired, GcFate, GcLine, Retention, expired
+from turnlog.sessions.retention.gc import (
+    Expired,
+    GcFate,
+    GcLine,
+    Retention,
+    expired,
+    purge_line,
+)
+from turnlog.sessions.retention.purge import Purger
 from turnlog.sessions.state.state_at import saved_states
+from turnlog.store.compact_copy import is_pending, replace_log
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.held_content import HeldContent
 
@@ -56,11 +64,12 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
     folder, retention = _settings(config, data)
     with LmdbReader.open(folder) as reader:
         due = expired(reader.view(), retention, time.time_ns(), HeldContent())
-    with open_view(folder) as view:
-        limit = view.usage().limit
+        with reader.view() as view:
+            purges, limit = view.purges(), view.usage().limit
     lines = [one.line(GcFate.DUE) for one in due]
-    if yes and any(not one.held for one in due):
-        lines = asyncio.run(_collect(folder, limit, due))
+    lines += [purge_line(session, GcFate.DUE) for session in purges]
+    if yes and (purges or any(not one.held for one in due)):
+        lines = asyncio.run(_collect(folder, limit, due, purges))
     with printout() as write:
         for line in map(json_line, lines) if as_json else _text(lines):
             write(line)
@@ -73,18 +82,27 @@ def _settings(config: str | None, data: str | None) -> tuple[Path, Retention]:
     return settings.data, settings.retention
 
 
-async def _collect(data: Path, limit: int, due: list[Expired]) -> list[GcLine]:
+async def _collect(
+    data: Path, limit: int, due: list[Expired], purges: dict[bytes, bool]
+) -> list[GcLine]:
     lines = [one.line(GcFate.HELD) for one in due if one.held]
-    async with open_store(data, limit) as store:
-        with ProgressLine() as progress:
+    with ProgressLine() as progress:
+        async with open_store(data, limit) as store:
             collector = Collector(
                 store,
                 saved_states(data),
                 Clock(),
                 on_step=lambda text: progress.show(f"deleting {text}"),
             )
+            for session in (session for session, is_erased in purges.items() if not is_erased):
+                await Purger(collector, data).go_on(session)
             lines += [line async for line in collector.collect(due)]
-    return sorted(lines, key=lambda line: (line.what, line.since))
+        if purges:
+            progress.show("rewriting the log")
+            await asyncio.to_thread(replace_log, data)
+    fate = GcFate.PENDING if is_pending(data) else GcFate.DELETED
+    lines += [purge_line(session, fate) for session in purges]
+    return sorted(lines, key=lambda line: (line.what, line.since, line.name))
 
 
 def _text(lines: list[GcLine]) -> Iterator[str]:
@@ -107,8 +125,8 @@ def _cells(line: GcLine) -> list[Cell]:
     return [
         Cell(line.what),
         Cell(line.name),
-        time_cell(line.since),
-        time_cell(line.until),
+        time_cell(line.since) if line.since else Cell(""),
+        time_cell(line.until) if line.until else Cell(""),
         Cell(human_size(line.bytes) if line.bytes else ""),
         Cell(str(line.commits or "")),
         Cell(line.fate, Style.OPEN if line.fate is GcFate.HELD else None),
