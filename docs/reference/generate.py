@@ -75,11 +75,10 @@ def _stages() -> str:
     moves: dict[tuple[str, str], list[str]] = {}
     stays: dict[str, list[str]] = {}
     for (before, action), after in TRANSITIONS.items():
-        name = action.value.replace("_", " ")
         if before is after:
-            stays.setdefault(before, []).append(name)
+            stays.setdefault(before, []).append(action.value)
         else:
-            moves.setdefault((before, after), []).append(name)
+            moves.setdefault((before, after), []).append(action.value)
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> open"]
     lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in moves.items()]
     lines += ["```", "", "| stage | what it also allows |", "|---|---|"]

@@ -50,8 +50,6 @@ class Action(StrEnum):
     PURGE = "purge"
     MERGE = "merge"
     """Another session takes over its names."""
-    HAND_OVER = "hand_over"
-    """It goes on in another store."""
     ALIAS = "alias"
     """It gets a further name."""
     CLAIM = "claim"
@@ -83,7 +81,7 @@ TRANSITIONS: Final[_Transitions] = {
     # A second pause is possible so that an operator can pause what the agent has paused itself.
     **_at(LIVE, Action.PAUSE, to=_PAUSED),
     **_at((_PAUSED,), Action.RESUME, to=_ACTIVE),
-    **_at(LIVE, Action.CLOSE, Action.MERGE, Action.HAND_OVER, to=_CLOSED),
+    **_at(LIVE, Action.CLOSE, Action.MERGE, to=_CLOSED),
     **_at((_CLOSED,), Action.ARCHIVE, to=_ARCHIVED),
     **_at((_CLOSED, _ARCHIVED), Action.PURGE, to=_PURGED),
     **_at(LIVE, Action.CLAIM, Action.RENEW, Action.UNCLAIM, Action.REWIND),

@@ -38,7 +38,6 @@ _SUSPENDING: Final = frozenset(
         Action.PAUSE,
         Action.CLOSE,
         Action.MERGE,
-        Action.HAND_OVER,
         Action.ARCHIVE,
         Action.PURGE,
     }
