@@ -23,6 +23,7 @@ from turnlog.store.saved_states import SavedStates
 
 from .drafts import TOOLS, changed_file, intent, new_id, outcome
 from .goals import Goal, at_most
+from .store_gc import gc_beside_calls
 
 LONG: Final = 100_000
 """Commits of the session whose state is asked for."""
@@ -82,11 +83,14 @@ def show_growth(folder: Path, sizes: list[int]) -> list[Goal]:
         for size in sizes:
             found.append({**asdict(asyncio.run(_grow(data, size))), **asdict(_look(data))})
             print("  ".join(f"{name} {value:,.1f}" for name, value in found[-1].items()))
+        # Last: it deletes what the others read.
+        collected = gc_beside_calls(data)
     return [
         *(
             at_most(f"7 {what}, {sizes[0]:,} to {sizes[-1]:,} commits", _rise(found, name), most)
             for what, name, most in _RISES
         ),
+        *collected,
         at_most(f"7 reopen with {sizes[-1]:,} commits", found[-1]["reopen_ms"], 50.0, " ms"),
     ]
 

@@ -22,8 +22,8 @@ from turnlog.store.saved_states import SavedStates
 
 from .gc import Expired, ExpiredBodies, ExpiredBucket, GcFate, GcLine
 
-AT_ONCE: Final = 512
-"""Bodies that one transaction erases, some 5 ms: calls wait for it."""
+AT_ONCE: Final = 256
+"""Bodies that one transaction erases, some 6 ms with the disk: calls wait for it."""
 _TRIES: Final = 20
 """Times that a control commit is tried while calls move the head of its session."""
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Collector(Struct, frozen=True):
     clock: Clock
     thread: Executor | None = None
     """Reads the store there; `None` for the loop's own."""
-    share: int = 4
+    share: int = 10
     """It works for one part of the time in so many."""
     on_step: Callable[[str], None] = lambda _: None
     """Called with what was just done."""
