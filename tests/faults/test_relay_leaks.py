@@ -325,7 +325,7 @@ async def test_of_an_exchange_whose_call_may_be_resumed_only_the_call_stays(
         async with here(tmp_path, upstream.url, settings=settings) as serving:
             await asyncio.to_thread(ask, serving.url)
             await until(lambda: True if not runners() else None, "the end of all exchanges", BOUND)
-            assert count(CallDriver) == 0
+            assert count(CallDriver) == COUNT  # the calls: they may yet be answered or cancelled
 
 
 def runners() -> int:

@@ -194,11 +194,13 @@ class HttpCarrier(Struct, eq=False):
                     await step()
                 if self._held or self._reason is not None:
                     await self._give()
+            # Ends what is still open; attempts that have ended are not changed.
+            self._exchange.left(ErrorKind.OUTCOME_UNKNOWN)
         except BaseException as error:
             self.end(error)
             raise
-        # Ends what is still open; attempts that have ended are not changed.
-        self._exchange.left(ErrorKind.OUTCOME_UNKNOWN)
+        finally:
+            self._out = None  # else both would wait for the collector
 
     def _begin(self, content: Content) -> Coroutine[None, None, None] | None:
         """Return the coroutine to await before the call may be sent; `None` for most calls.
