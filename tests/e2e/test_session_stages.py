@@ -1,18 +1,22 @@
 """Calls into a paused or closed session are refused, whichever process paused it and whatever carries them."""
 
 import json
+import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from e2e.stores import turnlog
+from e2e.test_record_legs import DONE as DONE_RESULT
+from e2e.test_record_legs import NEW, Scripted, input_required
 from e2e.test_record_sse import stream
 from kit.beside import Rig, proxy_beside, ruled, session_rows
-from kit.clients import MCP_HEADERS, Client, call, message
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.commands import Agent, settings
-from kit.upstreams import answer, ok, text_result
+from kit.upstreams import Peer, answer, ok, text_result
 from kit.wraps import outcome, wrapping
 
 DONE = answer(ok(json.dumps(text_result(1, "done")).encode()))
@@ -108,6 +112,24 @@ def test_lookups_and_all_else_pass_in_a_paused_session(met: Rig) -> None:
         assert b"done" in met.post(message(method, {"uri": "file:///a"}))
     assert len(met.upstream.requests) == sent + 3
     assert met.ended_rows(2)[-1].status == "ok"
+
+
+@pytest.mark.promise("SESS-11")
+def test_a_call_that_waits_for_input_goes_on_in_a_paused_session(rig: Rig) -> None:
+    state = f"sealed-{rig.session}"
+    rig.upstream.script = Scripted(input_required(state), *[DONE_RESULT] * 2)
+    answered = call("ask", request_id=2, inputResponses={"x": {}}, requestState=state)
+    with rig.client() as client:
+        client.request("POST", rig.path, call("ask"), headers=NEW)
+        change(rig, "pause")
+        said = client.request("POST", rig.path, answered, headers=NEW).body
+        assert b"done" in said
+        said = client.request("POST", rig.path, call("ask", request_id=3), headers=NEW).body
+        assert refused(said)[0] == "session_unavailable"
+    assert [(row.leg, row.status.value) for row in rig.ended_rows(3)][:2] == [
+        (0, "input_required"),
+        (1, "ok"),
+    ]
 
 
 def test_other_sessions_go_on(met: Rig) -> None:
@@ -225,3 +247,75 @@ def test_another_name_leads_to_the_session(met: Rig) -> None:
     with met.client() as client:
         client.request("POST", f"/s/{name}/mcp", call("put"), headers=MCP_HEADERS)
     assert [row.tool for row in met.ended_rows(2)] == ["read", "put"]
+
+
+class Working:
+    """An agent that calls for ever, and notes for each call when it was made and what it came to."""
+
+    def __init__(self, url: str, name: str, ticks: Iterator[int]) -> None:
+        self.made: list[tuple[int, str]] = []
+        self._target = (url, f"/s/{name}/mcp")
+        self._ticks = ticks
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(BOUND)
+
+    def goes_on(self) -> None:
+        """Wait until it has made some more calls."""
+        count = len(self.made) + 5
+        wait_until(lambda: len(self.made) >= count, "the agent makes calls")
+
+    def _work(self) -> None:
+        url, path = self._target
+        with Client(url) as client:
+            while not self._stop.is_set():
+                tick = next(self._ticks)
+                tool = "put" if tick % 3 == 0 else "read"
+                asked = call(tool, {"n": tick}, request_id=tick)
+                body = client.request("POST", path, asked, headers=MCP_HEADERS).body
+                self.made.append((tick, "sent" if b"done" in body else refused(body)[0]))
+
+
+@pytest.mark.promise("SESS-10", "SESS-2")
+def test_a_pause_holds_in_all_processes_from_the_moment_it_is_acknowledged(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        peer.send_json(text_result(peer.read().json()["id"], "done"))
+
+    ticks = count(1)
+    with ruled(tmp_path, READS) as rig:
+        rig.upstream.script = script
+        data, flags = rig.proxy.data, ("--rules", str(tmp_path / "rules.yaml"))
+        (tmp_path / "other").mkdir()
+        with (
+            proxy_beside(
+                tmp_path / "other", rig.upstream.url, flags=("--data", str(data), *flags)
+            ) as other,
+            Working(rig.proxy.url, "shared", ticks) as one,
+            Working(other.url, "shared", ticks) as two,
+        ):
+            agents = (one, two)
+            spans: list[tuple[int, int, str]] = []
+            for agent in agents:
+                agent.goes_on()
+            for _ in range(4):
+                for action, result in (("pause", "session_unavailable"), ("resume", "sent")):
+                    done = turnlog("sessions", action, "shared", data=data)
+                    assert done.returncode == 0, done.stderr
+                    since = next(ticks)
+                    for agent in agents:
+                        agent.goes_on()
+                    spans.append((since, next(ticks), result))
+        calls = [made for agent in agents for made in agent.made]
+        for since, until, result in spans:
+            found = {what for tick, what in calls if since < tick < until}
+            assert found == {result}
+        found_rows = session_rows(data, "shared")
+        assert len(found_rows) == len(calls)
+        assert turnlog("verify", data=data).returncode == 0

@@ -197,7 +197,8 @@ class McpExchange(ResponseObserver):
         ask = self._as_recorded(message, key, params, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._with_guessed_caller(ask, params)
-        if ask.session.suspension is not None:
+        # A further leg goes on with a call that is in flight.
+        if ask.session.suspension is not None and not ask.leg:
             ask = structs.replace(ask, suspension=ask.session.suspension)
         if context.redirects.waiting:
             keys = call_key(ask, key, request.asker), call_key(ask, "")
