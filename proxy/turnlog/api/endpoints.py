@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.kinds import Actor, Rung
@@ -19,12 +19,13 @@ from turnlog.engine.context import Context
 from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
 from turnlog.sessions.control.effects import effect_note
+from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind_target
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
-from turnlog.sessions.errors import NotFoundError, RewindError
+from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
 from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref
 from turnlog.sessions.overview import SessionLine, session_line
@@ -51,9 +52,10 @@ from turnlog.sessions.state.state_at import (
     end_of_turn,
     head_of,
     read_state,
+    shared_at_head,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
-from turnlog.store.base import SessionRef
+from turnlog.store.base import Draft, SessionRef
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
@@ -64,6 +66,7 @@ from .parameters import (
     DiffArguments,
     DiffQuery,
     EffectRequest,
+    ForkRequest,
     FullLogQuery,
     ListQuery,
     LogQuery,
@@ -167,7 +170,10 @@ def dangling_of(view: View, request: ApiRequest) -> DanglingPage:
         with_discarded=query.all,
         now=request.now,
     )
-    return dangling_page(view, wanted, query.limit)
+    page = dangling_page(view, wanted, query.limit)
+    session = wanted.session
+    shared = shared_at_head(view, request.saved, session) if session is not None else []
+    return structs.replace(page, shared=shared) if shared else page
 
 
 def _call(view: View, request: ApiRequest) -> Call:
@@ -270,6 +276,18 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
     return await noter.write(session, note, actor=actor)
 
 
+async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> ForkMade:
+    if context.clean(wanted.name) != wanted.name:
+        raise OperationError("the name holds a secret, choose another")
+    order = ForkOrder(session=request.names["session"], seq=wanted.seq, name=wanted.name)
+
+    def drafted() -> Draft:
+        with context.store.view() as view:
+            return fork_draft(view, request.saved, order, context.clock)
+
+    return await fork(context.store, await asyncio.to_thread(drafted), order)
+
+
 async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) -> RewindPlan:
     if (wanted.seq is None) == (wanted.turn is None):
         raise RewindError("give seq or turn, one of them")
@@ -318,6 +336,7 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
 _read_change = msgspec.json.Decoder(SessionChange).decode
 _resolution = msgspec.json.Decoder(Resolution).decode
 _effect_request = msgspec.json.Decoder(EffectRequest).decode
+_fork_request = msgspec.json.Decoder(ForkRequest).decode
 _rewind_request = msgspec.json.Decoder(RewindRequest).decode
 
 
@@ -334,6 +353,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
+    WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),
     WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
     WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),
     WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),

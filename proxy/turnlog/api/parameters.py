@@ -187,6 +187,13 @@ class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     why: Why = ""
 
 
+class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fork of a session."""
+
+    seq: Annotated[int, _seq("The commit to fork at; else the newest.")] | None = None
+    name: Annotated[str, Meta(max_length=_LONGEST, description="A name for the fork.")] = ""
+
+
 class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A rewind: to a commit, or to the end of a turn. Without `expect` it is only planned."""
 

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "export": Subcommand("store.export", "Write attempts as JSON Lines or Parquet."),
     "gc": Subcommand("store.gc", "Delete what has outlived its retention."),
     "import": Subcommand("store.importing", "Import a session that was packed elsewhere."),
+    "fork": Subcommand("session.fork", "Begin a session with the state of another one."),
     "log": Subcommand("read.log", "List attempts of calls and their outcomes."),
     "mcp": Subcommand("run.mcp", "Give an agent its own session as tools, over stdin and stdout."),
     "purge": Subcommand("store.purge", "Remove all content of a session for good."),

@@ -77,7 +77,8 @@ class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     provenance: str = ""
     """Provenance of the tool's definition; empty in commits of an older turnlog."""
     note: str = ""
-    """On a note: its `NoteKind`."""
+    """On a note: its `NoteKind`; on a control commit: the action; on the first commit of a fork: the
+    parent's id in hex."""
     guarded: bool = False
     """Whether a note records the delivery of the answer: a duplicate may ask for it."""
 

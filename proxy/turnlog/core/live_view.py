@@ -6,6 +6,7 @@ commits that a reader reaches from the newest one by going to parents are its *p
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
@@ -39,7 +40,42 @@ class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """Where discarded calls began whose outcome was not final: it may come later."""
 
 
+class ForkMode(StrEnum):
+    """The treatment of calls in a fork."""
+
+    LIVE = "live"
+    REPLAY = "replay"
+    """They are answered from the parent's record as long as server, tool and input are the same."""
+
+
+class AfterDivergence(StrEnum):
+    """The treatment of a call that the parent's record does not answer, in a fork that replays it."""
+
+    STOP = "stop"
+    """It is refused."""
+    LIVE = "live"
+    """It is sent, and so are all later ones."""
+
+
+class ForkContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The content of the commit that opens a fork, in `CommitBody.note`. New fields go to the end."""
+
+    mode: ForkMode = ForkMode.LIVE
+    then: AfterDivergence = AfterDivergence.STOP
+    standing: tuple[int, ...] = ()
+    """Where calls of the parent began behind the parting whose effects stand, newest first."""
+
+
 _decode_content = decoder(RewindContent)
+_decode_fork = decoder(ForkContent)
+
+
+def decode_fork(data: bytes) -> ForkContent:
+    """Return the content of the first commit of a fork; that of a live one if it cannot be read."""
+    try:
+        return _decode_fork(data)
+    except msgspec.DecodeError:
+        return ForkContent()
 
 
 def decode_rewind(data: bytes) -> RewindContent:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.store.read.view import View
 
@@ -16,6 +16,7 @@ from .log import Query, attempts_of, filter_of, read_attempts, row_maker
 from .overview import SessionLine, session_line
 from .payloads import Payload
 from .rows import Row
+from .state.family import SharedChange
 
 PAGE_BYTES: Final = 16 << 20
 """Bytes of inputs and outputs after which a page ends."""
@@ -56,6 +57,8 @@ class DanglingPage(Struct, frozen=True, kw_only=True):
     items: list[Dangling]
     next: str | None
     left_out: int
+    shared: list[SharedChange] | UnsetType = UNSET
+    """Files that another branch of the session has changed as well; absent if there are none."""
 
 
 def log_page(

@@ -82,12 +82,14 @@ def verify(
     anchors: Iterable[Anchor] = (),
     *,
     read: Callable[[bytes], Blob | Gone] = lambda _: Blob(b""),
+    parent: Callable[[bytes, int], bytes | None] = lambda _, __: None,
 ) -> Finding:
     """Check a session's records, given in seq order.
 
-    `read` returns the payload under a handle, or why it cannot be read.
+    `read` returns the payload under a handle, or why it cannot be read; `parent` the hash of another
+    session's commit, if it is known.
     """
-    walk = _ChainCheck(session, anchors, read)
+    walk = _ChainCheck(session, anchors, read, parent)
     rest = iter(records)
     for record in rest:
         problem = walk.step(record, rest)
@@ -104,12 +106,15 @@ class _ChainCheck:
         session: bytes,
         anchors: Iterable[Anchor],
         read: Callable[[bytes], Blob | Gone],
+        parent: Callable[[bytes, int], bytes | None],
     ) -> None:
         self.session = session
         self.read = read
         self.gone: Counter[Gone] = Counter()
         self.anchors = {anchor.seq: anchor.hash for anchor in anchors}
-        self.count = 0
+        self.parent = parent
+        self.first = self.count = 0
+        """seq of the first commit, and of the one that is expected next."""
         self.position = -1
         self.prev = GENESIS
         self.dropped = 0
@@ -122,6 +127,14 @@ class _ChainCheck:
         link = _read(decode_link, header)
         if link is None:
             return _BadCommit(ChainVerdict.MUTATED, self.count, "it cannot be read")
+        if self.position < 0 and link.seq and (parent := _parent(header)):
+            # A fork goes on behind a commit of its parent, which may be in another store.
+            shared = self.parent(parent, link.seq - 1)
+            if shared is not None and shared != link.prev:
+                detail = "its parent has another commit where they parted"
+                return _BadCommit(ChainVerdict.MUTATED, link.seq, detail)
+            self.first = self.count = link.seq
+            self.prev = link.prev
         # Decoding a whole header costs three times its link, and only a deleted body needs it.
         if self.unexplained and _is_redact(header):
             self.unexplained = [seq for seq in self.unexplained if seq > _until(link)]
@@ -194,7 +207,7 @@ class _ChainCheck:
         return Finding(
             session=ids.to_text(self.session),
             verdict=problem.verdict if problem else fine,
-            commits=self.count,
+            commits=self.count - self.first,
             bodies_dropped=self.dropped,
             seq=problem.seq if problem else None,
             detail=problem.detail if problem else gone,
@@ -214,6 +227,14 @@ def _payload_handles(body: bytes | None) -> list[tuple[str, bytes]]:
 def _until(redact: Link) -> int:
     """Return the newest commit that a redaction speaks of."""
     return redact.seq if redact.ref is None else redact.ref
+
+
+def _parent(header: bytes) -> bytes:
+    """Return the session that a first commit forks from; empty if it does not."""
+    halves = _read(decode_header, header)
+    if halves is None or halves[1].kind is not CommitKind.OPEN or not halves[1].note:
+        return b""
+    return bytes.fromhex(halves[1].note)
 
 
 def _is_redact(header: bytes) -> bool:

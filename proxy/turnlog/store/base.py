@@ -108,6 +108,18 @@ def alias(rung: Rung, name: str, principal: str) -> str:
     return f"{name}{ALIAS_SEPARATOR}{rung}{ALIAS_SEPARATOR}{principal}"
 
 
+class ForkOrigin(Struct, frozen=True, kw_only=True):
+    """The commit behind which a fork goes on: its first commit has the next seq, and that one's hash."""
+
+    parent: bytes
+    seq: int
+    hash: bytes
+    turn: int
+    step: int
+    content: bytes
+    """Of the fork's first commit, see `core.live_view.ForkContent`."""
+
+
 class SessionRef(Struct, kw_only=True, eq=False):
     """A session that may not be on disk yet, as its first caller knows it.
 
@@ -127,6 +139,8 @@ class SessionRef(Struct, kw_only=True, eq=False):
     """Set once the session is on disk."""
     is_logged: bool = False
     """Whether the log has its `session.opened`."""
+    origin: ForkOrigin | None = None
+    """Where it forks from another session, if it is new."""
     suspension: Suspension | None = None
     """Why calls of tools are refused in it, as its process knows; `None` if they are not."""
 
@@ -290,6 +304,8 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     opened_at: int
     """ns UTC; 0 when the session's first commit cannot be read."""
+    first_seq: int
+    """0, but for a fork."""
     head_seq: int
     head_hash: bytes
     position: int

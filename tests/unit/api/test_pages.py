@@ -27,6 +27,7 @@ BODIES = {
     f"{V1}/sessions/{{session}}/notes": NOTE,
     f"{V1}/sessions/{{session}}/rewind": b'{"seq": 0}',
     f"{V1}/calls/{{call}}/effect": b'{"choice": "redo"}',
+    f"{V1}/sessions/{{session}}/fork": b'{"name": "other"}',
     f"{V1}/sessions/{{session}}/lifecycle": b'{"action": "pause"}',
 }
 

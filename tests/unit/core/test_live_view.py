@@ -4,10 +4,13 @@ from kit.commits import Log
 from turnlog.core.commit import Commit
 from turnlog.core.live_view import (
     CallStarts,
+    ForkContent,
+    ForkMode,
     LiveView,
     Rewind,
     RewindContent,
     counts,
+    decode_fork,
     decode_rewind,
     is_detached,
     live_commits,
@@ -111,6 +114,12 @@ def test_two_views_meet_at_the_newest_commit_that_is_on_both_paths() -> None:
     assert live_view(8, [first]).meets(live_view(6, ())) == 3
     assert live_view(9, [first, back]).meets(live_view(8, [first])) == 3
     assert live_view(9, [first, back]).meets(live_view(5, ())) == 5
+
+
+def test_content_of_a_fork_that_cannot_be_read_is_that_of_a_live_one() -> None:
+    content = ForkContent(mode=ForkMode.REPLAY, standing=(5,))
+    assert decode_fork(msgspec.msgpack.encode(content)) == content
+    assert decode_fork(b"\xc1") == ForkContent()
 
 
 def test_content_of_a_rewind_that_cannot_be_read_keeps_nothing() -> None:

@@ -6,6 +6,8 @@ from turnlog.core.kinds import NoteKind
 from turnlog.core.note import (
     Budget,
     Decision,
+    EffectChoice,
+    EffectNote,
     Evict,
     EvictReason,
     Fact,
@@ -29,6 +31,7 @@ NOTES: list[tuple[Note, NoteKind]] = [
     (UserInput(text="do it"), NoteKind.USER_INPUT),
     (Metadata(entries={"goal": "g"}), NoteKind.METADATA),
     (Budget(calls=3, seconds=1.5), NoteKind.BUDGET),
+    (EffectNote(call="a", choice=EffectChoice.REDO, why="b"), NoteKind.EFFECT),
 ]
 
 

@@ -417,3 +417,14 @@ def test_a_fold_leaves_the_state_that_it_began_with_as_it_was() -> None:
     assert after != before
     assert encode_state(before) == encoded
     assert State.__struct_config__.frozen
+
+
+def test_the_first_commit_of_a_fork_changes_nothing_of_its_parents_state() -> None:
+    log = Log(client="agent")
+    log.call("a")
+    before = fold(State(), log.commits)
+    facts = Facts(kind=CommitKind.OPEN, at=AT, clock=0, note="ab" * 16)
+    log.add(facts, CommitBody(metadata={"rung": "explicit", "forked_from": "x"}))
+    after = fold(before, log.commits[-1:])
+    assert state_table(after) == state_table(before)
+    assert after.opened_at == before.opened_at

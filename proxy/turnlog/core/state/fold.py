@@ -130,6 +130,8 @@ class _Folding:
             self._note(commit.link.seq, note)
 
     def _open(self, commit: Commit) -> None:
+        if commit.facts.note:
+            return  # a fork goes on with the state of its parent
         self.opened_at = commit.facts.at
         told = commit.body.metadata if commit.body else {}
         # Not `|=`: the dict is that of the state before.

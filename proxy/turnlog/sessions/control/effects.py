@@ -14,7 +14,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, Executed
-from turnlog.core.live_view import LiveView
+from turnlog.core.live_view import ForkContent, LiveView, decode_fork
 from turnlog.core.note import EffectChoice, EffectNote, decode_note
 from turnlog.core.operation import LEDGER_EFFECTS
 from turnlog.exchange.delivery import earlier_call, last_of
@@ -22,6 +22,7 @@ from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
 from turnlog.sessions.errors import NoteError
 from turnlog.sessions.notes import EFFECT_CHOICE
+from turnlog.sessions.state.family import ancestry
 from turnlog.sessions.state.live import SessionBranches, content_of
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
@@ -53,11 +54,20 @@ class HiddenEffect(Struct, frozen=True):
 
 
 class _Branch(Struct, frozen=True):
-    """A session with rewinds."""
+    """A session that has other branches: it was rewound or forked, or is a fork."""
 
-    live: LiveView
-    standing: tuple[int, ...]
-    """Where calls began that a rewind has discarded or kept and whose effects stand, newest first."""
+    root: bytes
+    """The session that its family began with."""
+    shown: dict[bytes, LiveView]
+    """Of itself and each session that it descends from: which commits it shows."""
+    standing: tuple[tuple[int, bytes], ...]
+    """Where calls began that a rewind has discarded or kept, or that an ancestor made behind the parting,
+    and whose effects stand: seq and session, newest first."""
+
+    def shows(self, begun: Commit) -> bool:
+        """Return whether the call that began with a commit counts on this branch."""
+        live = self.shown.get(begun.link.session)
+        return live is not None and live.has_call(begun.link.seq)
 
 
 class EffectLedger:
@@ -84,7 +94,8 @@ class EffectLedger:
         Raises `StoreError`.
         """
         session = self._session(wanted)
-        return self._link(session, wanted) if session and self._branches[session] else b""
+        branch = self._branches[session] if session else None
+        return self._link(branch.root, wanted) if branch else b""
 
     def find(self, view: View, link: bytes, wanted: WantedEffect) -> HiddenEffect | None:
         """Return the newest call with the effect of a call, if its branch does not show it."""
@@ -96,7 +107,7 @@ class EffectLedger:
             earlier = earlier_call(commits, self._wall(), view.is_alive, self._drain)
             if earlier.ending is not None and earlier.ending.executed is Executed.NO:
                 continue
-            if branch.live.has_call(commits[0].link.seq):
+            if branch.shows(commits[0]):
                 return None
             hashes = _hashes(self._store, session, wanted)
             body = commits[0].body
@@ -113,16 +124,17 @@ class EffectLedger:
     ) -> Iterator[list[Commit]]:
         """Yield the commits of earlier calls with the effect of a call."""
         newest = view.linked(link)
-        since = newest.link.seq if newest is not None else -1
         if newest is not None:
-            yield from self._call(view, session, newest)
+            yield from self._call(view, newest)
         hashes = _hashes(self._store, session, wanted)
-        for seq in branch.standing:
-            begun = view.get(session, seq) if seq != since else None
-            if begun is not None and _has_effect(begun, wanted, hashes):
-                yield from self._call(view, session, begun)
+        for seq, holder in branch.standing:
+            begun = view.get(holder, seq)
+            is_known = newest is not None and begun is not None and begun.hash == newest.hash
+            if begun is not None and not is_known and _has_effect(begun, wanted, hashes):
+                yield from self._call(view, begun)
 
-    def _call(self, view: View, session: bytes, begun: Commit) -> Iterator[list[Commit]]:
+    def _call(self, view: View, begun: Commit) -> Iterator[list[Commit]]:
+        session = begun.link.session
         commits = [c for c in view.readable(begun.facts.call) if c.link.session == session]
         if last_of(commits, CommitKind.INTENT) is not None:
             yield commits
@@ -163,12 +175,29 @@ class EffectLedger:
 
 
 def _read_branch(view: View, session: bytes) -> _Branch | None:
-    branches = SessionBranches(view, session)
-    if not branches.rewinds:
+    parents = ancestry(view, session)
+    own = SessionBranches(view, session)
+    if not own.rewinds and not parents and next(iter(view.forks(session)), None) is None:
         return None
-    standing = {seq for commit in branches.commits for seq in content_of(commit).standing}
-    kept = {seq for rewind in branches.rewinds for seq in rewind.keep}
-    return _Branch(branches.live(_HEAD), tuple(sorted(standing | kept, reverse=True)))
+    shown = {session: own.live(_HEAD)}
+    standing = {(seq, session) for seq in _left_behind(own, _HEAD)}
+    child = session
+    for parting in parents:
+        opened = view.opened(child)
+        content = decode_fork(opened.body.note) if opened and opened.body else ForkContent()
+        branches = SessionBranches(view, parting.session)
+        shown[parting.session] = branches.live(parting.seq)
+        standing |= {(seq, parting.session) for seq in content.standing}
+        standing |= {(seq, parting.session) for seq in _left_behind(branches, parting.seq)}
+        child = parting.session
+    return _Branch(child, shown, tuple(sorted(standing, reverse=True)))
+
+
+def _left_behind(branches: SessionBranches, until: int) -> set[int]:
+    """Return where calls began that the rewinds of a session up to a commit have discarded or kept."""
+    made = [commit for commit in branches.commits if commit.link.seq <= until]
+    kept = {seq for rewind in branches.rewinds if rewind.seq <= until for seq in rewind.keep}
+    return kept | {seq for commit in made for seq in content_of(commit).standing}
 
 
 def _has_effect(begun: Commit, wanted: WantedEffect, hashes: Sequence[str]) -> bool:

@@ -1,7 +1,5 @@
 """Rewinds: commits that return a session to one of its earlier commits, and discard what came after."""
 
-from typing import Final
-
 from msgspec import Struct, structs
 
 from turnlog.core import ids
@@ -13,10 +11,7 @@ from turnlog.sessions.errors import RewindError
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 
-from .rewind_plan import EffectGroup, RewindPlan
-
-STANDING: Final = 10_000
-"""Most calls with standing effects that one rewind discards: its commit names them, for the effect ledger."""
+from .rewind_plan import MOST_STANDING, EffectGroup, RewindPlan
 
 
 class RewindOrder(Struct, frozen=True, kw_only=True):
@@ -37,8 +32,8 @@ async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> Rewi
 
     Raises `Conflict` if the session has grown, `RewindError`, and any other `StoreError`.
     """
-    if sum(one.group is not EffectGroup.NO_EFFECT for one in plan.discarded) > STANDING:
-        raise RewindError(f"more than {STANDING} effects would be discarded; rewind in steps")
+    if sum(one.group is not EffectGroup.NO_EFFECT for one in plan.discarded) > MOST_STANDING:
+        raise RewindError(f"more than {MOST_STANDING} effects would be discarded; rewind in steps")
     if order.expect != plan.head:
         message = (
             f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"

@@ -17,7 +17,7 @@ from turnlog.core.kinds import CommitKind, Effect, Executed, NoteKind, Status
 from turnlog.core.live_view import LiveView, Rewind, live_view
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.dangling import DanglingReason, newest_attempt, open_reason
-from turnlog.sessions.errors import CompactedError, RewindError
+from turnlog.sessions.errors import CompactedError, OperationError, RewindError
 from turnlog.sessions.rows import row_of
 from turnlog.sessions.state.compacted import compacted_until
 from turnlog.sessions.state.live import SessionBranches
@@ -27,6 +27,8 @@ from turnlog.store.read.view import View
 from .compensation import Compensations, Proposal
 
 _VOIDED: Final = frozenset({NoteKind.DECISION, NoteKind.FACT})
+MOST_STANDING: Final = 10_000
+"""Most calls with standing effects that one rewind or fork leaves behind: its commit names them."""
 _RISING: Final = tuple(Executed)
 
 
@@ -152,6 +154,18 @@ def rewind_target(view: View, session: bytes, *, seq: int | None, turn: int | No
     return end_of_turn(view, session, -1 if turn is None else turn)
 
 
+def standing_calls(view: View, session: bytes, after: int) -> list[int]:
+    """Return where the calls of a session began behind a commit whose effects stand, newest first.
+
+    Raises `OperationError` for more than `MOST_STANDING`.
+    """
+    calls = _discarded_calls(view, view.commits(session, after=after), None)
+    found = [one.seq for one in reversed(calls) if one.group is not EffectGroup.NO_EFFECT]
+    if len(found) > MOST_STANDING:
+        raise OperationError(f"more than {MOST_STANDING} effects stand behind commit {after}")
+    return found
+
+
 def group_of(effect: Effect, status: Status, executed: Executed) -> EffectGroup:
     """Return what stands of a call with this effect."""
     if effect is Effect.READ or executed is Executed.NO or status is Status.REPLAYED:
@@ -211,7 +225,11 @@ def _discarded_calls(
     lives = lru_cache(maxsize=None)(view.is_alive)
     proposed = Compensations(view, rules, calls).propose if rules else _no_proposal
     # A call whose intent is damaged has no attempt to show.
-    attempts = ((commits, newest_attempt(commits)) for commits in calls.values())
+    attempts = (
+        (commits, newest_attempt(commits))
+        for commits in calls.values()
+        if commits[0].facts.kind is CommitKind.INTENT
+    )
     return [
         _discarded_call(commits, attempt, lives, proposed)
         for commits, attempt in attempts

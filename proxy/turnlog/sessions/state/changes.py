@@ -1,6 +1,6 @@
 """Differences between two states, with the commits that made them and their reasons."""
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from turnlog.core.commit import Commit
 from turnlog.core.state.fold import Causes, ContributingCommit, fold
@@ -10,12 +10,14 @@ from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
+from .family import parting_of
 from .live import SessionBranches
 from .state_at import (
     CommitPoint,
     commit_at,
     end_of,
     end_of_turn,
+    first_of,
     head_of,
     newest_turn,
     point_of,
@@ -35,6 +37,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     key: str
     before: object
     after: object
+    parted: UnsetType | CommitPoint = UNSET
+    """Between two branches, the commit where they parted; else absent."""
     commits: list[ContributingCommit]
     """Commits of the later state's session, oldest first; empty for `usage`, which every call changes."""
 
@@ -90,7 +94,12 @@ def session_differences(
     begun = compacted_state(view, other, live)
     causes: Causes = {}
     last = fold(begun, branches.between(live, begun.seq, at[1]), causes)
-    return _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
+    found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
+    parting = parting_of(view, one, other)
+    shared = view.get(parting.session, parting.seq) if parting else None
+    if shared is None:
+        return found
+    return [structs.replace(change, parted=point_of(shared)) for change in found]
 
 
 def turn_bounds(view: View, session: bytes, turns: TurnRange) -> tuple[int, int]:
@@ -103,7 +112,9 @@ def turn_bounds(view: View, session: bytes, turns: TurnRange) -> tuple[int, int]
         number = turn_number(first, newest)
         return end_of(view, session, number - 1), end_of(view, session, number)
     return (
-        0 if first is None or reaches_back(turns, newest) else end_of_turn(view, session, first),
+        first_of(view, session)
+        if first is None or reaches_back(turns, newest)
+        else end_of_turn(view, session, first),
         head_of(view, session) if last is None else end_of_turn(view, session, last),
     )
 
@@ -114,7 +125,8 @@ def seq_bounds(view: View, session: bytes, text: str) -> tuple[int, int]:
     numbers = [part for part in (first, last) if part]
     if not dots or not all(n.isascii() and n.isdigit() and len(n) < 13 for n in numbers):
         raise ValueError(f"{text!r} is not a range of commits, write 17..42, 17.. or ..42")
-    return int(first or 0), int(last) if last else head_of(view, session)
+    begin = int(first) if first else first_of(view, session)
+    return begin, int(last) if last else head_of(view, session)
 
 
 def _changed(

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, TurnSource
+from turnlog.core.lifecycle import LIVE
 from turnlog.core.live_view import LiveView
 from turnlog.core.state.fold import fold
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
@@ -24,6 +25,7 @@ from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
+from .family import SharedChange, parting_of, relatives
 from .live import SessionBranches
 from .rewinds import DetachedOutcome, RewindMade, detached_outcomes, rewinds_made
 
@@ -31,6 +33,8 @@ _SEQ_DIGITS: Final = 18
 """A seq has 64 bits, so a longer number is not one."""
 EVERY: Final = 1024
 """Commits between two saved states."""
+_RELATIVES: Final = 16
+"""Branches whose changes are compared with those of a session, the newest first."""
 
 
 class EvictedKey(Struct, frozen=True, kw_only=True):
@@ -65,6 +69,8 @@ class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest rewinds that led here, newest first; absent if there are none."""
     detached: list[DetachedOutcome] = []
     """Outcomes that came after their calls had been discarded; absent if there are none."""
+    shared: list[SharedChange] = []
+    """Files that another live branch has changed as well since the two parted; absent if there are none."""
 
 
 def saved_states(data: Path) -> SavedStates:
@@ -106,6 +112,43 @@ def read_state(
         state=entries,
         rewinds=rewinds_made(view, session, branches, at),
         detached=detached_outcomes(branches, at),
+        shared=shared_changes(view, saved, session, state),
+    )
+
+
+def shared_changes(
+    view: View, saved: SavedStates, session: bytes, state: State
+) -> list[SharedChange]:
+    """Return the files that this branch and another live one have changed since they parted."""
+    others = dict.fromkeys(relatives(view, session))
+    others.pop(session, None)
+    found: list[SharedChange] = []
+    for other in islice(others, _RELATIVES):
+        row, parting = view.session(other), parting_of(view, session, other)
+        if row is None or parting is None or row.stage not in LIVE:
+            continue
+        theirs = state_at(view, saved, other, row.head_seq).files
+        found += [
+            SharedChange(
+                key=key,
+                seq=change.last_seq,
+                session=ids.to_text(other),
+                other_seq=theirs[key].last_seq,
+            )
+            for key, change in state.files.items()
+            if change.last_seq > parting.seq
+            and key in theirs
+            and theirs[key].last_seq > parting.seq
+        ]
+    return found
+
+
+def shared_at_head(view: View, saved: SavedStates, session: bytes) -> list[SharedChange]:
+    """Return what `shared_changes` does for a session's newest state."""
+    if next(relatives(view, session), None) is None:
+        return []
+    return shared_changes(
+        view, saved, session, state_at(view, saved, session, head_of(view, session))
     )
 
 
@@ -191,6 +234,11 @@ def end_of_turn(view: View, session: bytes, turn: int) -> int:
     return end_of(view, session, turn_number(turn, newest_turn(view, session)))
 
 
+def first_of(view: View, session: bytes) -> int:
+    """Return the seq of a session's first commit: 0, but for a fork. Raises `NotFoundError`."""
+    return _row(view, session).first_seq
+
+
 def newest_turn(view: View, session: bytes) -> int:
     """Return the number of a session's newest turn. Raises `NotFoundError`."""
     return _row(view, session).place.turn
@@ -198,21 +246,22 @@ def newest_turn(view: View, session: bytes) -> int:
 
 def end_of(view: View, session: bytes, number: int) -> int:
     """Return the last live commit before a turn after `number` began; 0 gives the session's first."""
-    low, high = 0, head_of(view, session)
+    row = _row(view, session)
+    low, high = row.first_seq, row.head_seq
     while low < high:
         middle = (low + high + 1) // 2
-        if _turn_at(view, session, middle) <= number:
+        if _turn_at(view, session, middle, row.first_seq) <= number:
             low = middle
         else:
             high = middle - 1
     return SessionBranches(view, session).live(head_of(view, session)).before(low)
 
 
-def _turn_at(view: View, session: bytes, seq: int) -> int:
+def _turn_at(view: View, session: bytes, seq: int, first: int) -> int:
     """Return the newest turn that had begun by a commit."""
     # Outcomes, further attempts and notes about a call have the turn of their call, which may be
     # an earlier one; so commits with a `ref` are skipped.
-    for number in range(seq, 0, -1):
+    for number in range(seq, first, -1):
         commit = view.get(session, number)
         if commit is None or commit.link.ref is not None:
             continue

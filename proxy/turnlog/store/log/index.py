@@ -100,7 +100,7 @@ def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
 
 def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
     """Return a session's head after `entries`, its next commits; there is at least one."""
-    place = head.place if head else NOWHERE
+    place = head.place if head else _first_place(entries[0].link)
     control = head.control if head else None
     for entry in entries:
         facts = entry.facts
@@ -110,6 +110,11 @@ def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
     newest = entries[-1]
     opened = head.opened if head else entries[0].position
     return Head(newest.link.seq, digest(newest.header), place, newest.position, opened, control)
+
+
+def _first_place(link: Link) -> TurnPosition:
+    """Return a session's place before its first commit: a fork goes on in a turn of its parent."""
+    return TurnPosition(turn=link.turn, step=link.step, source=link.turn_source)
 
 
 def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallState | None:

@@ -178,7 +178,7 @@ def link_key(key: bytes) -> bytes:
 
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
-CHANGE, PATH, CONTROL = b"c", b"p", b"s"
+CHANGE, PATH, CONTROL, FORK = b"c", b"p", b"s", b"b"
 # Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -187,6 +187,11 @@ _OUTCOME: Final = CommitKind.OUTCOME
 def control_term(session: bytes) -> bytes:
     """Return the posting list of a session's control commits."""
     return CONTROL + session
+
+
+def fork_term(parent: str) -> bytes:
+    """Return the posting list of the commits that open the forks of a session, by its id in hex."""
+    return FORK + parent.encode()
 
 
 def terms_of(facts: Facts, session: bytes) -> list[bytes]:
@@ -203,6 +208,8 @@ def terms_of(facts: Facts, session: bytes) -> list[bytes]:
         return terms
     if kind in CONTROL_KINDS:
         return [control_term(session)]
+    if kind is CommitKind.OPEN and facts.note:
+        return [fork_term(facts.note)]
     return [text_term(NOTE, facts.note)] if kind is CommitKind.NOTE and facts.note else []
 
 

@@ -39,6 +39,7 @@ from turnlog.store.log.keys import (
     alias_prefix,
     alias_text_prefix,
     control_term,
+    fork_term,
     moved_key,
     text_term,
 )
@@ -141,6 +142,19 @@ class View:
         positions = self._snapshot.session(session, after + 1, NEVER - 1, newest_first=False)
         for entry in filter(None, map(self._snapshot.readable, positions)):
             yield self._snapshot.readable_commit(entry)
+
+    @guarded_iterator
+    def forks(self, session: bytes) -> Iterator[Commit]:
+        """Yield the commits that open the forks of a session, oldest first."""
+        term, snapshot = fork_term(session.hex()), self._snapshot
+        found = snapshot.term(term, 1, snapshot.last, newest_first=False)
+        yield from map(snapshot.commit_at, found)
+
+    @guarded
+    def opened(self, session: bytes) -> Commit | None:
+        """Return a session's first commit; `None` where it cannot be read."""
+        head = self._snapshot.head(session)
+        return self._opened(head) if head else None
 
     @guarded_iterator
     def controlled(self) -> Iterator[bytes]:
@@ -457,6 +471,7 @@ class View:
             aliases=self._aliases(session),
             metadata=metadata,
             opened_at=opened.facts.at if opened else 0,
+            first_seq=opened.link.seq if opened else 0,
             head_seq=head.seq,
             head_hash=head.hash,
             position=head.position,

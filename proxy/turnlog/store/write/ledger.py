@@ -32,9 +32,11 @@ from turnlog.core.lifecycle import (
     lease_refusal,
     transition_refusal,
 )
+from turnlog.core.turns import TurnPosition
 from turnlog.store.base import (
     Conflict,
     Draft,
+    ForkOrigin,
     LeaseRefused,
     Refusal,
     SessionRef,
@@ -445,13 +447,18 @@ class Ledger:
         return session
 
     def _open(self, session: bytes, ref: SessionRef, cause: Facts) -> None:
-        facts = opening_facts(cause)
+        origin = ref.origin
+        facts = opening_facts(cause, origin)
         draft = prepare(Draft(session=ref, facts=facts, body=opening_body(ref)), self._entropy)
-        self.heads[session] = Head(-1, GENESIS, NOWHERE, self.tail.last, self.tail.last + 1)
+        seq, prev, place = -1, GENESIS, NOWHERE
+        if origin is not None:
+            seq, prev = origin.seq, origin.hash
+            place = TurnPosition(turn=origin.turn, step=origin.step)
+        self.heads[session] = Head(seq, prev, place, self.tail.last, self.tail.last + 1)
         self._extend(session, draft, facts, None, False)
 
 
-def opening_facts(cause: Facts) -> Facts:
+def opening_facts(cause: Facts, origin: ForkOrigin | None = None) -> Facts:
     """Return the facts of the commit that opens a session, whose first commit is `cause`."""
     return Facts(
         kind=CommitKind.OPEN,
@@ -462,13 +469,17 @@ def opening_facts(cause: Facts) -> Facts:
         phase=Phase.DONE,
         status=Status.OK,
         protocol=cause.protocol,
+        note=origin.parent.hex() if origin is not None else "",
     )
 
 
 def opening_body(ref: SessionRef) -> CommitBody:
     """Return the body of the commit that opens a session: how it was named."""
     aliases = msgspec.json.encode(ref.aliases).decode()
-    return CommitBody(metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases})
+    return CommitBody(
+        metadata={**ref.metadata, "rung": ref.rung.value, "aliases": aliases},
+        note=ref.origin.content if ref.origin is not None else b"",
+    )
 
 
 def is_displaced(draft: Facts, stored: Facts) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from turnlog.cli.attempts import naming_cells
+from turnlog.cli.failures import complain
 from turnlog.cli.options import (
     TIME,
     TIME_HELP,
@@ -19,7 +20,9 @@ from turnlog.cli.options import (
 from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
 from turnlog.sessions.dangling import Dangling, DanglingFilter, DanglingReason, dangling
 from turnlog.sessions.log import find_session
+from turnlog.sessions.state.state_at import saved_states, shared_at_head
 from turnlog.store.read.view import View
+from turnlog.store.saved_states import SavedStates
 
 _COLUMNS = (
     Column("SINCE", whole=True, is_time=True),
@@ -62,7 +65,16 @@ def command(
         found = dangling(view, wanted)
         for line in map(json_line, found) if as_json else _text(view, found):
             write(line)
+        if wanted.session is not None:
+            _warn_of_shared(view, saved_states(data), wanted.session)
         warn_of_damage(view.left_out)
+
+
+def _warn_of_shared(view: View, saved: SavedStates, session: bytes) -> None:
+    """Warn that files were changed on another branch as well, if any were."""
+    if shared := shared_at_head(view, saved, session):
+        names = ", ".join(dict.fromkeys(change.key for change in shared[:5]))
+        complain(f"changed on another branch as well: {names}; `turnlog state` says where")
 
 
 def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:

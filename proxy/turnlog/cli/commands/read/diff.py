@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from turnlog.cli.options import TURN_RANGE, all_option, data_option, json_option, reading
-from turnlog.cli.render import json_line
+from turnlog.cli.render import json_line, shown_time
 from turnlog.core.answer_diff import Comparison
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
@@ -150,7 +150,15 @@ def _attempts(found: Iterable[Compared]) -> Iterator[str]:
             yield text
 
 
+def _parting(change: Difference) -> str:
+    parted = change.parted
+    if parted is UNSET:
+        return ""
+    return f"parted at commit {parted.seq} of {parted.session}, {shown_time(parted.timestamp)}"
+
+
 def _text(changes: list[Difference]) -> Iterator[str]:
+    yield from filter(None, map(_parting, changes[:1]))
     for change in changes:
         named = f"{change.field} {change.key}"
         if not isinstance(change.before or change.after, Struct):

@@ -100,6 +100,9 @@ def _rewinds(state: SessionState) -> Iterator[str]:
         for one in made.standing:
             unknown = ", effect unknown" if one.effect is Effect.UNKNOWN else ""
             yield f"  stands: {one.seq} {one.server}/{one.tool} {one.preview}{unknown}"
+    for change in state.shared:
+        there = f"at commit {change.other_seq} of {change.session}"
+        yield f"changed on two branches: {change.key}, at commit {change.seq} here and {there}"
     for late in state.detached:
         said = (
             f"{late.began} {late.server}/{late.tool} ended {late.status}, executed {late.executed}"

@@ -1,6 +1,7 @@
 """`turnlog verify`: check the hash chains of sessions and the files of the store."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -189,13 +190,19 @@ def _check(
             found.add(row.session)
             # The index holds the newest commit's hash: an anchor beside the log.
             known = [Anchor(row.head_seq, row.head_hash), *anchors.get(row.session, [])]
-            yield verify(row.session, view.headers(row.session), known, read=view.blob)
+            headers, parent = view.headers(row.session), partial(_hash_of, view)
+            yield verify(row.session, headers, known, read=view.blob, parent=parent)
     for session, known in anchors.items():
         if session not in found and wanted in (None, session):
             yield verify(session, [], known)
     # Their session may be unknown to the index: they may be its newest or only commits.
     for flaw in view.flaws():
         yield _unplaced(flaw)
+
+
+def _hash_of(view: View, session: bytes, seq: int) -> bytes | None:
+    commit = view.get(session, seq)
+    return commit.hash if commit is not None else None
 
 
 def _unplaced(flaw: Flaw) -> Finding:

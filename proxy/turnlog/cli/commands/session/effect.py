@@ -5,8 +5,14 @@ from pathlib import Path
 
 import click
 
-from turnlog.cli.failures import complain
-from turnlog.cli.options import json_option, open_view, printout, writing, writing_options
+from turnlog.cli.options import (
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing,
+    writing_options,
+)
 from turnlog.cli.render import json_line
 from turnlog.core.kinds import Actor, Rung
 from turnlog.core.note import TEXT_CHARS, EffectChoice, EffectNote
@@ -64,13 +70,6 @@ def command(
 async def _write(
     data: Path, limit: int, redactor: Redactor, session: SessionRef, note: EffectNote
 ) -> WrittenNote:
-    from turnlog.store.lmdb import LmdbStore
-
-    store = LmdbStore.open(data, limit=limit, report=complain)
-    if store.rekeyed:
-        complain(store.rekeyed)
-    try:
+    async with open_store(data, limit) as store:
         noter = NoteWriter(store, redactor, Clock())
         return await noter.write(session, note, actor=Actor.OPERATOR)
-    finally:
-        await store.close()

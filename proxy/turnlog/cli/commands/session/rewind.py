@@ -8,9 +8,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from turnlog.cli.failures import complain
 from turnlog.cli.filters import MOST
-from turnlog.cli.options import TURN, Number, json_option, open_view, printout, writing_options
+from turnlog.cli.options import (
+    TURN,
+    Number,
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing_options,
+)
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
@@ -110,15 +117,8 @@ def command(
 
 
 async def _rewind(data: Path, limit: int, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
-    from turnlog.store.lmdb import LmdbStore
-
-    store = LmdbStore.open(data, limit=limit, report=complain)
-    if store.rekeyed:
-        complain(store.rekeyed)
-    try:
+    async with open_store(data, limit) as store:
         return await rewind(store, plan, order)
-    finally:
-        await store.close()
 
 
 def _text(plan: RewindPlan, session: str) -> Iterator[str]:

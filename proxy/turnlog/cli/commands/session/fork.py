@@ -1,0 +1,64 @@
+"""`turnlog fork`: a new session that goes on behind a commit of another one."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from turnlog.cli.options import (
+    json_option,
+    open_store,
+    open_view,
+    printout,
+    writing,
+    writing_options,
+)
+from turnlog.cli.render import json_line
+from turnlog.core.text.terminal import escape_unprintable
+from turnlog.observe.clock import Clock
+from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
+from turnlog.sessions.state.state_at import saved_states
+from turnlog.store.base import Draft
+
+
+@click.command("fork")
+@click.argument("parent", metavar="SESSION[:SEQ]")
+@click.option("--name", metavar="NAME", default="", help="A name for the fork.")
+@writing_options
+@json_option
+def command(parent: str, name: str, config: str | None, data: str | None, as_json: bool) -> None:
+    """Begin a session with the state that SESSION had after commit SEQ, or has now.
+
+    The parent is not changed and goes on. The fork is a session of its own with the parent's commits
+    up to SEQ before its first one: `verify` checks that, `diff PARENT FORK` says where they parted.
+    Effects of the other branch stand outside: a call that would have one again is not just sent.
+
+    \b
+    turnlog fork work:42 --name second-try
+    """
+    folder, redactor = writing(config, data)
+    if redactor.text(name)[0] != name:
+        raise click.UsageError("--name holds a secret, choose another")
+    with open_view(folder) as view:
+        session, seq = parent, None
+        if not view.find_sessions(parent):
+            head, colon, tail = parent.rpartition(":")
+            if colon and tail.isascii() and tail.isdigit():
+                session, seq = head, int(tail[:18])
+        order = ForkOrder(session=session, seq=seq, name=name)
+        draft = fork_draft(view, saved_states(folder), order, Clock())
+        limit = view.usage().limit
+    with printout() as write:
+        made = asyncio.run(_forked(folder, limit, draft, order))
+        write(json_line(made) if as_json else _text(made))
+
+
+async def _forked(data: Path, limit: int, draft: Draft, order: ForkOrder) -> ForkMade:
+    async with open_store(data, limit) as store:
+        return await fork(store, draft, order)
+
+
+def _text(made: ForkMade) -> str:
+    name = f" ({made.name})" if made.name else ""
+    said = f"forked {made.parent} at commit {made.parent_seq}: {made.session}{name}"
+    return escape_unprintable(said)

@@ -1,0 +1,114 @@
+"""Forks: sessions that go on behind a commit of another one, with the state that it had there."""
+
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.identity import session_name
+from turnlog.core.kinds import Rung
+from turnlog.core.lifecycle import encode_content
+from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode
+from turnlog.core.text.units import timestamp
+from turnlog.observe.clock import Clock
+from turnlog.sessions.errors import OperationError
+from turnlog.sessions.log import find_session
+from turnlog.sessions.state.compacted import compact_draft
+from turnlog.sessions.state.state_at import commit_at, head_of, state_at
+from turnlog.store.base import ALIAS_SEPARATOR, Draft, ForkOrigin, SessionRef, alias
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+from turnlog.store.saved_states import SavedStates
+
+from .rewind_plan import standing_calls
+
+
+class ForkOrder(Struct, frozen=True, kw_only=True):
+    """A fork that somebody asks for."""
+
+    session: str
+    """The parent: an id, the beginning of one, or a name."""
+    seq: int | None = None
+    """The commit to fork at; `None` for the newest."""
+    name: str = ""
+    mode: ForkMode = ForkMode.LIVE
+    then: AfterDivergence = AfterDivergence.STOP
+
+
+class ForkMade(Struct, frozen=True, kw_only=True):
+    """A fork."""
+
+    session: str
+    name: str
+    """Empty if it was given none: then it is named by its id."""
+    seq: int
+    """Its newest commit; its first one has the seq behind that of the parting."""
+    parent: str
+    parent_seq: int
+    mode: ForkMode
+    then: AfterDivergence
+    timestamp: str
+
+
+def fork_draft(view: View, saved: SavedStates, order: ForkOrder, clock: Clock) -> Draft:
+    """Return the first commit of a fork behind that which opens it: it carries the parent's state.
+
+    Raises `NotFoundError`, `CompactedError`, `OperationError`.
+    """
+    parent = find_session(view, order.session)
+    seq = head_of(view, parent) if order.seq is None else order.seq
+    commit = commit_at(view, parent, seq)
+    state = state_at(view, saved, parent, seq)
+    now = clock.wall()
+    fork = ids.uuid7(now, clock.entropy(10))
+    draft = compact_draft(fork, state, seq + 1, clock)
+    if draft is None:
+        raise OperationError("the state there is too large to be carried by a fork")
+    content = ForkContent(
+        mode=order.mode, then=order.then, standing=tuple(standing_calls(view, parent, seq))
+    )
+    draft.session = SessionRef(
+        candidate=fork,
+        rung=Rung.EXPLICIT,
+        aliases=_aliases(view, parent, order.name),
+        metadata={"forked_from": f"{ids.to_text(parent)}:{seq}", "mode": order.mode.value},
+        origin=ForkOrigin(
+            parent=parent,
+            seq=seq,
+            hash=commit.hash,
+            turn=commit.link.turn,
+            step=commit.link.step,
+            content=encode_content(content),
+        ),
+    )
+    return draft
+
+
+async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
+    """Write a fork, all of it or nothing. Raises `Conflict`, `StoreError`."""
+    commit = await store.submit(draft, wait=True).done()
+    origin = draft.session.origin
+    assert origin is not None
+    return ForkMade(
+        session=ids.to_text(commit.link.session),
+        name=order.name,
+        seq=commit.link.seq,
+        parent=ids.to_text(origin.parent),
+        parent_seq=origin.seq,
+        mode=order.mode,
+        then=order.then,
+        timestamp=timestamp(commit.facts.at),
+    )
+
+
+def _aliases(view: View, parent: bytes, name: str) -> tuple[str, ...]:
+    """Return the aliases of a fork: its name, for whoever reaches the parent."""
+    if not name:
+        return ()
+    try:
+        name = session_name(name)
+    except ValueError as error:
+        raise OperationError(str(error)) from error
+    if taken := view.find_sessions(name):
+        raise OperationError(f"{name!r} means session {ids.to_text(taken[0])}, choose another name")
+    row = view.session(parent)
+    principals = {one.rpartition(ALIAS_SEPARATOR)[2] for one in row.aliases} if row else set[str]()
+    return tuple(alias(Rung.EXPLICIT, name, each) for each in sorted(principals or {""}))

@@ -1,0 +1,69 @@
+"""The family of a session: what it was forked from, its forks, and where two of them parted."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.kinds import CommitKind
+from turnlog.store.read.view import View
+
+_DEEPEST: Final = 64
+"""Forks of forks that are followed."""
+
+
+class Parting(Struct, frozen=True):
+    """A session, and the newest of its commits that another one shares with it."""
+
+    session: bytes
+    seq: int
+
+
+def ancestry(view: View, session: bytes) -> list[Parting]:
+    """Return the sessions that a session was forked from, the parent first."""
+    found: list[Parting] = []
+    bound = 1 << 62
+    while len(found) < _DEEPEST and (parting := parent_of(view, session)) is not None:
+        bound = min(bound, parting.seq)
+        session = parting.session
+        found.append(Parting(session, bound))
+    return found
+
+
+def parent_of(view: View, session: bytes) -> Parting | None:
+    """Return what a session was forked from; `None` if it is no fork."""
+    opened = view.opened(session)
+    if opened is None or opened.facts.kind is not CommitKind.OPEN or not opened.facts.note:
+        return None
+    return Parting(bytes.fromhex(opened.facts.note), opened.link.seq - 1)
+
+
+def parting_of(view: View, one: bytes, other: bytes) -> Parting | None:
+    """Return the newest commit that two sessions share; `None` if they are no relatives."""
+    whole = 1 << 62
+    mine = {p.session: p.seq for p in (Parting(one, whole), *ancestry(view, one))}
+    for theirs in (Parting(other, whole), *ancestry(view, other)):
+        if theirs.session in mine:
+            return Parting(theirs.session, min(theirs.seq, mine[theirs.session]))
+    return None
+
+
+def relatives(view: View, session: bytes) -> Iterator[bytes]:
+    """Yield the forks of a session, its parent and that one's forks; each may be missing in the store."""
+    parent = parent_of(view, session)
+    for origin in (session, parent.session if parent else b""):
+        if origin:
+            yield from (commit.link.session for commit in reversed(list(view.forks(origin))))
+    if parent is not None:
+        yield parent.session
+
+
+class SharedChange(Struct, frozen=True, kw_only=True):
+    """A file that was changed on two branches since they parted."""
+
+    key: str
+    seq: int
+    """The newest commit of this branch that changed it."""
+    session: str
+    """The other branch."""
+    other_seq: int
