@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from e2e.stores import Call, fill, session_id, turnlog
 from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
 from kit.proxy import Proxy
+from kit.ten_steps import finished
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.core import ids
 
@@ -23,6 +25,7 @@ rules:
   - {match: {tool: "write*"}, effect: write}
   - {match: {tool: "pay*"}, effect: irreversible}
 """
+FILES = Path(__file__).parents[1] / "kit" / "files_server.py"
 AGENT = ("Authorization", "Bearer the agent's own")
 KEY = ("Idempotency-Key", "key-1")
 SETTINGS: dict[str, Any] = {
@@ -396,3 +399,12 @@ def test_a_resumption_as_text_lists_state_and_calls(data: Path) -> None:
     assert done.returncode == 0
     for said in ("newest commit", "tools_used", "last attempts", "slow", "outcome is unknown"):
         assert said in done.stdout
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_task_that_is_killed_with_its_proxy_finishes_elsewhere_and_does_nothing_twice(
+    tmp_path: Path, seed: int
+) -> None:
+    printed = finished(tmp_path, [sys.executable, FILES], seed)
+    assert [line.partition(":")[0] for line in printed] == [f"step {n}" for n in range(1, 11)]
+    assert not [line for line in printed if "failed" in line]

@@ -148,8 +148,10 @@ class ImportedSessions:
             if not secrets:
                 return None
             with self._store.view() as view:
-                if view.alias(alias) is not None:
-                    return None
+                here = view.alias(alias)
+                if here is not None:
+                    # Without a credential the alias is the same in all stores.
+                    return ImportedName(here, alias) if here in secrets else None
                 for session in secrets:
                     name = self._alias(session, alias)
                     if view.alias(name) == session:
