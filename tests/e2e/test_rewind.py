@@ -253,6 +253,20 @@ def test_of_two_operators_one_gets_the_conflict_with_the_head(rig: Rig) -> None:
     assert (done.returncode, "newest commit is 4, not 3" in done.stderr) == (2, True)
 
 
+@pytest.mark.promise("SESS-14")
+def test_a_rewind_under_an_old_lease_is_refused(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    claimed = cli(rig, "sessions", "claim", rig.session, "--ttl", "1h", "--json")
+    assert json.loads(claimed.stdout)["seq"] == 4
+    command = ("rewind", rig.session, "0", "--yes", "--expect", "4", "--fence")
+    done = cli(rig, *command, "3")
+    assert (done.returncode, "the lease 3 is not the newest, 4 is" in done.stderr) == (2, True)
+    status, said = api(rig, "rewind", {"seq": 0, "expect": 4, "fence": 3})
+    assert (status, said["fence"], said["head"]) == (409, 4, 4)
+    assert cli(rig, *command, "4").returncode == 0
+
+
 def test_a_rewind_without_a_target_or_without_the_head_is_wrong_use(rig: Rig) -> None:
     rig.post(call("put", {"path": "/a", "text": "x"}))
     settle(rig)

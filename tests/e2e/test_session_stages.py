@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.commands import Agent, settings
 from kit.upstreams import Peer, answer, ok, text_result
 from kit.wraps import outcome, wrapping
+from turnlog.store.lmdb import LmdbReader
 
 DONE = answer(ok(json.dumps(text_result(1, "done")).encode()))
 READS = "rules: [{match: {tool: read}, effect: read}, {match: {tool: put}, effect: write}]"
@@ -283,39 +285,73 @@ class Working:
                 self.made.append((tick, "sent" if b"done" in body else refused(body)[0]))
 
 
-@pytest.mark.promise("SESS-10", "SESS-2")
-def test_a_pause_holds_in_all_processes_from_the_moment_it_is_acknowledged(tmp_path: Path) -> None:
+@contextmanager
+def two_agents(folder: Path) -> Generator[tuple[Path, Iterator[int], Working, Working]]:
+    """Run two agents that work in the session `shared`, each behind a proxy of its own."""
+
     def script(peer: Peer) -> None:
         peer.send_json(text_result(peer.read().json()["id"], "done"))
 
     ticks = count(1)
-    with ruled(tmp_path, READS) as rig:
+    with ruled(folder, READS) as rig:
         rig.upstream.script = script
-        data, flags = rig.proxy.data, ("--rules", str(tmp_path / "rules.yaml"))
-        (tmp_path / "other").mkdir()
+        data, rules = rig.proxy.data, str(folder / "rules.yaml")
+        (folder / "other").mkdir()
+        flags = ("--data", str(data), "--rules", rules)
         with (
-            proxy_beside(
-                tmp_path / "other", rig.upstream.url, flags=("--data", str(data), *flags)
-            ) as other,
+            proxy_beside(folder / "other", rig.upstream.url, flags=flags) as other,
             Working(rig.proxy.url, "shared", ticks) as one,
             Working(other.url, "shared", ticks) as two,
         ):
-            agents = (one, two)
-            spans: list[tuple[int, int, str]] = []
+            for agent in (one, two):
+                agent.goes_on()
+            yield data, ticks, one, two
+
+
+@pytest.mark.promise("SESS-10", "SESS-2")
+def test_a_pause_holds_in_all_processes_from_the_moment_it_is_acknowledged(tmp_path: Path) -> None:
+    spans: list[tuple[int, int, str]] = []
+    with two_agents(tmp_path) as (data, ticks, *agents):
+        for _ in range(4):
+            for action, result in (("pause", "session_unavailable"), ("resume", "sent")):
+                done = turnlog("sessions", action, "shared", data=data)
+                assert done.returncode == 0, done.stderr
+                since = next(ticks)
+                for agent in agents:
+                    agent.goes_on()
+                spans.append((since, next(ticks), result))
+    calls = [made for agent in agents for made in agent.made]
+    for since, until, result in spans:
+        assert {what for tick, what in calls if since < tick < until} == {result}
+    assert len(session_rows(data, "shared")) == len(calls)
+    assert turnlog("verify", data=data).returncode == 0
+
+
+@pytest.mark.promise("SESS-2", "SESS-13")
+def test_a_session_at_work_is_paused_rewound_and_resumed_and_loses_no_commit(
+    tmp_path: Path,
+) -> None:
+    with two_agents(tmp_path) as (data, _, *agents):
+        for number in range(3):
+            assert turnlog("sessions", "pause", "shared", data=data).returncode == 0
+            plan = turnlog("rewind", "shared", str(2 * number), "--json", data=data)
             for agent in agents:
                 agent.goes_on()
-            for _ in range(4):
-                for action, result in (("pause", "session_unavailable"), ("resume", "sent")):
-                    done = turnlog("sessions", action, "shared", data=data)
-                    assert done.returncode == 0, done.stderr
-                    since = next(ticks)
-                    for agent in agents:
-                        agent.goes_on()
-                    spans.append((since, next(ticks), result))
-        calls = [made for agent in agents for made in agent.made]
-        for since, until, result in spans:
-            found = {what for tick, what in calls if since < tick < until}
-            assert found == {result}
-        found_rows = session_rows(data, "shared")
-        assert len(found_rows) == len(calls)
-        assert turnlog("verify", data=data).returncode == 0
+            yes = ("--yes", "--expect", str(json.loads(plan.stdout)["head"]))
+            done = turnlog("rewind", "shared", str(2 * number), *yes, data=data)
+            assert done.returncode == 0, done.stderr
+            again = turnlog("rewind", "shared", "0", *yes, data=data)
+            assert (again.returncode, "newest commit is" in again.stderr) == (2, True)
+            assert turnlog("sessions", "resume", "shared", data=data).returncode == 0
+            for agent in agents:
+                agent.goes_on()
+    calls = sum(len(agent.made) for agent in agents)
+    everything = turnlog("log", "shared", "--all", "--last", "100000", "--json", data=data)
+    assert len(everything.stdout.splitlines()) == calls
+    live = turnlog("log", "shared", "--last", "100000", "--json", data=data).stdout.splitlines()
+    assert 0 < len(live) < calls
+    assert turnlog("verify", data=data).returncode == 0
+    with LmdbReader.open(data) as reader, reader.view() as view:
+        (session,) = view.find_sessions("shared")
+        commits = list(view.commits(session))
+    assert [commit.link.seq for commit in commits] == list(range(len(commits)))

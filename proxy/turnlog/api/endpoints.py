@@ -306,6 +306,7 @@ async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) 
         why=context.clean(wanted.why),
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
+        fence=wanted.fence,
     )
     return await rewind(context.store, plan, order)
 

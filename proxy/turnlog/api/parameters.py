@@ -202,6 +202,7 @@ class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep: Annotated[list[Annotated[int, _seq("")]], Meta(max_length=1000)] = []
     """Commits of calls that are to stay in the view."""
     expect: Annotated[int, _seq("The head that the plan named.")] | None = None
+    fence: Annotated[int, _seq("Number of the lease you hold.")] | None = None
     why: Why = ""
 
 

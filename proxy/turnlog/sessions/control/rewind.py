@@ -5,7 +5,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
-from turnlog.core.lifecycle import encode_content
+from turnlog.core.lifecycle import SessionStage, encode_content
 from turnlog.core.live_view import RewindContent
 from turnlog.sessions.errors import RewindError
 from turnlog.store.base import Conflict, Draft, SessionRef
@@ -34,12 +34,18 @@ async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> Rewi
     """
     if sum(one.group is not EffectGroup.NO_EFFECT for one in plan.discarded) > MOST_STANDING:
         raise RewindError(f"more than {MOST_STANDING} effects would be discarded; rewind in steps")
-    if order.expect != plan.head:
+    with store.view() as view:
+        row = view.session(ids.from_text(plan.session))
+    # Calls that are refused meanwhile move the head as well, and change no plan.
+    is_paused = row is not None and row.stage is SessionStage.PAUSED
+    if order.expect != plan.head and not is_paused:
         message = (
             f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"
         )
         raise Conflict(message, plan.head)
-    placed = await store.submit(_draft(plan, order), wait=True).done()
+    draft = _draft(plan, order)
+    draft.allows_calls = is_paused
+    placed = await store.submit(draft, wait=True).done()
     return structs.replace(plan, rewound=placed.link.seq)
 
 

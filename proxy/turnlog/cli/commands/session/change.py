@@ -44,6 +44,13 @@ def _read_why(text: str) -> str:
     return text
 
 
+fence_option: Final = click.option(
+    "--fence",
+    metavar="N",
+    type=Number(0, MOST),
+    help="The number of your lease: refused if another is newer, or yours has ended.",
+)
+"""Adds `--fence` to a command that changes a session."""
 _COMMON: Final[tuple[Decorator, ...]] = (
     click.option(
         "--why",
@@ -59,12 +66,7 @@ _COMMON: Final[tuple[Decorator, ...]] = (
         help="Only if this is the session's newest commit; else any, unless somebody changed the "
         "session meanwhile.",
     ),
-    click.option(
-        "--fence",
-        metavar="N",
-        type=Number(0, MOST),
-        help="The number of your lease: refused if another is newer, or yours has ended.",
-    ),
+    fence_option,
     writing_options,
     json_option,
 )

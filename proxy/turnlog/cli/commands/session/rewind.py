@@ -37,6 +37,8 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.settings.layers import Flags, read_store_settings
 
+from .change import fence_option
+
 _SHOWN = 50
 """Calls of a group that the text shows."""
 _HEADINGS = {
@@ -59,6 +61,7 @@ _HEADINGS = {
     "--keep", type=Number(0, MOST), metavar="SEQ", multiple=True, help="Keep this call; repeatable."
 )
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@fence_option
 @writing_options
 @click.option("--rules", multiple=True, metavar="PACK_OR_FILE", help="As in `turnlog serve`.")
 @json_option
@@ -70,6 +73,7 @@ def command(
     expect: int | None,
     keep: tuple[int, ...],
     why: str,
+    fence: int | None,
     config: str | None,
     data: str | None,
     rules: tuple[str, ...],
@@ -110,6 +114,7 @@ def command(
                 why=redactor.text(why)[0],
                 at=time.time_ns(),
                 clock=time.monotonic_ns(),
+                fence=fence,
             )
             plan = asyncio.run(_rewind(settings.data, limit, plan, order))
         for line in [json_line(plan)] if as_json else _text(plan, session):
