@@ -129,6 +129,10 @@ class LiveView(Struct, frozen=True, gc=False):
         """Return whether this is an earlier view plus later commits, with no rewind among them."""
         return self.ranges[1:] == earlier.ranges[1:] and self.ranges[0][0] == earlier.ranges[0][0]
 
+    def agrees(self, other: "LiveView", until: int) -> bool:
+        """Return whether the same commits up to `until` count in another view."""
+        return _part(self, until) == _part(other, until)
+
     def continues(self, seq: int) -> bool:
         """Return whether the view from commit `seq` plus later commits is this view.
 
@@ -137,6 +141,13 @@ class LiveView(Struct, frozen=True, gc=False):
         """
         later = (rewind for rewind in self.kept if rewind.seq > seq)
         return self.has(seq) and all(min(rewind.keep) > seq for rewind in later)
+
+
+def _part(live: LiveView, until: int) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
+    """Return what of a path lies up to `until`, and the calls there that count without being on it."""
+    ranges = tuple((first, min(last, until)) for first, last in live.ranges if first <= until)
+    kept = (begun for rewind in live.kept for begun in rewind.keep)
+    return ranges, frozenset(b for b in kept if b <= until and not live.has(b))
 
 
 def live_view(at: int, rewinds: Iterable[Rewind]) -> LiveView:

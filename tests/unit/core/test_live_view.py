@@ -127,3 +127,18 @@ def test_content_of_a_rewind_that_cannot_be_read_keeps_nothing() -> None:
     assert decode_rewind(msgspec.msgpack.encode(content)) == content
     assert decode_rewind(msgspec.msgpack.encode([[3]])) == RewindContent(keep=(3,))
     assert decode_rewind(b"\xc1") == RewindContent()
+
+
+def test_two_views_agree_up_to_where_a_rewind_parts_them() -> None:
+    before, after = live_view(9, ()), live_view(10, [Rewind(seq=10, target=4)])
+    assert all(after.agrees(before, until) for until in range(5))
+    assert not any(after.agrees(before, until) for until in range(5, 10))
+
+
+def test_a_call_that_is_kept_off_the_path_counts_in_the_comparison() -> None:
+    kept = live_view(10, [Rewind(seq=10, target=4, keep=frozenset({6}))])
+    plain = live_view(10, [Rewind(seq=10, target=4)])
+    assert kept.agrees(plain, 5)
+    assert not kept.agrees(plain, 6)
+    on_path = live_view(10, [Rewind(seq=10, target=4, keep=frozenset({2, 6}))])
+    assert kept.agrees(on_path, 8)

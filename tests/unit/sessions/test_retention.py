@@ -25,6 +25,8 @@ from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.rewind import RewindOrder, rewind
+from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.errors import CompactedError, NotHeldError, OperationError
 from turnlog.sessions.payloads import PayloadState, read_payload
@@ -356,6 +358,37 @@ async def test_the_state_of_an_older_compaction_goes_with_the_bodies(days: Days)
         states = [c for c in view.controls(known(ref)) if c.facts.kind is CommitKind.COMPACT]
         assert [commit.gone for commit in states] == [Gone.EXPIRED, None]
     assert verdicts(days.data) == ["redacted_ok"]
+
+
+async def test_a_rewind_behind_a_compaction_is_refused(days: Days) -> None:
+    ref = session("a")
+    for day in (-100, -99, -5):
+        await days.call(ref, day, b"content")
+    await days.lines()
+
+    with days.store.view() as view:
+        with pytest.raises(CompactedError, match="from commit 4 on"):
+            rewind_plan(view, known(ref), 2)
+        assert rewind_plan(view, known(ref), 4).commits == 4
+
+
+async def test_what_a_rewind_discarded_expires_as_all_else(days: Days) -> None:
+    ref = session("a")
+    for day in (-110, -109):
+        await days.call(ref, day, b"content")
+    days.now = TODAY - 100 * DAY
+    with days.store.view() as view:
+        plan = rewind_plan(view, known(ref), 2)
+    await rewind(days.store, plan, RewindOrder(expect=4, at=days.now, clock=0))
+    days.now = TODAY
+    before = days.states(ref)
+
+    await days.lines()
+
+    with days.store.view() as view:
+        gone = [commit.link.seq for commit in view.commits(known(ref)) if commit.gone]
+    assert gone == [1, 2, 3, 4]
+    assert days.states(ref)[:6] == [*5 * ["compacted"], before[5]]
 
 
 async def test_bodies_of_a_held_session_stay(days: Days) -> None:

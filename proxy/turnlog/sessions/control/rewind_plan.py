@@ -17,9 +17,9 @@ from turnlog.core.kinds import CommitKind, Effect, Executed, NoteKind, Status
 from turnlog.core.live_view import LiveView, Rewind, live_view
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.dangling import DanglingReason, newest_attempt, open_reason
-from turnlog.sessions.errors import CompactedError, OperationError, RewindError
+from turnlog.sessions.errors import OperationError, RewindError
 from turnlog.sessions.rows import row_of
-from turnlog.sessions.state.compacted import compacted_until
+from turnlog.sessions.state.compacted import compacted_state
 from turnlog.sessions.state.live import SessionBranches
 from turnlog.sessions.state.state_at import commit_at, end_of_turn, head_of
 from turnlog.store.read.view import View
@@ -118,13 +118,9 @@ def rewind_plan(
     back_to = commit_at(view, session, target)
     if target >= head:
         raise RewindError(f"commit {target} is the newest: there is nothing to rewind")
-    if target < (first := compacted_until(view, session)):
-        raise CompactedError(
-            f"the state after commit {target} is compacted: rewind to commit {first} or later",
-            first,
-        )
     branches = SessionBranches(view, session)
     before, after = branches.live(head), _after(branches, head, target)
+    compacted_state(branches, after)
     kept = sorted({_kept(view, session, branches, (before, after), seq) for seq in keep})
     if kept:
         after = _after(branches, head, target, frozenset(kept))

@@ -13,8 +13,10 @@ from msgspec import Struct
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Gone, Phase, Rung, Status
 from turnlog.observe.clock import Clock
+from turnlog.sessions.errors import CompactedError
 from turnlog.sessions.state.compacted import compact_draft, compacted_until
-from turnlog.sessions.state.state_at import state_at
+from turnlog.sessions.state.live import SessionBranches
+from turnlog.sessions.state.state_at import head_of, state_until
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -65,7 +67,12 @@ class Collector(Struct, frozen=True):
         """Return whether the log has the state after the bodies, writing it if need be."""
 
         def folded(view: View) -> Draft | None:
-            state = state_at(view, self.saved, one.session, one.until)
+            branches = SessionBranches(view, one.session)
+            live = branches.live(head_of(view, one.session))
+            try:
+                state = state_until(self.saved, branches, live, one.until)
+            except CompactedError:  # a rewind of an earlier version led back behind a compaction
+                return None
             return compact_draft(one.session, state, -1, self.clock)
 
         if await self.read(lambda view: compacted_until(view, one.session)) >= one.until:

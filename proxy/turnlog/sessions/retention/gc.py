@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.text.units import Age, timestamp
-from turnlog.sessions.state.live import SessionBranches
 from turnlog.store import blobs
 from turnlog.store.blobs import Bucket
 from turnlog.store.lmdb import DAY
@@ -194,14 +193,12 @@ def _due(
 
 
 def _cut(view: View, session: bytes, head: int, before: int) -> int:
-    """Return the newest commit of a session that was written before a time, and at which a fold can start."""
-    low, high = -1, head
+    """Return the newest commit of a session that was written before a time; the first if none was."""
+    low, high = 0, head
     while low < high:
         middle = (low + high + 1) // 2
         if view.written_at(session, middle) < before:
             low = middle
         else:
             high = middle - 1
-    live = SessionBranches(view, session).live(head)
-    kept = [min(rewind.keep) - 1 for rewind in live.kept if rewind.seq > low]
-    return live.before(max(0, min([low, *kept])))
+    return low

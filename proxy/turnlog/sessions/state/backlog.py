@@ -88,7 +88,7 @@ class StateBacklog:
         """Fold a few commits of a session; return whether it is done."""
         branches = SessionBranches(view, session)
         live = branches.live(last)
-        state = self._taken_up(view, session, live)
+        state = self._taken_up(branches, live)
         most = min(AT_ONCE, EVERY - (state.seq + 1) % EVERY, last - state.seq)
         commits = list(islice(view.commits(session, after=state.seq), most))
         if not commits:
@@ -102,12 +102,12 @@ class StateBacklog:
                 return True
         return state.seq >= last
 
-    def _taken_up(self, view: View, session: bytes, live: LiveView) -> State:
+    def _taken_up(self, branches: SessionBranches, live: LiveView) -> State:
         if self._state is not None:
             of, by, state = self._state
-            if of == session and state.seq < live.newest and live.extends(by):
+            if of == branches.session and state.seq < live.newest and live.extends(by):
                 return state
-        return nearest(view, self._saved, session, live)
+        return nearest(self._saved, branches, live, live.newest)
 
     def _kept(self, session: bytes, last: int) -> int:
         """Return the seq of the newest saved state, without reading it."""

@@ -67,7 +67,7 @@ def changes_between(
         if live.continues(since):
             base = state_at(view, saved, session, since, branches)
         else:
-            base = compacted_state(view, session, live)
+            base = compacted_state(branches, live)
             since = base.seq
     causes: Causes = {}
     last = fold(base, branches.between(live, since, after), causes)
@@ -91,7 +91,7 @@ def session_differences(
     first = state_at(view, saved, one, at[0])
     branches = SessionBranches(view, other)
     live = branches.live(at[1])
-    begun = compacted_state(view, other, live)
+    begun = compacted_state(branches, live)
     causes: Causes = {}
     last = fold(begun, branches.between(live, begun.seq, at[1]), causes)
     found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)

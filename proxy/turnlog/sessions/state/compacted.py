@@ -17,6 +17,8 @@ from turnlog.sessions.errors import CompactedError
 from turnlog.store.base import Draft, SessionRef
 from turnlog.store.read.view import View
 
+from .live import SessionBranches
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -79,16 +81,17 @@ def compacted_until(view: View, session: bytes) -> int:
     return -1 if commit is None or commit.link.ref is None else commit.link.ref
 
 
-def compacted_state(view: View, session: bytes, live: LiveView) -> State:
+def compacted_state(branches: SessionBranches, live: LiveView) -> State:
     """Return the state from which a fold of a session's live view starts.
 
     Raises `CompactedError` where that would need commits that were compacted.
     """
-    commit = newest_compact(view, session)
+    commit = newest_compact(branches.view, branches.session)
     if commit is None or commit.body is None:
         return State()
-    first, name = commit.link.ref or 0, ids.to_text(session)
-    if live.newest < first or not live.continues(first):
+    first, name = commit.link.ref or 0, ids.to_text(branches.session)
+    # The state is what counted up to there when it was written.
+    if live.newest < first or not live.agrees(branches.live(commit.link.seq), first):
         raise CompactedError(
             f"the commits of session {name} before {first} are compacted: its state is kept from "
             f"commit {first} on",

@@ -34,8 +34,8 @@ class SessionBranches:
         self.commits = [commit for commit in found if commit.facts.kind is CommitKind.REWIND]
         """The rewinds, oldest first."""
         self.rewinds = [_rewind(commit) for commit in self.commits]
-        self._view = view
-        self._session = session
+        self.view = view
+        self.session = session
         self._starts = CallStarts(partial(_first_intent, view, session))
 
     def live(self, at: int) -> LiveView:
@@ -60,7 +60,7 @@ class SessionBranches:
 
     def between(self, live: LiveView, after: int, until: int) -> Iterator[Commit]:
         """Yield the commits that count with a seq in (`after`, `until`]."""
-        found = self._view.commits(self._session, after=after)
+        found = self.view.commits(self.session, after=after)
         yield from self.filtered(live, takewhile(lambda c: c.link.seq <= until, found))
 
     def detached(self, live: LiveView) -> Iterator[list[Commit]]:
@@ -68,8 +68,8 @@ class SessionBranches:
         # Only calls that were open then get one, and each rewind has noted those.
         begun = {seq for commit in self.commits for seq in content_of(commit).open}
         for seq in sorted(begun):
-            first = self._view.get(self._session, seq)
-            call = self._view.readable(first.facts.call) if first else []
+            first = self.view.get(self.session, seq)
+            call = self.view.readable(first.facts.call) if first else []
             if any(self.is_detached(live, commit) for commit in call):
                 yield call
 
@@ -78,8 +78,8 @@ class LiveCalls:
     """Which calls count at the heads of their sessions, for listings of several sessions."""
 
     def __init__(self, view: View) -> None:
-        self._view = view
-        self._sessions: dict[bytes, SessionBranches] = {}
+        self.view = view
+        self.sessions: dict[bytes, SessionBranches] = {}
 
     def has(self, attempt: list[Commit]) -> bool:
         """Return whether the call of an attempt counts."""
@@ -96,9 +96,9 @@ class LiveCalls:
 
     def branches(self, session: bytes) -> SessionBranches:
         """Return the branches of a session."""
-        known = self._sessions.get(session)
+        known = self.sessions.get(session)
         if known is None:
-            known = self._sessions[session] = SessionBranches(self._view, session)
+            known = self.sessions[session] = SessionBranches(self.view, session)
         return known
 
 

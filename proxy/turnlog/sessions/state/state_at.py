@@ -166,14 +166,23 @@ def state_at(
     branches = branches or SessionBranches(view, session)
     live = branches.live(at)
     if branches.with_discarded:  # saved states have no room for this one
-        begun = compacted_state(view, session, live)
+        begun = compacted_state(branches, live)
         return fold(begun, branches.between(live, begun.seq, at))
-    state = nearest(view, saved, session, live)
-    later = takewhile(lambda c: c.link.seq <= at, view.commits(session, after=state.seq))
+    return state_until(saved, branches, live, at)
+
+
+def state_until(saved: SavedStates, branches: SessionBranches, live: LiveView, until: int) -> State:
+    """Return the state after those commits up to `until` that count in a live view, as `state_at` does.
+
+    Raises `CompactedError`.
+    """
+    state = nearest(saved, branches, live, until)
+    commits = branches.view.commits(branches.session, after=state.seq)
+    later = takewhile(lambda c: c.link.seq <= until, commits)
     while batch := list(islice(later, EVERY - (state.seq + 1) % EVERY)):
         state = fold_live(state, batch, branches, live)
         if (state.seq + 1) % EVERY == 0 and live.continues(state.seq):
-            saved.save(session, state.seq, batch[-1].hash, encode_state(state))
+            saved.save(branches.session, state.seq, batch[-1].hash, encode_state(state))
     return state
 
 
@@ -185,14 +194,15 @@ def fold_live(
     return structs.replace(after, seq=batch[-1].link.seq)
 
 
-def nearest(view: View, saved: SavedStates, session: bytes, live: LiveView) -> State:
-    """Return the newest saved state from which a fold of the view can go on, else that of the newest
-    compaction.
+def nearest(saved: SavedStates, branches: SessionBranches, live: LiveView, until: int) -> State:
+    """Return the newest saved state up to `until` from which a fold of the view can go on, else that of the
+    newest compaction.
 
     Raises `CompactedError`.
     """
-    first = compacted_state(view, session, live)
-    for found in saved.newest(session, live.newest):
+    view, session = branches.view, branches.session
+    first = compacted_state(branches, live)
+    for found in saved.newest(session, until):
         if found.seq <= first.seq:
             break
         commit = view.get(session, found.seq) if live.continues(found.seq) else None
