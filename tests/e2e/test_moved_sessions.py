@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -408,3 +409,75 @@ def test_a_task_that_is_killed_with_its_proxy_finishes_elsewhere_and_does_nothin
     printed = finished(tmp_path, [sys.executable, FILES], seed)
     assert [line.partition(":")[0] for line in printed] == [f"step {n}" for n in range(1, 11)]
     assert not [line for line in printed if "failed" in line]
+
+
+def test_a_proxy_that_runs_already_knows_a_session_as_soon_as_it_is_imported(
+    stores: Stores,
+) -> None:
+    with stores.proxy("here") as proxy:
+        leave(proxy, stores.tool, call("write", {"a": 1}))
+        stores.tool.go.set()
+        wait_until(lambda: session_rows(proxy.data, "work")[0].status == "ok", "the call has ended")
+    with stores.proxy("there") as proxy:
+        with Client(proxy.url) as client:
+            client.request("POST", "/s/own/mcp", call("read"), headers=(*MCP_HEADERS, AGENT))
+        stores.move()
+        assert status(ask(proxy, call("write", {"a": 1}))) == "replayed"
+    assert stores.tool.asked == 2
+
+
+def test_a_session_that_the_protocol_names_goes_on_there_under_the_same_id(
+    stores: Stores,
+) -> None:
+    protocol_session = ("Mcp-Session-Id", "the server's own")
+    headers = (*MCP_HEADERS, AGENT, protocol_session)
+
+    def post(proxy: Proxy, body: bytes) -> Any:
+        with Client(proxy.url) as client:
+            return client.request("POST", "/mcp", body, headers=headers).json()["result"]
+
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        post(proxy, call("write", {"a": 1}))
+        (row,) = proxy.rows()
+        packed = turnlog("resume", row.session, "--bundle", str(stores.bundle), data=proxy.data)
+        assert packed.returncode == 0
+    imported(stores.data("there"), stores.bundle)
+    with stores.proxy("there") as proxy:
+        post(proxy, call("write", {"a": 2}))
+        assert {one.session for one in proxy.rows()} == {row.session}
+
+
+def test_a_fork_is_moved_without_its_parent(data: Path, tmp_path: Path) -> None:
+    store, there = tmp_path / "store", tmp_path / "there"
+    shutil.copytree(data, store)
+    assert turnlog("fork", "work:10", "--name", "side", data=store).returncode == 0
+    bundle = tmp_path / "side.bundle"
+    packed = turnlog("resume", "side", "--copy", "--bundle", str(bundle), data=store)
+    assert packed.returncode == 0, packed.stderr
+    found = imported(there, bundle)
+    assert found["commits"] > 0
+    assert turnlog("verify", data=there).returncode == 0
+    states = [
+        json.loads(turnlog("state", "side", "--json", data=each).stdout) for each in (store, there)
+    ]
+    assert states[0]["state_hash"] == states[1]["state_hash"]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_what_was_imported_can_be_purged(data: Path, tmp_path: Path, *, shares: bool) -> None:
+    store, there, bundle = tmp_path / "store", tmp_path / "there", tmp_path / "work.bundle"
+    planted = b"planted-in-the-payload-of-a-moved-session"
+    fill(store, [Call(tool="read", minute=1, input=b"{}", output=planted)])
+    assert turnlog("resume", "work", "--bundle", str(bundle), data=store).returncode == 0
+    if shares:
+        fill(there, [Call(tool="read", minute=1, session="own", input=b"{}", output=planted)])
+    imported(there, bundle)
+    session = ids.to_text(session_id("work"))
+    done = turnlog("purge", session, "--yes", "--json", data=there)
+    assert done.returncode == 0, done.stderr
+    kept = [file for file in there.rglob("*") if file.is_file() and planted in file.read_bytes()]
+    assert [file.parent.parent.name for file in kept] == (["blobs"] if shares else [])
+    assert turnlog("verify", data=there).returncode == 0
+    if shares:
+        assert planted.decode() in turnlog("export", "own", "--payloads", data=there).stdout

@@ -163,8 +163,10 @@ class ImportedSessions:
     def _alias(self, session: bytes, alias: str) -> str:
         rest, _, principal = alias.rpartition(ALIAS_SEPARATOR)
         name, _, rung = rest.rpartition(ALIAS_SEPARATOR)
-        parts = self.translated(session, name), rung, self.translated(session, principal)
-        return ALIAS_SEPARATOR.join(parts)
+        # A session that the protocol names is called SERVER/DIGEST.
+        server, slash, own = name.rpartition("/")
+        name = f"{server}{slash}{self.translated(session, own)}"
+        return ALIAS_SEPARATOR.join((name, rung, self.translated(session, principal)))
 
     def translated(self, session: bytes | None, digest: str) -> str:
         """Return the digest that a session has in place of one of this store."""

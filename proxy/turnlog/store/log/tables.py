@@ -6,6 +6,7 @@ Nothing here knows of the tail: what the derived tables say ends at the watermar
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, Self, TypeAlias
 
 import lmdb
@@ -27,6 +28,7 @@ from .keys import (
     NEWEST_DIGEST,
     REKEYED,
     TOLD,
+    moved_key,
     number,
     unpack,
     unpack_many,
@@ -298,17 +300,33 @@ def referred_by_others(
 ) -> set[bytes]:
     """Return those of `handles` that bodies of other sessions name, in commits behind a position."""
     named: set[bytes] = set()
+    here_of = partial(moved_handle, txn, tables) if has_moved_handles(txn, tables) else _unmoved
     with txn.cursor(tables.bodies) as cursor:
         found = cursor.set_range(number(after + 1))
         while found:
             key, run = cursor.item()
             records = blocks.unpack(run)
             for position, record in enumerate(records, unpack(key) - len(records) + 1):
-                here = _handles_in(record) & handles if position > after else None
+                here = {*map(here_of, _handles_in(record))} & handles if position > after else None
                 if here and _session_at(txn, tables, position) != session:
                     named |= here
             found = cursor.next()
     return named
+
+
+def moved_handle(txn: Txn, tables: Tables, handle: bytes) -> bytes:
+    """Return the handle that a payload has here: another one, or the word for why it is gone, where its
+    commit came from another store."""
+    return txn.get(moved_key(handle), handle, db=tables.aliases) if handle else handle
+
+
+def has_moved_handles(txn: Txn, tables: Tables) -> bool:
+    """Return whether any commit came from another store with payloads."""
+    return next(keys_with(txn, tables.aliases, moved_key(b"")), None) is not None
+
+
+def _unmoved(handle: bytes) -> bytes:
+    return handle
 
 
 def _handles_in(body: bytes) -> set[bytes]:

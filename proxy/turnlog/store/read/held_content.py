@@ -24,12 +24,13 @@ class HeldContent:
         seq, found = self._known.get(session, (-1, set[Bucket]()))
         for commit in view.readable_commits(session, after=seq):
             seq = commit.link.seq
-            found |= buckets_of(commit.body)
+            found |= buckets_of(view, commit.body)
         self._known[session] = (seq, found)
         return found
 
 
-def buckets_of(body: CommitBody | None) -> set[Bucket]:
+def buckets_of(view: View, body: CommitBody | None) -> set[Bucket]:
     """Return the buckets in which the payloads of a commit were put."""
-    handles = (body.input_blob, body.output_blob) if body is not None else ()
-    return {bucket for handle in handles if handle and (bucket := bucket_of(handle)) is not None}
+    named = filter(None, (body.input_blob, body.output_blob) if body is not None else ())
+    handles = map(view.handle_here, named)
+    return {bucket for handle in handles if (bucket := bucket_of(handle)) is not None}

@@ -40,7 +40,6 @@ from turnlog.store.log.keys import (
     alias_text_prefix,
     control_term,
     fork_term,
-    moved_key,
     text_term,
 )
 from turnlog.store.log.tables import (
@@ -48,6 +47,7 @@ from turnlog.store.log.tables import (
     Table,
     Tables,
     keys_with,
+    moved_handle,
     read_number,
     read_record,
     referred_by_others,
@@ -315,7 +315,7 @@ class View:
             body = self._snapshot.readable_commit(entry).body if entry else None
             if body is not None:
                 named |= {body.input_blob, body.output_blob}
-        return frozenset(named - {b""})
+        return frozenset(map(self.handle_here, named)) - {b"", *_WORDS}
 
     @guarded
     def shared(self, handles: frozenset[bytes], session: bytes) -> set[bytes]:
@@ -381,8 +381,7 @@ class View:
     def handle_here(self, handle: bytes) -> bytes:
         """Return the handle of a payload in this store: another one, or the word for why it is gone, where
         its commit came from another store."""
-        tables, txn = self._snapshot.tables, self._snapshot.txn
-        return txn.get(moved_key(handle), handle, db=tables.aliases)
+        return moved_handle(self._snapshot.txn, self._snapshot.tables, handle)
 
     @guarded
     def usage(self) -> Usage:
