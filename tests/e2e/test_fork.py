@@ -8,10 +8,12 @@ import pytest
 
 from e2e.stores import Done, turnlog
 from kit.beside import Rig, ruled
-from kit.clients import call, wait_until
+from kit.clients import MCP_HEADERS, call, wait_until
+from kit.upstreams import Peer, text_result
 
 RULES = """
 rules:
+  - {match: {tool: "read*"}, effect: read}
   - {match: {tool: "pay*"}, effect: irreversible, effect_key: [$.args.order]}
   - {match: {tool: "send*"}, effect: write}
   - match: {tool: "put*"}
@@ -47,12 +49,12 @@ def ask(rig: Rig, session: str, tool: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
-def forked(rig: Rig, parent: str, name: str) -> dict[str, Any]:
+def forked(rig: Rig, parent: str, name: str, *options: str) -> dict[str, Any]:
     """Fork a session whose answers are all noted as delivered."""
     rig.session = parent.partition(":")[0]
-    rows = rig.rows()
-    wait_until(lambda: rig.notes().count("delivered") >= len(rows), "answers are noted")
-    (made,) = found(rig, "fork", parent, "--name", name)
+    named = [row for row in rig.rows() if row.effect not in ("read", "unknown")]
+    wait_until(lambda: rig.notes().count("delivered") >= len(named), "answers are noted")
+    (made,) = found(rig, "fork", parent, "--name", name, *options)
     fork: dict[str, Any] = made
     return fork
 
@@ -119,3 +121,84 @@ def test_the_api_forks_a_session(rig: Rig) -> None:
         again = client.request("POST", path, body, headers=headers)
     assert (made.status, made.json()["mode"]) == (200, "live")
     assert (again.status, "choose another name" in again.json()["detail"]) == (400, True)
+
+
+def told(rig: Rig, session: str, tool: str, **arguments: Any) -> str:
+    """Make a call; return the text of its answer."""
+    rig.session = session
+    said = json.loads(rig.post(call(tool, arguments)))
+    text: str = said["result"]["content"][0]["text"]
+    return text
+
+
+class Numbered:
+    """Answers each call with its number."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, peer: Peer) -> None:
+        asked = json.loads(peer.read().body)
+        self.asked += 1
+        peer.send_json(text_result(asked["id"], f"answer {self.asked}"))
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_answers_from_the_record_by_identity_and_sends_nothing(rig: Rig) -> None:
+    numbered = rig.upstream.script = Numbered()
+    parent, fork = rig.session, f"{rig.session}-replay"
+    seq = ask(rig, parent, "read", path="/start")["seq"]
+    for tool, arguments in (
+        ("read", {"path": "/a"}),
+        ("send", {"to": "you"}),
+        ("read", {"path": "/a"}),
+        ("shell", {"command": "make"}),
+    ):
+        ask(rig, parent, tool, **arguments)
+    made = forked(rig, f"{parent}:{seq}", fork, "--mode", "replay")
+    assert (made["mode"], made["then"]) == ("replay", "stop")
+    # In another order than before; of two equal calls each gets its own answer.
+    assert told(rig, fork, "shell", command="make") == "answer 5"
+    assert told(rig, fork, "read", path="/a") == "answer 2"
+    assert told(rig, fork, "send", to="you") == "answer 3"
+    assert told(rig, fork, "read", path="/a") == "answer 4"
+    for tool, arguments in (("read", {"path": "/a"}), ("send", {"to": "me"})):
+        row = ask(rig, fork, tool, **arguments)
+        assert (row["kind"], row["executed"], row["retry"]) == ("policy_blocked", "no", "never")
+    assert numbered.asked == 5
+    assert {row.status for row in rig.rows()[:4]} == {"replayed"}
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_goes_live_at_the_first_divergence_if_that_was_chosen(rig: Rig) -> None:
+    numbered = rig.upstream.script = Numbered()
+    parent, fork = rig.session, f"{rig.session}-replay"
+    seq = ask(rig, parent, "read", path="/start")["seq"]
+    ask(rig, parent, "read", path="/a")
+    ask(rig, parent, "read", path="/b")
+    forked(rig, f"{parent}:{seq}", fork, "--mode", "replay", "--then", "live")
+    assert told(rig, fork, "read", path="/a") == "answer 2"
+    assert told(rig, fork, "read", path="/new") == "answer 4"
+    assert told(rig, fork, "read", path="/b") == "answer 5"
+    assert numbered.asked == 5
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_sends_no_batch_and_no_plain_call_either(rig: Rig) -> None:
+    parent, fork = rig.session, f"{rig.session}-replay"
+    with rig.client() as client:
+        for number in (b"1", b"2"):
+            path = f"/s/{parent}/orders"
+            assert client.request("POST", path, b'{"n":%b}' % number).status == 200
+    rig.ended_rows(2)
+    forked(rig, f"{parent}:0", fork, "--mode", "replay")
+    sent = len(rig.upstream.requests)
+    rig.session = fork
+    with rig.client() as client:
+        assert client.request("POST", f"/s/{fork}/orders", b'{"n":2}').status == 200
+        assert client.request("POST", f"/s/{fork}/orders", b'{"n":3}').status == 403
+        batch = b"[%b,%b]" % (call("send"), call("read", request_id=2))
+        headers = (*MCP_HEADERS, ("MCP-Protocol-Version", "2025-03-26"))
+        client.request("POST", rig.path, batch, headers=headers)
+    assert {row.kind for row in rig.ended_rows(4)[1:]} == {"policy_blocked"}
+    assert len(rig.upstream.requests) == sent

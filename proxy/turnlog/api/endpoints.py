@@ -279,7 +279,13 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
 async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> ForkMade:
     if context.clean(wanted.name) != wanted.name:
         raise OperationError("the name holds a secret, choose another")
-    order = ForkOrder(session=request.names["session"], seq=wanted.seq, name=wanted.name)
+    order = ForkOrder(
+        session=request.names["session"],
+        seq=wanted.seq,
+        name=wanted.name,
+        mode=wanted.mode,
+        then=wanted.then,
+    )
 
     def drafted() -> Draft:
         with context.store.view() as view:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
+from turnlog.core.live_view import AfterDivergence, ForkMode
 from turnlog.core.note import EffectChoice
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import parse_moment
@@ -192,6 +193,8 @@ class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     seq: Annotated[int, _seq("The commit to fork at; else the newest.")] | None = None
     name: Annotated[str, Meta(max_length=_LONGEST, description="A name for the fork.")] = ""
+    mode: ForkMode = ForkMode.LIVE
+    then: AfterDivergence = AfterDivergence.STOP
 
 
 class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

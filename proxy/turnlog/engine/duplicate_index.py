@@ -20,6 +20,7 @@ from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Gone, Phase, Rung
+from turnlog.core.live_view import AfterDivergence
 from turnlog.core.operation import LEDGER_EFFECTS
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
@@ -47,6 +48,7 @@ from turnlog.record.attempt import (
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
 from turnlog.sessions.control.effects import EffectLedger, WantedEffect
+from turnlog.sessions.control.replay import ParentRecords
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -130,6 +132,7 @@ class DuplicateIndex:
         self._replacements = replacements or Replacements()
         self._imported = imported or ImportedSessions(store)
         self._ledger = EffectLedger(store, clock.wall, limits.drain)
+        self._records = ParentRecords(store)
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """The newest call for each link, oldest first."""
         self._guessed: BoundedDict[str, BoundedDict[int | str, float]] = BoundedDict(MOST)
@@ -224,6 +227,8 @@ class DuplicateIndex:
         same input; the latest with the same input of another principal. `waited_for` is the call that
         this one has waited for.
         """
+        if ask.replays and (recorded := self._recorded(ask)) is not None:
+            return ask, [recorded]
         guessed, seen = self._guess(ask, guess_link, waited_for), None
         found: list[DuplicateMatch | None] = []
         looks = self._same, self._others
@@ -247,6 +252,47 @@ class DuplicateIndex:
         if seen is not None:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
         return ask, [*filter(None, (hidden, guessed)), *matches]
+
+    def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
+        """Return a call with whether its session replays a record; `can_be_answered` is whether it may do."""
+        if ask.leg or not ask.is_call:
+            return ask
+        try:
+            replay = self._records.of(ask.session)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return structs.replace(ask, replays=True, is_unanswerable=True)
+        if replay is None:
+            return ask
+        is_whole = can_be_answered and ask.complete and ask.says_all
+        if not is_whole and replay.then is AfterDivergence.LIVE:
+            replay.is_over = True
+            return ask
+        return structs.replace(ask, replays=True, is_unanswerable=not is_whole)
+
+    def _recorded(self, ask: Ask) -> DuplicateMatch | None:
+        """Return the call of the record that answers a call, or a match without one; `None` if it is sent."""
+        nothing = EarlierCall(ending=None, began=0.0, likeness=Likeness.RECORDED, same_input=False)
+        try:
+            replay = self._records.of(ask.session)
+            if replay is None:
+                return None
+            form = ask.canonical or canonical(ask.arguments)
+            with self._store.view() as view:
+                commits = self._records.take(view, replay, ask.server, ask.tool, form)
+                if not commits and replay.is_over:
+                    return None
+                earlier = nothing
+                if commits:
+                    earlier = structs.replace(
+                        earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain),
+                        likeness=Likeness.RECORDED,
+                    )
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return DuplicateMatch(earlier=nothing, call=ask.call)
+        call = commits[0].facts.call if commits else ask.call
+        return DuplicateMatch(earlier=earlier, call=call, commits=commits)
 
     def _wanted_effect(self, ask: Ask) -> WantedEffect | None:
         return _wanted_effect(ask, self._imported.translated(ask.session.id, ask.target))

@@ -38,7 +38,12 @@ _POLL: Final = 0.05
 _WITHOUT_CALLER: Final = frozenset({DuplicateAction.LEFT, DuplicateAction.STOPPED})
 """Actions after which no caller is left to answer."""
 _WITHOUT_KEY: Final = frozenset(
-    {DuplicateAction.CONFLICT, DuplicateAction.BLOCK, DuplicateAction.DISCARDED}
+    {
+        DuplicateAction.CONFLICT,
+        DuplicateAction.BLOCK,
+        DuplicateAction.DISCARDED,
+        DuplicateAction.DIVERGED,
+    }
 )
 """Actions that do not tie the call's key to the earlier call."""
 
@@ -48,7 +53,7 @@ def guarded(
 ) -> "GuardedCall | None":
     """Return the driver of a call that can have duplicates; `None` if it cannot."""
     ask = index.linked(ask)
-    if ask.links is NO_LINKS and not ask.is_named:
+    if ask.links is NO_LINKS and not (ask.is_named or ask.replays):
         return None
     index.on_call(ask)
     return GuardedCall(index, ask, stateless=stateless, is_piped=is_piped)
@@ -281,6 +286,8 @@ class GuardedCall(CallDriver):
         duplicate = self._earlier
         if self.unsent is None or self.unsent.answer is None or duplicate is None:
             return
+        if duplicate.earlier.likeness is Likeness.RECORDED:
+            return  # nothing is noted in the session that is replayed
         if duplicate.running is not None:
             if command.delivered:
                 duplicate.running.on_delivered()

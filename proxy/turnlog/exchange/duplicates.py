@@ -63,6 +63,8 @@ class DuplicateAction(StrEnum):
     """Record that its caller left before it was decided whether to send it."""
     DISCARDED = "discarded"
     """Refuse it: a discarded call with another input had the same effect, and that stands."""
+    DIVERGED = "diverged"
+    """Refuse it: the record that its session replays has no answer to it."""
 
 
 class Likeness(StrEnum):
@@ -76,6 +78,9 @@ class Likeness(StrEnum):
     DISCARDED = "discarded"
     """It has the same effect, and does not count for this branch: a rewind discarded it, or another
     branch made it after the two had parted."""
+    RECORDED = "recorded"
+    """It is the next one of its kind in the record that the session replays; without `same_input`, that
+    has none."""
 
 
 class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
@@ -140,6 +145,8 @@ def decide_duplicate(
             return DuplicateAction.JOIN if earlier.abandoned else DuplicateAction.FORWARD
         case Likeness.DISCARDED:
             return _after_discarded(earlier, call)
+        case Likeness.RECORDED:
+            return DuplicateAction.REPLAY if earlier.same_input else DuplicateAction.DIVERGED
         case _:
             assert_never(earlier.likeness)
 
@@ -244,6 +251,7 @@ _UNSENT: Final = {
     DuplicateAction.CONFLICT: (ErrorKind.CONFLICT, Executed.NO),
     DuplicateAction.BLOCK: (ErrorKind.POLICY_BLOCKED, Executed.NO),
     DuplicateAction.DISCARDED: (ErrorKind.POLICY_BLOCKED, Executed.NO),
+    DuplicateAction.DIVERGED: (ErrorKind.POLICY_BLOCKED, Executed.NO),
     DuplicateAction.LATE: (ErrorKind.RESPONSE_TIMEOUT, Executed.MAYBE),
     DuplicateAction.LEFT: (ErrorKind.CANCELLED_BY_CALLER, Executed.MAYBE),
     DuplicateAction.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE),
@@ -266,6 +274,8 @@ _SAID: Final = {
     DuplicateAction.GIVEN_UP: "left before the call was sent",
     DuplicateAction.DISCARDED: "a call with another input had this effect on another branch of the session, "
     "and the effect stands; it was not sent. Say what is meant: replay, redo or override",
+    DuplicateAction.DIVERGED: "this session replays the record of its parent, which has no further answer to "
+    "this call; it was not sent",
 }
 
 

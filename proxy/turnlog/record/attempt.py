@@ -203,6 +203,10 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Why calls are refused in its session, if they are."""
     effect_link: bytes = b""
     """Keyed digest of the effect that a rule names for it; empty for none."""
+    replays: bool = False
+    """Whether its session replays the record of its parent."""
+    is_unanswerable: bool = False
+    """Whether it does, and no record can answer this call: it is not alone in its request, or not whole."""
 
     @property
     def is_mcp(self) -> bool:
@@ -217,18 +221,22 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def may_be_guarded(self) -> bool:
         """Whether an earlier call may be joined or replayed for this one."""
-        return self.is_named or bool(self.key)
+        return self.is_named or bool(self.key) or self.replays
 
     @property
     def is_blocked(self) -> bool:
         """Whether its session is paused or closed, or a rule forbids it: access is denied, or a pinned
         definition is required and this tool's definition is not pinned or differs."""
         policy = self.policy
-        if policy.access is _DENY or self.suspension is not None:
+        if policy.access is _DENY or self.suspension is not None or self.is_unanswerable:
             return True
         return policy.provenance is _DEMANDED and self.standing.provenance is not _PINNED
 
 
+_UNANSWERABLE: Final = (
+    "this session replays the record of its parent, which answers calls that are alone in their request and "
+    "can be read whole; it was not sent"
+)
 _EVENT_IDS: Final = 256
 """Bound of the event ids that are kept: a client resumes from one of the latest."""
 BLANK: Final = Ask(
@@ -249,6 +257,8 @@ def blocked(ask: Ask) -> Failure:
         failure = Failure(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, ask.suspension.detail)
         failure.is_final = ask.suspension.is_final
         return failure
+    if ask.is_unanswerable:
+        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, _UNANSWERABLE)
     return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
 
 

@@ -89,6 +89,7 @@ class LmdbStore:
         self.rekeyed = ""
         """The warning for a secret that is not the one used last; else empty."""
         self._tails = TailCache(engine.tail)
+        self._controls = ControlCounter(self._env, self._tables)
         self._gone: StoreError | None = None
         """Why the store's file is not at its place, as last looked at by `down`."""
         self.recovered = recovered
@@ -237,8 +238,8 @@ class LmdbStore:
         return View(self._data, self._env, self._tables, self._tails, self._blobs)
 
     def control_counter(self) -> ControlCounter:
-        """Return what counts the control commits of all processes."""
-        return ControlCounter(self._env, self._tables)
+        """Return what counts the control commits of all processes, the same for all its users."""
+        return self._controls
 
     def keyed(self, data: bytes) -> bytes:
         """Return HMAC-SHA-256 of `data` under the store's own key (DATA/key)."""

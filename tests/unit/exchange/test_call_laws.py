@@ -56,6 +56,8 @@ FOUND = (
     EarlierCall(ending=succeeded(), began=2.0, ended=1.0),
     EarlierCall(ending=TIMED_OUT, began=2.0, ended=1.0),
     EarlierCall(ending=succeeded(), began=2.0, likeness=Likeness.DISCARDED, same_input=False),
+    EarlierCall(ending=succeeded(), began=2.0, likeness=Likeness.RECORDED),
+    EarlierCall(ending=None, began=0.0, likeness=Likeness.RECORDED, same_input=False),
 )
 OF_STAGE: dict[Stage, tuple[ev.Event, ...]] = {
     Stage.CHECKING_EARLIER: (ev.EarlierCallerChecked(),),

@@ -140,6 +140,8 @@ def hidden(earlier: EarlierCall, **more: object) -> EarlierCall:
         (hidden(over(OK), choice=EffectChoice.OVERRIDE, same_input=False), WRITE, DuplicateAction.FORWARD),
         (hidden(over(OK), choice=EffectChoice.REPLAY, same_input=False), WRITE, DuplicateAction.REPLAY),
         (hidden(over(UNKNOWN), choice=EffectChoice.REDO), WRITE, DuplicateAction.UNKNOWN),
+        (over(OK, likeness=Likeness.RECORDED, delivered=True), WRITE, DuplicateAction.REPLAY),
+        (runs(likeness=Likeness.RECORDED, same_input=False), WRITE, DuplicateAction.DIVERGED),
         # what a rule says
         (hidden(over(OK)), structs.replace(PAYMENT, on_duplicate=OnDuplicate.PASS), DuplicateAction.FORWARD),
         (hidden(over(OK)), structs.replace(WRITE, effect=Effect.IDEMPOTENT_WRITE), DuplicateAction.FORWARD),
@@ -176,6 +178,7 @@ def test_an_answer_that_is_no_longer_recorded_is_not_retried() -> None:
         (DuplicateAction.STOPPED, ErrorKind.OUTCOME_UNKNOWN, Executed.MAYBE, RetryClass.UNSAFE),
         (DuplicateAction.GIVEN_UP, ErrorKind.CANCELLED_BY_CALLER, Executed.NO, RetryClass.SAFE),
         (DuplicateAction.DISCARDED, ErrorKind.POLICY_BLOCKED, Executed.NO, RetryClass.NEVER),
+        (DuplicateAction.DIVERGED, ErrorKind.POLICY_BLOCKED, Executed.NO, RetryClass.NEVER),
     ],
 )
 def test_every_unsent_ending_is_an_error(

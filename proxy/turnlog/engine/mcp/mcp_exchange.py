@@ -172,10 +172,11 @@ class McpExchange(ResponseObserver):
     async def _open(self, message: Message, key: str) -> None:
         """Queue the intent of a call; `key` is the key of its id."""
         ask, is_single = self._call(message, key), len(self._messages) == 1
-        is_alone = is_single and message.kind is _REQUEST
+        is_alone = is_single and message.kind is _REQUEST and not self._as_batch
+        ask = self._context.duplicate_index.replaying(ask, can_be_answered=is_alone)
         if ask.is_blocked:
             self.blocked = self.blocked or ask
-        elif is_alone and (ask.is_named or ask.key) and not self._as_batch:
+        elif is_alone and ask.may_be_guarded:
             # Only a call alone in its request can be answered from another call.
             await self._guarded(message, ask, key)
             return

@@ -106,17 +106,18 @@ class ControlCounter:
     def __init__(self, env: Environment, tables: Tables) -> None:
         self._raw = env.raw
         self._table = tables.meta
-        self._count = 0
+        self.count = 0
+        """As it was last read."""
 
     def read(self) -> int:
         """Return the number of control commits; if the store cannot be read, the one of before."""
         # Asked for each call. LMDB itself keeps the snapshot of the last read for the next one.
         try:
             with self._raw.begin() as txn:
-                self._count = int.from_bytes(txn.get(CONTROLS, b"", db=self._table), "big")
+                self.count = int.from_bytes(txn.get(CONTROLS, b"", db=self._table), "big")
         except FAILURES:
-            return self._count
-        return self._count
+            return self.count
+        return self.count
 
 
 NAMES: Final = Tables.__struct_fields__

@@ -10,10 +10,12 @@ from turnlog.cli.options import (
     open_store,
     open_view,
     printout,
+    word_of,
     writing,
     writing_options,
 )
 from turnlog.cli.render import json_line
+from turnlog.core.live_view import AfterDivergence, ForkMode
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
@@ -24,14 +26,39 @@ from turnlog.store.base import Draft
 @click.command("fork")
 @click.argument("parent", metavar="SESSION[:SEQ]")
 @click.option("--name", metavar="NAME", default="", help="A name for the fork.")
+@click.option(
+    "--mode",
+    metavar="|".join(ForkMode),
+    type=word_of("mode", ForkMode),
+    default=ForkMode.LIVE,
+    help="Send calls (live), or answer them from the parent's record (replay).  [default: live]",
+)
+@click.option(
+    "--then",
+    metavar="|".join(AfterDivergence),
+    type=word_of("end", AfterDivergence),
+    default=AfterDivergence.STOP,
+    help="Of a replay: refuse what the record does not answer, or go live.  [default: stop]",
+)
 @writing_options
 @json_option
-def command(parent: str, name: str, config: str | None, data: str | None, as_json: bool) -> None:
+def command(
+    parent: str,
+    name: str,
+    mode: ForkMode,
+    then: AfterDivergence,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
+) -> None:
     """Begin a session with the state that SESSION had after commit SEQ, or has now.
 
     The parent is not changed and goes on. The fork is a session of its own with the parent's commits
     up to SEQ before its first one: `verify` checks that, `diff PARENT FORK` says where they parted.
     Effects of the other branch stand outside: a call that would have one again is not just sent.
+
+    With --mode replay nothing is sent: calls are answered from what the parent recorded behind SEQ,
+    as long as server, tool and input are the same.
 
     \b
     turnlog fork work:42 --name second-try
@@ -45,7 +72,7 @@ def command(parent: str, name: str, config: str | None, data: str | None, as_jso
             head, colon, tail = parent.rpartition(":")
             if colon and tail.isascii() and tail.isdigit():
                 session, seq = head, int(tail[:18])
-        order = ForkOrder(session=session, seq=seq, name=name)
+        order = ForkOrder(session=session, seq=seq, name=name, mode=mode, then=then)
         draft = fork_draft(view, saved_states(folder), order, Clock())
         limit = view.usage().limit
     with printout() as write:
