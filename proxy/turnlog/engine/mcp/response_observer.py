@@ -50,6 +50,7 @@ from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import (
+    CANCELLED,
     EVENTS,
     NOT_RECORDED,
     NOT_RECORDED_BESIDE,
@@ -695,7 +696,15 @@ class ResponseObserver:
         if self._goes_on and kind == ErrorKind.CANCELLED_BY_CALLER and not self.is_withdrawn:
             self._detach()
         else:
-            self._end_all(kind, "")
+            self._end_all(kind, "", CANCELLED if self._is_refused(kind) else "")
+
+    def _is_refused(self, kind: ErrorKind) -> bool:
+        """Return whether the call ends unsent because it was cancelled: its caller is told so, if it is here."""
+        is_unsent = kind == ErrorKind.CANCELLED_BY_CALLER and self.progress.phase in UNSENT
+        # On a pipe it gets no answer (MCP, cancellation).
+        if self.driver is None or self._request.is_piped:
+            return False
+        return is_unsent and self.driver.machine.cancelled_at is not None
 
     def _manages(self, failure: Failure) -> bool:
         """Return whether a rule makes turnlog answer in place of the server after this failure."""
