@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from e2e.stores import Done, turnlog
-from kit.beside import Rig, ruled
+from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, call, wait_until
-from kit.faults import SlowHead
-from kit.upstreams import answer, ok, text_result
+from kit.faults import Hangs, ResetAfterRequest, SlowHead
+from kit.upstreams import RawUpstream, answer, echo, ok, text_result
 
 RULES = """
 rules:
@@ -276,3 +276,107 @@ def test_a_rewind_without_a_target_or_without_the_head_is_wrong_use(rig: Rig) ->
     assert (long.returncode, "--why has 2001 characters" in long.stderr) == (2, True)
     status, said = api(rig, "rewind", {"keep": [1]})
     assert (status, said["detail"]) == (400, "give seq or turn, one of them")
+
+
+@pytest.mark.promise("REWIND-2")
+def test_after_a_crash_in_a_batch_of_calls_each_is_known_to_be_done_or_not_to_be_known(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with RawUpstream() as upstream:
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            rig.session = "batch"
+            rig.post(call("mail", {"to": "one"}))
+            settle(rig)
+            hangs = upstream.script = Hangs()
+            with rig.client() as client:
+                client.ask("POST", rig.path, call("mail", {"to": "two"}), headers=MCP_HEADERS)
+                assert hangs.asked.wait(30)
+                proxy.kill()
+        upstream.script = echo
+        with proxy_beside(tmp_path, upstream.url, settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            rig.session = "batch"
+            wait_until(lambda: all(row.status != "pending" for row in rig.rows()), "it is closed")
+            two, one = plan(rig, 0)["discarded"]
+            assert (one["status"], one["executed"]) == ("ok", "yes")
+            assert (two["status"], two["executed"], two["standing"]) == (
+                "unknown",
+                "maybe",
+                "unknown",
+            )
+            rewind(rig, 0)
+            sent = len(upstream.requests)
+            # The done one is answered from the record, the unknown one waits for somebody to look.
+            for name in ("one", "two", "two"):
+                rig.post(call("mail", {"to": name}))
+            again = rig.ended_rows(3)
+            assert [row.kind or row.status for row in again] == [
+                "replayed",
+                "outcome_unknown",
+                "outcome_unknown",
+            ]
+            rig.post(call("mail", {"to": "three"}))
+            assert rig.ended_rows(4)[-1].status == "ok"
+            assert len(upstream.requests) == sent + 1
+
+
+def test_a_dropped_connection_makes_turnlog_send_nothing_again_that_no_rule_names(rig: Rig) -> None:
+    rig.upstream.script = ResetAfterRequest()
+    for tool in ("mail", "shell", "put"):
+        rig.post(call(tool, {"path": "/a", "text": "x"}))
+    assert [row.kind for row in rig.ended_rows(3)] == ["connection_lost"] * 3
+    assert len(rig.upstream.requests) == 3
+
+
+def test_an_agent_that_gave_up_waiting_and_asks_again_gets_the_running_calls_answer(
+    rig: Rig,
+) -> None:
+    slow = rig.upstream.script = SlowHead(ok(json.dumps(text_result(1, "once")).encode()))
+    mail = call("mail", {"to": "you"})
+    with rig.client() as first:
+        first.ask("POST", rig.path, mail, headers=MCP_HEADERS)
+        assert slow.asked.wait(30)
+    wait_until(lambda: "abandoned" in rig.notes(), "the first caller is gone")
+    with rig.client() as second:
+        second.ask("POST", rig.path, mail, headers=MCP_HEADERS)
+        slow.go.set()
+        assert second.response().json()["result"]["content"][0]["text"] == "once"
+    assert len(rig.upstream.requests) == 1
+
+
+def test_an_answer_that_nobody_waited_for_is_kept_and_listed(rig: Rig) -> None:
+    slow = rig.upstream.script = SlowHead(ok(json.dumps(text_result(1, "kept")).encode()))
+    with rig.client() as client:
+        client.ask("POST", rig.path, call("mail", {"to": "you"}), headers=MCP_HEADERS)
+        assert slow.asked.wait(30)
+    wait_until(lambda: "abandoned" in rig.notes(), "the caller is gone")
+    slow.go.set()
+    (row,) = rig.ended_rows()
+    assert (row.status, row.flags) == ("ok", ["late"])
+    (line,) = cli(rig, "dangling", rig.session, "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["standing"], "kept" in found["output"]["text"]) == ("undelivered", True)
+
+
+def test_the_choice_about_one_branchs_call_does_not_hold_for_another_call(rig: Rig) -> None:
+    rig.post(call("mail", {"to": "you"}))
+    rig.post(call("mail", {"to": "me"}))
+    settle(rig, 2)
+    (one, _) = rig.rows()
+    rewind(rig, 0)
+    assert cli(rig, "effect", one.call, "--redo").returncode == 0
+    for name, status in (("you", "ok"), ("me", "replayed")):
+        rig.post(call("mail", {"to": name}))
+        assert rig.ended_rows()[-1].status == status
+    # Made again on this branch, then discarded: the choice was about the earlier call.
+    wait_until(lambda: rewound(rig), "the rewind is made")
+    rig.post(call("mail", {"to": "you"}))
+    assert rig.ended_rows()[-1].status == "replayed"
+
+
+def rewound(rig: Rig) -> bool:
+    head = str(plan(rig, 0)["head"])
+    return cli(rig, "rewind", rig.session, "0", "--yes", "--expect", head).returncode == 0
