@@ -209,7 +209,9 @@ def _as_problems() -> Generator[None]:
 def _not_placed(error: Refusal) -> ProblemError:
     match error:
         case TransitionRefused():
-            return ProblemError(409, str(error), head=error.seq, stage=error.stage)
+            return ProblemError(
+                409, str(error), head=error.seq, stage=error.stage, action=error.action
+            )
         case LeaseRefused():
             return ProblemError(409, str(error), head=error.seq, fence=error.fence)
         case _:

@@ -31,6 +31,7 @@ _PROBLEM: Final = {
                     "reason": {"type": "string"},
                     "head": {"type": "integer"},
                     "stage": {"type": "string"},
+                    "action": {"type": ["string", "null"]},
                     "fence": {"type": "integer"},
                 },
             }

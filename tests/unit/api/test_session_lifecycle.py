@@ -51,7 +51,8 @@ async def test_a_change_that_the_stage_forbids_names_the_stage_and_the_head(page
     await pages.call()
     seq = (await changed(pages, "close")).json()["seq"]
     problem = (await changed(pages, "pause")).problem(409)
-    assert (problem["stage"], problem["head"]) == ("closed", seq)
+    told = (problem["stage"], problem["action"], problem["head"])
+    assert told == ("closed", "pause", seq)
 
 
 @pytest.mark.promise("SESS-14")
