@@ -4,6 +4,7 @@ They are in an LMDB environment of their own, DATA/definitions, which the first 
 creates. Each list with something new is written in one transaction.
 """
 
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -166,7 +167,7 @@ def flaws(data: Path) -> Iterator[str]:
     if not is_begun(path):
         return
     try:
-        with _open(path, readonly=True) as env, translated("read", path):
+        with _turn, _open(path, readonly=True) as env, translated("read", path):
             # A file with flaws is not read through LMDB.
             found = env.problems()[:1]
             if not found:
@@ -297,10 +298,20 @@ def _open(path: Path, *, readonly: bool) -> Environment:
     return open_environment(path, readonly=readonly, map_size=_MAP, tables=3)
 
 
+_turn: Final = threading.Lock()
+"""Held by each transaction of this process: each opens the tables, and LMDB mixes up tables that two
+transactions open at once (lmdb.h, mdb_dbi_open)."""
+
+
 @contextmanager
 def _writing(data: Path) -> Generator[_Tables]:
     path = data / FOLDER
-    with _open(path, readonly=False) as env, translated("write", path), env.write() as txn:
+    with (
+        _turn,
+        _open(path, readonly=False) as env,
+        translated("write", path),
+        env.write() as txn,
+    ):
         yield _Tables(env, txn, create=True)
 
 
@@ -311,7 +322,7 @@ def _reading(data: Path) -> Generator[_Tables | None]:
     if not is_begun(path):
         yield None
         return
-    with _open(path, readonly=True) as env, translated("read", path), env.read() as txn:
+    with _turn, _open(path, readonly=True) as env, translated("read", path), env.read() as txn:
         yield _opened(env, txn)
 
 

@@ -1,5 +1,7 @@
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +142,23 @@ def test_a_folder_that_is_no_store_is_an_error_with_advice(tmp_path: Path) -> No
     (tmp_path / "definitions" / "data.mdb").write_bytes(b"no store" * 2000)
     with pytest.raises(StoreError, match="definitions"):
         definitions.shown(tmp_path)
+
+
+def test_threads_that_read_and_write_at_once_do_not_mix_up_the_tables(tmp_path: Path) -> None:
+    # Each folder has its own environment, whose tables are opened anew: once is rarely enough.
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(60):
+            data = tmp_path / str(number)
+            data.mkdir()
+            one, other = listing("a", "b", server="s@here"), listing("c", server="t@there")
+            jobs: list[Future[Any]] = [
+                threads.submit(keep, data, one),
+                threads.submit(definitions.shown, data),
+                threads.submit(definitions.find, data, [digest("a")]),
+                threads.submit(keep, data, other),
+                threads.submit(definitions.listed_whole, data),
+            ]
+            for job in jobs:
+                job.result()
+            assert tools(data) == ["s/a", "s/b", "t/c"]
+            assert list(definitions.flaws(data)) == []
