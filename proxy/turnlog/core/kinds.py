@@ -267,6 +267,7 @@ class Flag(StrEnum):
     NOT_SEARCHED = "not_searched"
     SESSION_SUSPECT = "session_suspect"
     FORGED_OUTCOME = "forged_outcome"
+    REPEAT_OF_DISCARDED = "repeat_of_discarded"
 
 
 class RequestKind(StrEnum):

@@ -263,12 +263,24 @@ class DuplicateIndex:
             self._log.emit(StoreFailed(reason=str(error)))
             return structs.replace(ask, replays=True, is_unanswerable=True)
         if replay is None:
-            return ask
+            return self._flagged(ask) if self._ledger.is_needed else ask
         is_whole = can_be_answered and ask.complete and ask.says_all
         if not is_whole and replay.then is AfterDivergence.LIVE:
             replay.is_over = True
             return ask
         return structs.replace(ask, replays=True, is_unanswerable=not is_whole)
+
+    def _flagged(self, ask: Ask) -> Ask:
+        """Return a call with a flag if its effect has no name, and it equals one of another branch."""
+        if ask.effect is not Effect.UNKNOWN or not (ask.complete and ask.says_all):
+            return ask
+        try:
+            if not self._ledger.repeats_unnamed(self._as_wanted(ask)):
+                return ask
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return ask
+        return structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_DISCARDED))
 
     def _recorded(self, ask: Ask) -> DuplicateMatch | None:
         """Return the call of the record that answers a call, or a match without one; `None` if it is sent."""
@@ -295,7 +307,20 @@ class DuplicateIndex:
         return DuplicateMatch(earlier=earlier, call=call, commits=commits)
 
     def _wanted_effect(self, ask: Ask) -> WantedEffect | None:
-        return _wanted_effect(ask, self._imported.translated(ask.session.id, ask.target))
+        """Return the effect of a call that the ledger knows of; `None` for another one."""
+        is_named = ask.effect in LEDGER_EFFECTS and ask.is_named
+        is_whole = ask.complete and ask.says_all and not ask.leg
+        return self._as_wanted(ask) if is_named and is_whole else None
+
+    def _as_wanted(self, ask: Ask) -> WantedEffect:
+        return WantedEffect(
+            session=ask.session,
+            server=ask.server,
+            tool=ask.tool,
+            target=self._imported.translated(ask.session.id, ask.target),
+            canonical=ask.canonical or canonical(ask.arguments),
+            effect_link=ask.effect_link,
+        )
 
     def _hidden(self, view: View, ask: Ask) -> DuplicateMatch | None:
         """Return the call with the same effect that the branch of a call does not show, if any."""
@@ -654,22 +679,6 @@ class DuplicateIndex:
         self._held -= running.size
         running.kept = None
         running.forgotten()
-
-
-def _wanted_effect(ask: Ask, target: str) -> WantedEffect | None:
-    """Return the effect of a call that the ledger knows of; `None` for another one."""
-    if ask.effect not in LEDGER_EFFECTS or not ask.is_named or ask.leg:
-        return None
-    if not (ask.complete and ask.says_all):
-        return None
-    return WantedEffect(
-        session=ask.session,
-        server=ask.server,
-        tool=ask.tool,
-        target=target,
-        canonical=ask.canonical or canonical(ask.arguments),
-        effect_link=ask.effect_link,
-    )
 
 
 def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:

@@ -31,6 +31,8 @@ from turnlog.store.read.view import View
 _MOST: Final = 4096
 """Sessions that are remembered."""
 _HEAD: Final = 1 << 62
+_UNNAMED: Final = 1000
+"""Of the newest calls of other branches it is known whether their effect was named."""
 
 
 class WantedEffect(Struct, frozen=True, kw_only=True):
@@ -63,6 +65,8 @@ class _Branch(Struct, frozen=True):
     standing: tuple[tuple[int, bytes], ...]
     """Where calls began that a rewind has discarded or kept, or that an ancestor made behind the parting,
     and whose effects stand: seq and session, newest first."""
+    unnamed: frozenset[tuple[str, str, str]]
+    """Server, tool and input hash of those whose effect no rule named."""
 
     def shows(self, begun: Commit) -> bool:
         """Return whether the call that began with a commit counts on this branch."""
@@ -78,15 +82,15 @@ class EffectLedger:
         self._store = store
         self._wall = wall
         self._drain = drain
-        self._number = store.control_counter().read
+        self._controls = store.control_counter()
         self._seen = 0
         self._branches: BoundedDict[bytes, _Branch | None] = BoundedDict(_MOST)
         """By session; `None` for one without rewinds."""
 
     @property
     def is_needed(self) -> bool:
-        """Whether any session may have another branch."""
-        return self._number() > 0
+        """Whether any session may have another branch, as was last read: the gate of sessions does for each call."""
+        return self._controls.count > 0
 
     def link(self, wanted: WantedEffect) -> bytes:
         """Return the link of a call's effect; empty if its session has only one branch.
@@ -96,6 +100,15 @@ class EffectLedger:
         session = self._session(wanted)
         branch = self._branches[session] if session else None
         return self._link(branch.root, wanted) if branch else b""
+
+    def repeats_unnamed(self, wanted: WantedEffect) -> bool:
+        """Return whether a call of unknown effect equals one of another branch. Raises `StoreError`."""
+        session = self._session(wanted)
+        branch = self._branches[session] if session else None
+        if session is None or branch is None or not branch.unnamed:
+            return False
+        hashes = _hashes(self._store, session, wanted)
+        return any((wanted.server, wanted.tool, one) in branch.unnamed for one in hashes)
 
     def find(self, view: View, link: bytes, wanted: WantedEffect) -> HiddenEffect | None:
         """Return the newest call with the effect of a call, if its branch does not show it."""
@@ -141,7 +154,7 @@ class EffectLedger:
 
     def _session(self, wanted: WantedEffect) -> bytes | None:
         """Return the session of a call once it is on disk, with its branch read; `None` before."""
-        number = self._number()
+        number = self._controls.read()
         if number != self._seen:
             self._branches.clear()
             self._seen = number
@@ -190,7 +203,20 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
         standing |= {(seq, parting.session) for seq in content.standing}
         standing |= {(seq, parting.session) for seq in _left_behind(branches, parting.seq)}
         child = parting.session
-    return _Branch(child, shown, tuple(sorted(standing, reverse=True)))
+    left = tuple(sorted(standing, reverse=True))
+    return _Branch(child, shown, left, frozenset(_unnamed(view, shown, left)))
+
+
+def _unnamed(
+    view: View, shown: dict[bytes, LiveView], left: Sequence[tuple[int, bytes]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield server, tool and input hash of the calls of unknown effect that a branch does not show."""
+    for seq, session in left[:_UNNAMED]:
+        begun = view.get(session, seq)
+        if begun is None or begun.body is None or shown[session].has_call(seq):
+            continue
+        if begun.facts.effect is Effect.UNKNOWN and begun.body.input_hash:
+            yield begun.facts.server, begun.facts.tool, begun.body.input_hash
 
 
 def _left_behind(branches: SessionBranches, until: int) -> set[int]:
