@@ -243,10 +243,10 @@ class CallDriver:
                 action(self, command)
         return commands
 
-    def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
+    def on_judged(self, attempt: Attempt, *, is_own_answer: bool) -> ev.AppendOutcome:
         """Decide what follows the end of an attempt; return the outcome to record.
 
-        `ours` is whether turnlog answers in place of the server.
+        `is_own_answer` is whether turnlog answers in place of the server.
         """
         ending, number = attempt.ending, attempt.ask.number
         assert ending is not None
@@ -255,11 +255,11 @@ class CallDriver:
             return RECORDED
         carrier = self.carrier
         if carrier is None or self.machine.terms.retry is None:
-            judged = ev.Judged(number=number, ending=ending, ours=ours)
+            judged = ev.Judged(number=number, ending=ending, is_own_answer=is_own_answer)
         elif self.is_resting_after(attempt):  # it came late
             judged = ev.Judged(number=number, ending=ending, is_held=bool(attempt.message))
         else:
-            judged = self._judged(carrier, attempt, ending, ours=ours)
+            judged = self._judged(carrier, attempt, ending, is_own_answer=is_own_answer)
         commands = self.feed(judged)
         outcome = commands[0] if commands else RECORDED
         assert isinstance(outcome, ev.AppendOutcome)  # always the first command
@@ -290,17 +290,17 @@ class CallDriver:
         self.do_close(ev.Close())
 
     def _judged(
-        self, carrier: Carrier, attempt: Attempt, ending: Ending, *, ours: bool
+        self, carrier: Carrier, attempt: Attempt, ending: Ending, *, is_own_answer: bool
     ) -> ev.Judged:
         return ev.Judged(
             number=attempt.ask.number,
             ending=ending,
-            ours=ours,
+            is_own_answer=is_own_answer,
             retry_after=attempt.retry_after,
             has_left=carrier.has_left,
             is_held=carrier.is_held,
             is_stopping=carrier.context.stop.is_set(),
-            dice=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
+            jitter=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
             has_retry_left=carrier.context.health.has_retry_left(self.ask.server),
         )
 

@@ -159,10 +159,10 @@ class GuardedCall(CallDriver):
             raise
         return True
 
-    def on_judged(self, attempt: Attempt, *, ours: bool) -> ev.AppendOutcome:
+    def on_judged(self, attempt: Attempt, *, is_own_answer: bool) -> ev.AppendOutcome:
         """Decide what follows the end of an attempt; return the outcome to record."""
         is_told = self._failure is not None
-        outcome = super().on_judged(attempt, ours=ours)
+        outcome = super().on_judged(attempt, is_own_answer=is_own_answer)
         if not is_told:
             self._index.on_attempt_ended(self)
         return outcome

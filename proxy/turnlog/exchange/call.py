@@ -683,7 +683,7 @@ class CallMachine(Struct, eq=False):
     def _choose_answer(self, event: ev.Judged) -> None:
         """Choose the answer for the caller: an earlier one of the server's may be better than turnlog's."""
         before = self._answered
-        if not event.ours:
+        if not event.is_own_answer:
             self._answered = self.number, event.ending
         elif before is not None and not event.has_left and self._may_answer_the_call(before[1]):
             self.given = before[0]
@@ -713,7 +713,7 @@ class CallMachine(Struct, eq=False):
             elapsed=now - self.began,
             retry_after=event.retry_after,
         )
-        return decide_retry(terms.retry, tried, total=terms.total, dice=event.dice)
+        return decide_retry(terms.retry, tried, total=terms.total, jitter=event.jitter)
 
     def _obstacle_to_retry(self, event: ev.Judged) -> StopReason | None:
         if not self._may_resend:

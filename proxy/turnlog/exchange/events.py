@@ -72,7 +72,7 @@ class Judged(Event, frozen=True, kw_only=True):
     number: int
     """Number of the attempt."""
     ending: Ending
-    ours: bool = False
+    is_own_answer: bool = False
     """Whether turnlog answers in place of the server."""
     retry_after: float | None = None
     """Seconds from `Retry-After`, if the server sent it."""
@@ -82,8 +82,8 @@ class Judged(Event, frozen=True, kw_only=True):
     """Whether the answer can still be withheld from the caller; of a late one whether it can be given."""
     is_stopping: bool = False
     """Whether the proxy is stopping: no new attempt may begin."""
-    dice: float = 0.0
-    """Random number in [0, 1) for the jitter of retries."""
+    jitter: float = 0.0
+    """Random number in [0, 1), by which the delay of a retry is multiplied where its rule says so."""
     has_retry_left: bool = False
     """Whether the server's quota has a retry left."""
 

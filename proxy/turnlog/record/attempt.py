@@ -39,7 +39,7 @@ class Driver(Protocol):
     """Whether the call must not happen twice."""
     machine: CallMachine
 
-    def on_judged(self, attempt: "Attempt", *, ours: bool) -> AppendOutcome:
+    def on_judged(self, attempt: "Attempt", *, is_own_answer: bool) -> AppendOutcome:
         """Decide what follows the end of an attempt; return the outcome to record."""
         ...
 

@@ -248,7 +248,7 @@ class Recorder:
             self._notice_failure(attempt, ending, reply)
         attempt.tell(ending)
         if attempt.driver is not None:
-            decided = attempt.driver.on_judged(attempt, ours=bool(reply.said))
+            decided = attempt.driver.on_judged(attempt, is_own_answer=bool(reply.said))
             attempt.reason = decided.reason
             if decided.is_late:
                 attempt.marks.add(Flag.LATE)

@@ -81,11 +81,11 @@ class NoRetry(Struct, frozen=True):
 
 
 def decide_retry(
-    rule: Retry | None, attempt: EndedAttempt, *, total: float = inf, dice: float
+    rule: Retry | None, attempt: EndedAttempt, *, total: float = inf, jitter: float
 ) -> RetryIn | NoRetry:
     """Return whether and when to repeat an attempt.
 
-    `dice` is a random number in [0, 1), `total` the call's total timeout.
+    `jitter` is a random number in [0, 1), `total` the call's total timeout.
     """
     if not attempt.ending.error:
         return NoRetry(StopReason.ANSWERED)
@@ -95,7 +95,7 @@ def decide_retry(
         return NoRetry(StopReason.NOT_REPEATABLE)
     if attempt.number >= rule.max_attempts:
         return NoRetry(StopReason.ATTEMPTS)
-    spread = dice if rule.jitter is Jitter.FULL else 1.0
+    spread = jitter if rule.jitter is Jitter.FULL else 1.0
     # A delay that the server asks for is never shortened: if it does not fit, the call ends now.
     delay = max(backoff(rule, attempt.number) * spread, attempt.retry_after or 0.0)
     if attempt.elapsed + delay > rule.budget:

@@ -45,7 +45,7 @@ def lost(number: int = 1, effect: Effect = Effect.READ, **more: bool) -> ev.Judg
     return ev.Judged(
         number=number,
         ending=ending,
-        ours=True,
+        is_own_answer=True,
         has_left=more.get("has_left", False),
         is_stopping=more.get("is_stopping", False),
         has_retry_left=True,
@@ -106,7 +106,7 @@ def test_a_call_that_cannot_be_recorded_is_refused() -> None:
     play = Play(READ)
     play.begun()
     ending = failed(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, Effect.READ)
-    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, ev.Release(1))
+    play.feed(ev.Judged(number=1, ending=ending, is_own_answer=True), OUTCOME, ev.Release(1))
 
 
 @pytest.mark.promise("WAIT-10")
@@ -131,7 +131,7 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_is_never_sent() -> N
     play.feed(ev.Cancelled(), ev.Dequeue())
     ending = failed(ErrorKind.CANCELLED_BY_CALLER, Phase.QUEUED, Effect.UNKNOWN)
     release = ev.Release(1, StopReason.CANCELLED)
-    play.feed(ev.Judged(number=1, ending=ending, ours=True), OUTCOME, release)
+    play.feed(ev.Judged(number=1, ending=ending, is_own_answer=True), OUTCOME, release)
 
 
 def test_a_limit_that_is_reached_before_the_call_is_sent_ends_it() -> None:

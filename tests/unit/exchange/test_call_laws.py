@@ -192,10 +192,10 @@ class Play:
         if self.is_begun_anew:
             return
         if self.is_open and number not in self.sent:
-            yield ev.Judged(number=number, ending=CANCELLED, ours=True)
+            yield ev.Judged(number=number, ending=CANCELLED, is_own_answer=True)
         if self.is_open and number in self.sent:
             yield ev.Judged(number=number, ending=succeeded(), has_retry_left=True)
-            yield ev.Judged(number=number, ending=LOST, ours=True, has_retry_left=True)
+            yield ev.Judged(number=number, ending=LOST, is_own_answer=True, has_retry_left=True)
             if self.call.terms.retry is not None:
                 yield ev.Judged(number=number, ending=LIMITED, has_retry_left=True)
             yield ev.Over()
@@ -269,7 +269,7 @@ class Play:
                 is_first = event.number not in self.ended
                 self.ended |= {event.number}
                 self.replaceable -= {event.number}
-                if is_first and event.ours and event.number in self.sent:
+                if is_first and event.is_own_answer and event.number in self.sent:
                     self.replaceable |= {event.number}
                 # An answer on another stream is passed on by that stream.
                 is_awaited = before is Stage.OPEN and event.number == self.call.number
@@ -349,7 +349,9 @@ class Play:
     def _fail(self) -> None:
         # The attempt is recorded as failed before `feed` returns, unless it has an outcome.
         if self.is_open:
-            self.feed(ev.Judged(number=self.call.number, ending=CANCELLED, ours=True), self.now)
+            self.feed(
+                ev.Judged(number=self.call.number, ending=CANCELLED, is_own_answer=True), self.now
+            )
 
     # -- the laws -------------------------------------------------------------------------------
 

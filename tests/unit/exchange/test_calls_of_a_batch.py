@@ -35,7 +35,7 @@ def answered() -> ev.Judged:
 def unanswered(call: CallMachine, kind: ErrorKind, phase: Phase = Phase.BODY) -> ev.Judged:
     """Return the end of a call that gets no answer for this reason."""
     ending = failed(call.cause(kind), phase, call.terms.effect)
-    return ev.Judged(number=1, ending=ending, ours=True)
+    return ev.Judged(number=1, ending=ending, is_own_answer=True)
 
 
 def test_a_cancel_is_for_one_call_and_the_others_run_on() -> None:

@@ -55,7 +55,7 @@ def tried(
 def test_only_a_call_whose_effect_cannot_happen_twice_is_retried(
     kind: ErrorKind, effect: Effect, phase: Phase, again: bool
 ) -> None:
-    verdict = decide_retry(RULE, tried(kind, effect, phase), dice=0.5)
+    verdict = decide_retry(RULE, tried(kind, effect, phase), jitter=0.5)
     assert verdict == (RetryIn(0.2) if again else NoRetry(StopReason.NOT_REPEATABLE))
 
 
@@ -74,27 +74,27 @@ def test_with_an_honoured_idempotency_key_every_effect_is_retried(
 ) -> None:
     rule = structs.replace(RULE, on=(*RULE.on, "auth"))
     case = structs.replace(tried(kind, effect), keyed=True)
-    assert decide_retry(rule, case, dice=0.5) == (
+    assert decide_retry(rule, case, jitter=0.5) == (
         RetryIn(0.2) if again else NoRetry(StopReason.NOT_REPEATABLE)
     )
 
 
 def test_a_success_is_not_retried() -> None:
     good = EndedAttempt(ending=succeeded(), effect=Effect.READ, number=1, elapsed=0.0)
-    assert decide_retry(RULE, good, dice=0.5) == NoRetry(StopReason.ANSWERED)
+    assert decide_retry(RULE, good, jitter=0.5) == NoRetry(StopReason.ANSWERED)
 
 
 @pytest.mark.promise("RULE-11")
 @pytest.mark.parametrize("rule", [None, Retry(on=("auth",))])
 def test_a_failure_that_no_rule_names_is_not_retried(rule: Retry | None) -> None:
     lost = tried(ErrorKind.CONNECTION_LOST)
-    assert decide_retry(rule, lost, dice=0.5) == NoRetry(StopReason.NO_RULE)
+    assert decide_retry(rule, lost, jitter=0.5) == NoRetry(StopReason.NO_RULE)
 
 
 @pytest.mark.parametrize("named", ["connection_lost", "connection"])
 def test_a_rule_names_kinds_or_families(named: str) -> None:
     rule = Retry(on=(named,), jitter=Jitter.NONE)
-    assert decide_retry(rule, tried(ErrorKind.CONNECTION_LOST), dice=0.5) == RetryIn(0.2)
+    assert decide_retry(rule, tried(ErrorKind.CONNECTION_LOST), jitter=0.5) == RetryIn(0.2)
 
 
 @pytest.mark.promise("RULE-12")
@@ -108,19 +108,19 @@ def test_a_rule_names_kinds_or_families(named: str) -> None:
     ],
 )
 def test_there_is_no_retry_beyond_a_limit(case: EndedAttempt, reason: StopReason) -> None:
-    assert decide_retry(RULE, case, total=30, dice=0.5) == NoRetry(reason)
+    assert decide_retry(RULE, case, total=30, jitter=0.5) == NoRetry(reason)
 
 
 def test_the_delay_that_the_server_asks_for_is_not_shortened() -> None:
     limited = tried(ErrorKind.RATE_LIMITED, retry_after=7)
-    assert decide_retry(RULE, limited, dice=0.5) == RetryIn(7)
+    assert decide_retry(RULE, limited, jitter=0.5) == RetryIn(7)
 
 
 def test_full_jitter_takes_any_part_of_the_delay() -> None:
     rule = Retry(on=("connection",))
     lost = tried(ErrorKind.CONNECTION_LOST, number=2)
-    assert decide_retry(rule, lost, dice=0.0) == RetryIn(0.0)
-    assert decide_retry(rule, lost, dice=0.5) == RetryIn(0.2)
+    assert decide_retry(rule, lost, jitter=0.0) == RetryIn(0.0)
+    assert decide_retry(rule, lost, jitter=0.5) == RetryIn(0.2)
 
 
 def test_the_delay_grows_by_its_factor_up_to_its_maximum() -> None:
