@@ -66,6 +66,7 @@ async def data(tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.promise("STORE-17")
 def test_nothing_of_a_purged_session_is_left_in_any_file(data: Path) -> None:
     name = f"secret-{TEXT}"
     turnlog("state", name, data=data)

@@ -70,6 +70,7 @@ def kills(base: Path, tmp_path: Path, *arguments: str) -> list[Path]:
     return killed
 
 
+@pytest.mark.promise("STORE-16")
 @pytest.mark.timeout(300)
 def test_a_gc_that_is_killed_at_any_point_loses_nothing_and_is_finished_by_the_next(
     base: Path, tmp_path: Path
@@ -91,6 +92,7 @@ def test_a_gc_that_is_killed_at_any_point_loses_nothing_and_is_finished_by_the_n
         shutil.rmtree(data)
 
 
+@pytest.mark.promise("STORE-16")
 @pytest.mark.timeout(300)
 def test_a_purge_that_is_killed_at_any_point_is_not_begun_or_is_finished_by_the_next_gc(
     base: Path, tmp_path: Path

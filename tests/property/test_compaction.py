@@ -141,6 +141,7 @@ class Story:
         )
 
 
+@pytest.mark.promise("STORE-15")
 @settings(max_examples=40, deadline=None)
 @given(
     events=st.lists(EVENT, min_size=1, max_size=12),

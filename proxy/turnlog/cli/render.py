@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Final, Self, TextIO
+from typing import Final, Self, TextIO, TypeVar
 
 import msgspec
 
 from turnlog.core.text.terminal import display_width, escape_unprintable, fit_columns
 
+T = TypeVar("T")
 _BLOCK = 1000
 """Rows that are aligned together: a table of any length needs bounded memory."""
 _NARROWEST = 12
@@ -293,6 +294,17 @@ class ProgressLine:
         if self._is_shown and (now := self._clock()) >= self._next:
             self._next, self._has_line = now + _PROGRESS_EVERY, True
             self._write(f"{_CLEAR_LINE}{text}")
+
+    def during(self, text: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, and show a text until then."""
+        # Not above: it takes 5 ms of each command's start.
+        from concurrent.futures import ThreadPoolExecutor, wait
+
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(work)
+            while not wait([running], _PROGRESS_EVERY).done:
+                self.show(text)
+            return running.result()
 
     def clear(self) -> None:
         """Remove the line."""

@@ -1,5 +1,9 @@
 from collections.abc import Iterator
 from io import StringIO
+from itertools import chain, repeat
+from threading import Event
+
+import pytest
 
 from turnlog.cli.render import ProgressLine
 
@@ -36,3 +40,28 @@ def test_nothing_is_shown_where_stderr_is_no_terminal() -> None:
 
 def test_nothing_is_shown_between_lines_of_the_output_itself() -> None:
     assert shown(Stream(), [3.0, 9.0], is_shown=False) == ""
+
+
+def test_work_that_takes_long_has_its_line_until_it_is_done() -> None:
+    stream = Stream()
+    begun = Event()
+    times = chain([0.0], repeat(9.0))
+
+    def clock() -> float:
+        begun.set()
+        return next(times)
+
+    def work() -> str:
+        begun.clear()
+        assert begun.wait(30)  # until it was looked at
+        return "done"
+
+    with ProgressLine(stream=stream, clock=clock) as progress:
+        assert progress.during("looking", work) == "done"
+
+    assert stream.getvalue() == "\r\x1b[2Klooking\r\x1b[2K"
+
+
+def test_what_fails_fails_as_without_a_line() -> None:
+    with ProgressLine(stream=Stream()) as progress, pytest.raises(ZeroDivisionError):
+        progress.during("dividing", lambda: 1 // 0)

@@ -159,6 +159,7 @@ def verdicts(data: Path) -> list[str]:
     return [msgspec.json.decode(line)["verdict"] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.promise("STORE-14")
 async def test_payloads_go_by_the_day_once_all_of_it_is_too_old(days: Days) -> None:
     ref = session("a")
     for day in (-9, -8, -7, 0):
@@ -181,6 +182,7 @@ async def test_payloads_that_are_kept_forever_stay(days: Days) -> None:
     assert days.kept(ref) == [PayloadState.WHOLE]
 
 
+@pytest.mark.promise("STORE-14")
 async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days: Days) -> None:
     held, other = session("held"), session("other")
     await days.call(held, -20, b"of the held one")
@@ -259,6 +261,7 @@ async def test_a_proxy_deletes_nothing_while_many_calls_are_made(days: Days) -> 
     assert days.kept(ref) == [PayloadState.EXPIRED]
 
 
+@pytest.mark.promise("STORE-14")
 async def test_in_a_store_from_before_nothing_is_deleted_until_a_week_after_it_was_said(
     tmp_path: Path,
 ) -> None:

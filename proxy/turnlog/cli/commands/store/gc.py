@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -62,8 +63,11 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
     a session under a hold (`turnlog sessions hold`) uses is kept. Works beside running proxies.
     """
     folder, retention = _settings(config, data)
-    with LmdbReader.open(folder) as reader:
-        due = expired(reader.view(), retention, time.time_ns(), HeldContent())
+    with LmdbReader.open(folder) as reader, ProgressLine() as progress:
+        due = progress.during(
+            "looking for what is due",
+            lambda: expired(reader.view(), retention, time.time_ns(), HeldContent()),
+        )
         with reader.view() as view:
             purges, limit = view.purges(), view.usage().limit
     lines = [one.line(GcFate.DUE) for one in due]
@@ -98,8 +102,7 @@ async def _collect(
                 await Purger(collector, data).go_on(session)
             lines += [line async for line in collector.collect(due)]
         if purges:
-            progress.show("rewriting the log")
-            await asyncio.to_thread(replace_log, data)
+            progress.during("rewriting the log", partial(replace_log, data))
     fate = GcFate.PENDING if is_pending(data) else GcFate.DELETED
     lines += [purge_line(session, fate) for session in purges]
     return sorted(lines, key=lambda line: (line.what, line.since, line.name))

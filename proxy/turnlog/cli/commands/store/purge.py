@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,9 @@ def command(
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
-    with open_view(folder) as view:
+    with open_view(folder) as view, ProgressLine() as progress:
         found = find_session(view, session)
-        plan = purge_plan(view, found, session)
+        plan = progress.during("looking for its content", partial(purge_plan, view, found, session))
         limit = view.usage().limit
     if yes:
         plan = asyncio.run(_purge(folder, limit, found, plan, why, redactor))
@@ -83,8 +84,7 @@ async def _purge(
             )
             writer = ControlWriter(store, redactor, Clock())
             plan = await Purger(collector, data).purge(session, plan, why, writer)
-        progress.show("rewriting the log")
-        await asyncio.to_thread(replace_log, data)
+        progress.during("rewriting the log", partial(replace_log, data))
     return structs.replace(plan, pending=is_pending(data))
 
 
