@@ -262,6 +262,16 @@ def test_a_bundle_is_private_and_can_be_read_without_turnlog(bundle: Path) -> No
     assert lines[0]["resume"]["state"]["state"]["usage"]["calls"] == 21
 
 
+def test_an_export_can_be_a_bundle(bundle: Path, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "exported.bundle"
+    done = turnlog("export", "work", "--format", "bundle", "-o", str(file), data=data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert lines_of(file)[1:-1] == lines_of(bundle)[1:-1]
+    for wrong in (("work", "--tool", "x", "-o", str(tmp_path / "other")), ("work",), ()):
+        done = turnlog("export", *wrong, "--format", "bundle", data=data)
+        assert (done.returncode, "give one SESSION and --output" in done.stderr) == (2, True)
+
+
 def test_what_is_imported_is_what_was_packed(bundle: Path, data: Path, tmp_path: Path) -> None:
     found = imported(tmp_path / "there", bundle)
     assert (found["commits"], found["payloads"], found["closed"]) == (43, 21, 0)
@@ -481,3 +491,20 @@ def test_what_was_imported_can_be_purged(data: Path, tmp_path: Path, *, shares: 
     assert turnlog("verify", data=there).returncode == 0
     if shares:
         assert planted.decode() in turnlog("export", "own", "--payloads", data=there).stdout
+
+
+def test_an_effect_that_a_rewind_has_discarded_is_not_had_again_there(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+        wait_until(lambda: "delivered" in session_notes(proxy.data, "work"), "it is delivered")
+        head = json.loads(turnlog("resume", "work", "--json", data=proxy.data).stdout)["state"][
+            "at"
+        ]["seq"]
+        rewound = turnlog("rewind", "work", "0", "--yes", "--expect", str(head), data=proxy.data)
+        assert rewound.returncode == 0, rewound.stderr
+    stores.move()
+    with stores.proxy("there") as proxy:
+        again = ask(proxy, call("write", {"a": 1}))
+    assert (text(again), status(again)) == ("done 1", "replayed")
+    assert stores.tool.asked == 1

@@ -276,10 +276,6 @@ class LmdbStore:
             self._secrets.add(incoming.session, incoming.secret)
         return await self._writer.run(lambda: self._engine.adopt(incoming))
 
-    def secret_of(self, session: bytes) -> bytes:
-        """Return the secret that a session's digests are keyed with. Raises `StoreError`."""
-        return self.secrets.get(session, self._secrets.own)
-
     async def flush(self) -> None:
         """Wait until what was submitted before is on disk, or has failed. Raises `StoreClosed`."""
         await self._writer.run(lambda: None)

@@ -4,7 +4,7 @@ import asyncio
 from typing import IO, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.lifecycle import Action, SessionStage
@@ -13,6 +13,7 @@ from turnlog.observe.clock import Clock
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.dangling import (
     Dangling,
+    DanglingCall,
     DanglingFilter,
     DanglingReason,
     dangling,
@@ -94,64 +95,60 @@ class PackedSession(Struct, frozen=True, kw_only=True):
     """seq of the commit that paused the session here; `None` for a copy."""
 
 
-async def pack_session(
+class BundleSource(Struct, frozen=True, kw_only=True):
+    """A session that is to be packed."""
+
+    session: bytes
+    secret: bytes
+    """The secret of its digests."""
+    saved: SavedStates
+    clock: Clock
+    fence: int | None = None
+    """seq of the commit that has paused it for that; `None` for a copy."""
+    was_paused: bool = False
+
+
+async def move_session(
     store: LmdbStore,
-    saved: SavedStates,
-    session: bytes,
+    source: BundleSource,
     sink: IO[bytes],
-    clock: Clock,
     controls: ControlWriter,
-    *,
-    fence: str | None,
+    why: str,
     on_part: Watch,
 ) -> PackedSession:
-    """Write a session as a bundle. Raises `StoreError`, also where it cannot be paused, `OSError`.
+    """Pause a session and write it as a bundle. Raises `StoreError`, also where it cannot be paused, `OSError`.
 
-    `fence` is the reason for which the session is paused here first; `None` for a copy, which leaves it
-    as it is.
+    `why` is the reason for the pause. It is ended again if the bundle cannot be written.
     """
     await store.recover()
+    session = source.session
     with store.view() as view:
         was_paused = _row(view, session).stage is SessionStage.PAUSED
-    fenced = None
-    if fence is not None:
-        fenced = (await controls.write(session, ControlRequest(action=Action.PAUSE, why=fence))).seq
-        await _settled(store, session, clock)
+    paused = await controls.write(session, ControlRequest(action=Action.PAUSE, why=why))
+    await _settled(store, session)
+    fenced = structs.replace(source, fence=paused.seq, was_paused=was_paused)
     try:
         with store.view() as view:
-            return _write(
-                store, view, _Source(session, fenced, was_paused), saved, sink, clock, on_part
-            )
+            return pack_session(view, fenced, sink, on_part)
     except Exception:
-        if fenced is not None and not was_paused:
+        if not was_paused:
             why = "the bundle could not be written"
             await controls.write(session, ControlRequest(action=Action.RESUME, why=why))
         raise
 
 
-class _Source(Struct, frozen=True):
-    session: bytes
-    fence: int | None
-    was_paused: bool
-
-
-def _write(
-    store: LmdbStore,
-    view: View,
-    source: _Source,
-    saved: SavedStates,
-    sink: IO[bytes],
-    clock: Clock,
-    on_part: Watch,
+def pack_session(
+    view: View, source: BundleSource, sink: IO[bytes], on_part: Watch
 ) -> PackedSession:
+    """Write a session as a bundle. Raises `StoreError`, `OSError`."""
     session, row = source.session, _row(view, source.session)
-    shown = resumption(view, saved, session)
+    shown = resumption(view, source.saved, session)
     head = head_of_bundle(
-        made_at=timestamp(clock.wall()),
+        made_at=timestamp(source.clock.wall()),
         session=ids.to_text(session),
         seq=row.head_seq,
         hash=f"sha256:{row.head_hash.hex()}",
-        secret=store.secret_of(session),
+        secret=source.secret,
         aliases=row.aliases,
         fence=source.fence,
         was_paused=source.was_paused,
@@ -164,16 +161,21 @@ def _write(
     )
 
 
-async def _settled(store: LmdbStore, session: bytes, clock: Clock) -> None:
+async def _settled(store: LmdbStore, session: bytes) -> None:
     """Wait a while for calls that were running, and for notes that their answers were delivered.
 
     A commit that comes after the bundle is written would not be in it.
     """
     for _ in range(_LOOKS):
         with store.view() as view:
-            known = find_dangling(view, DanglingFilter(session=session))
-            final = find_dangling(view, DanglingFilter(session=session, now=clock.wall()))
-        is_running = any(one.standing is DanglingReason.IN_FLIGHT for one in known)
-        if not is_running and len(known) == len(final):
-            return
+            found = find_dangling(view, DanglingFilter(session=session))
+            if not any(_may_go_on(view, one) for one in found):
+                return
         await asyncio.sleep(_BETWEEN)
+
+
+def _may_go_on(view: View, call: DanglingCall) -> bool:
+    """Return whether the process of a call may still write of it."""
+    if call.standing is DanglingReason.UNDELIVERED and not call.abandoned:
+        return view.is_alive(call.attempt[-1].link.epoch)
+    return call.standing is DanglingReason.IN_FLIGHT

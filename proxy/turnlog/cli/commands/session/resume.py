@@ -1,6 +1,7 @@
 """`turnlog resume`: what is needed to go on with a session, here or elsewhere."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -38,12 +39,14 @@ from turnlog.sessions.state.state_at import saved_states
 from turnlog.sessions.transfer.resume import (
     LAST,
     MOVED,
+    BundleSource,
     PackedSession,
     Resumption,
+    move_session,
     pack_session,
     resumption,
 )
-from turnlog.store.data_folder import whole_file
+from turnlog.store.data_folder import Secrets, read_key, whole_file
 
 
 @click.command("resume")
@@ -83,44 +86,74 @@ def command(
         raise click.UsageError("--copy and --why are for --bundle, give it or leave them out")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
-    file = None if bundle is None else Path(bundle)
-    if file is not None and (file.exists() or not file.parent.is_dir()):
-        raise click.UsageError(f"{bundle!r} is there, or its folder is not: name a new file")
+    file = None if bundle is None else new_file(bundle)
     folder, redactor = writing(config, data)
     with printout() as write:
         with open_view(folder) as view:
             found = find_session(view, session)
             limit = view.usage().limit
-            if bundle is None:
+            if file is None:
                 shown = resumption(view, saved_states(folder), found, last=last)
                 for line in [json_line(shown)] if as_json else _text(shown):
                     write(line)
-        if file is not None:
-            fence = None if copy else f"{MOVED}: {why}" if why else MOVED
-            packed = asyncio.run(_pack(folder, limit, found, file, fence, redactor))
-            write(json_line(packed) if as_json else _packed(packed, file))
-            if packed.in_flight:
-                calls = counted(packed.in_flight, "call")
-                complain(
-                    f"{calls} in flight: the bundle does not have the outcome, the import closes it"
-                )
+                return
+        if copy:
+            packed = asyncio.run(copy_session(folder, limit, found, file))
+        else:
+            said = f"{MOVED}: {why}" if why else MOVED
+            packed = asyncio.run(_move(folder, limit, found, file, said, redactor))
+        write(json_line(packed) if as_json else _packed(packed, file))
+    _warn_of_running(packed.in_flight)
 
 
-async def _pack(
-    data: Path, limit: int, session: bytes, file: Path, fence: str | None, redactor: Redactor
+def new_file(name: str) -> Path:
+    """Return the path of a file that is to be made. Raises `click.UsageError`."""
+    file = Path(name)
+    if file.exists() or not file.parent.is_dir():
+        raise click.UsageError(f"{name!r} is there, or its folder is not: name a new file")
+    return file
+
+
+def _warn_of_running(in_flight: int) -> None:
+    if in_flight:
+        calls = counted(in_flight, "call")
+        complain(f"{calls} in flight: the bundle does not have the outcome, the import closes it")
+
+
+async def copy_session(data: Path, limit: int, session: bytes, file: Path) -> PackedSession:
+    """Write a session as a bundle to a new file; it goes on as it is. Raises `StoreError`, `OSError`."""
+    # Opening closes the open attempts of dead processes: else each of the two stores would do that.
+    async with open_store(data, limit) as store:
+        with (
+            ProgressLine() as progress,
+            whole_file(file, replace=False) as sink,
+            store.view() as view,
+        ):
+            return pack_session(view, _source(data, session), sink, _shown_on(progress))
+
+
+async def _move(
+    data: Path, limit: int, session: bytes, file: Path, why: str, redactor: Redactor
 ) -> PackedSession:
     async with open_store(data, limit) as store:
         with ProgressLine() as progress, whole_file(file, replace=False) as sink:
-            return await pack_session(
-                store,
-                saved_states(data),
-                session,
-                sink,
-                Clock(),
-                ControlWriter(store, redactor, Clock()),
-                fence=fence,
-                on_part=lambda part: progress.show(f"packed {part}"),
-            )
+            controls = ControlWriter(store, redactor, Clock())
+            source = _source(data, session)
+            return await move_session(store, source, sink, controls, why, _shown_on(progress))
+
+
+def _source(data: Path, session: bytes) -> BundleSource:
+    secrets = Secrets(data, read_key(data))
+    return BundleSource(
+        session=session,
+        secret=secrets.read().get(session, secrets.own),
+        saved=saved_states(data),
+        clock=Clock(),
+    )
+
+
+def _shown_on(progress: ProgressLine) -> Callable[[str], None]:
+    return lambda part: progress.show(f"packed {part}")
 
 
 def _packed(packed: PackedSession, file: Path) -> str:

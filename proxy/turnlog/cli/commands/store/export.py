@@ -1,5 +1,6 @@
 """`turnlog export`: attempts as JSON Lines or Parquet."""
 
+import asyncio
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ from typing import IO, Any, Protocol
 import click
 from msgspec import structs
 
+from turnlog.cli.commands.session.resume import copy_session, new_file
 from turnlog.cli.filters import query_of, query_options, refuse_range
-from turnlog.cli.options import data_option, warn_of_damage, word_of
+from turnlog.cli.options import data_option, open_view, warn_of_damage, word_of
 from turnlog.cli.render import ProgressLine, json_line
 from turnlog.core.text.units import counted
 from turnlog.sessions.log import Query, find_session, only_session
@@ -26,6 +28,8 @@ class ExportFormat(StrEnum):
 
     JSONL = "jsonl"
     PARQUET = "parquet"
+    BUNDLE = "bundle"
+    """One session whole, for `turnlog import`."""
 
 
 class _Writer(Protocol):
@@ -44,7 +48,7 @@ class _Writer(Protocol):
     metavar="|".join(ExportFormat),
     type=word_of("format", ExportFormat),
     default=ExportFormat.JSONL,
-    help="JSON Lines, as `turnlog log --json`, or Parquet.  [default: jsonl]",
+    help="JSON Lines, as `turnlog log --json`, Parquet, or a bundle.  [default: jsonl]",
 )
 @click.option("--output", "-o", metavar="FILE", help="Write to a file, not to stdout.")
 @data_option
@@ -65,7 +69,12 @@ def command(
     \b
     turnlog export --since 7d --error timeout > timeouts.jsonl
     turnlog export --format parquet -o calls.parquet
+
+    A bundle is a copy of one SESSION in FILE, as `turnlog resume --bundle --copy` writes it.
     """
+    if form is ExportFormat.BUNDLE:
+        _export_bundle(sessions, output, data, wanted)
+        return
     asked = query_of(wanted)
     is_terminal = output is None and sys.stdout.isatty()
     if form is ExportFormat.PARQUET and is_terminal:
@@ -80,6 +89,19 @@ def command(
                 left_out += page.left_out
             writer.close()
     warn_of_damage(left_out)
+
+
+def _export_bundle(
+    sessions: tuple[str, ...], output: str | None, data: Path, wanted: dict[str, Any]
+) -> None:
+    if len(sessions) != 1 or output is None or any(wanted.values()):
+        raise click.UsageError(
+            "a bundle holds one session whole: give one SESSION and --output, and no filter"
+        )
+    file = new_file(output)
+    with open_view(data) as view:
+        session, limit = find_session(view, sessions[0]), view.usage().limit
+    asyncio.run(copy_session(data, limit, session, file))
 
 
 def _queries(
