@@ -60,6 +60,13 @@ def rewind(rig: Rig, target: int, *arguments: str) -> dict[str, Any]:
     return plan(rig, target, *arguments, "--yes", "--expect", str(head))
 
 
+def rewinds_told(rig: Rig) -> list[tuple[int, str]]:
+    """Return seq and actor of the rewinds of this test's session that the log has."""
+    session = plan(rig, 0)["session"]
+    events = rig.proxy.events("session.changed")
+    return [(e["seq"], e["actor"]) for e in events if e["session"] == session]
+
+
 def api(rig: Rig, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     token = (rig.proxy.data / "token").read_text().strip()
     with rig.client() as client:
@@ -249,6 +256,7 @@ def test_of_two_operators_one_gets_the_conflict_with_the_head(rig: Rig) -> None:
     assert (status, made["rewound"]) == (200, 4)
     status, said = api(rig, "rewind", {"seq": 0, "expect": 3})
     assert (status, said["head"]) == (409, 4)
+    wait_until(lambda: rewinds_told(rig) == [(4, "operator")], "the log has the rewind")
     done = cli(rig, "rewind", rig.session, "0", "--yes", "--expect", "3")
     assert (done.returncode, "newest commit is 4, not 3" in done.stderr) == (2, True)
 

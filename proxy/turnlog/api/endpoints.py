@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.kinds import Actor, Rung
+from turnlog.core.lifecycle import Action
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
@@ -314,7 +315,20 @@ async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) 
         clock=context.clock.monotonic(),
         fence=wanted.fence,
     )
-    return await rewind(context.store, plan, order)
+    made = await rewind(context.store, plan, order)
+    with context.store.view() as view:
+        row = view.session(ids.from_text(made.session))
+    if row is not None and made.rewound is not None:
+        context.log.emit(
+            SessionChanged(
+                session=made.session,
+                seq=made.rewound,
+                action=Action.REWIND,
+                stage=row.stage,
+                actor=Actor.OPERATOR,
+            )
+        )
+    return made
 
 
 async def _change(context: Context, request: ApiRequest, change: SessionChange) -> OperationResult:

@@ -183,7 +183,7 @@ def open_reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) 
 
 def _detached(view: View, wanted: DanglingFilter, live: LiveCalls) -> Iterator[DanglingCall]:
     """Yield the discarded calls that got an outcome after their rewind."""
-    sessions = view.controlled() if wanted.session is None else (wanted.session,)
+    sessions = view.rewound() if wanted.session is None else (wanted.session,)
     for commits in live.detached(sessions):
         attempt = newest_attempt(commits)
         if len(attempt) > 1:

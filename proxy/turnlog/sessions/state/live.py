@@ -79,26 +79,25 @@ class LiveCalls:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.sessions: dict[bytes, SessionBranches] = {}
+        self.sessions: dict[bytes, tuple[SessionBranches, LiveView]] = {}
 
     def has(self, attempt: list[Commit]) -> bool:
         """Return whether the call of an attempt counts."""
-        branches = self.branches(attempt[0].link.session)
-        if not branches.rewinds:
-            return True
-        return branches.live(_HEAD).has_call(branches.begun(attempt[0]))
+        branches, live = self.read(attempt[0].link.session)
+        return live.is_whole or live.has_call(branches.begun(attempt[0]))
 
     def detached(self, sessions: Iterable[bytes]) -> Iterator[list[Commit]]:
         """Yield the commits of the calls with detached outcomes, as `SessionBranches.detached` does."""
         for session in sessions:
-            branches = self.branches(session)
-            yield from branches.detached(branches.live(_HEAD))
+            branches, live = self.read(session)
+            yield from branches.detached(live)
 
-    def branches(self, session: bytes) -> SessionBranches:
-        """Return the branches of a session."""
+    def read(self, session: bytes) -> tuple[SessionBranches, LiveView]:
+        """Return the branches of a session, and the view at its head."""
         known = self.sessions.get(session)
         if known is None:
-            known = self.sessions[session] = SessionBranches(self.view, session)
+            branches = SessionBranches(self.view, session)
+            known = self.sessions[session] = branches, branches.live(_HEAD)
         return known
 
 

@@ -179,6 +179,8 @@ def link_key(key: bytes) -> bytes:
 
 ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
 CHANGE, PATH, CONTROL, FORK = b"c", b"p", b"s", b"b"
+REWINDS: Final = b"r"
+"""The posting list of all rewinds."""
 # Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -207,7 +209,8 @@ def terms_of(facts: Facts, session: bytes) -> list[bytes]:
             terms.append(text_term(KIND, facts.error_kind))
         return terms
     if kind in CONTROL_KINDS:
-        return [control_term(session)]
+        terms = [control_term(session)]
+        return [*terms, REWINDS] if kind is CommitKind.REWIND else terms
     if kind is CommitKind.OPEN and facts.note:
         return [fork_term(facts.note)]
     return [text_term(NOTE, facts.note)] if kind is CommitKind.NOTE and facts.note else []

@@ -28,12 +28,12 @@ from turnlog.store.log.epochs import is_locked, locked_epochs
 from turnlog.store.log.index import Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
 from turnlog.store.log.keys import (
-    CONTROL,
     LIMIT,
     NOTE,
     PURGE,
     PURGE_ERASED,
     REKEYED,
+    REWINDS,
     TOLD,
     alias_key,
     alias_prefix,
@@ -157,9 +157,12 @@ class View:
         return self._opened(head) if head else None
 
     @guarded_iterator
-    def controlled(self) -> Iterator[bytes]:
-        """Yield the sessions that have control commits, in no order."""
-        yield from (term.removeprefix(CONTROL) for term in self._snapshot.terms(CONTROL))
+    def rewound(self) -> Iterator[bytes]:
+        """Yield the sessions that have rewinds, once each."""
+        snapshot = self._snapshot
+        found = snapshot.term(REWINDS, 1, snapshot.last, newest_first=False)
+        entries = filter(None, map(snapshot.readable, found))
+        yield from dict.fromkeys(entry.link.session for entry in entries)
 
     @guarded
     def is_erased(self, session: bytes, after: int, until: int) -> bool:
