@@ -17,14 +17,16 @@ from conformance.store.kit import begin, intent, known, new_id, outcome, put, se
 from e2e.stores import process
 from kit.clients import wait_until
 from kit.holding import nobody_writes
+from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import CommitKind, Gone, NoteKind
+from turnlog.core.kinds import CommitKind, Gone, NoteKind, Rung
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.control.fork import ForkOrder, fork, fork_draft
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
@@ -98,11 +100,11 @@ class Days:
             handles = [body.output_blob for body in bodies if body and body.output_blob]
             return [read_payload(view, handle).kept for handle in handles]
 
-    def states(self, ref: SessionRef) -> list[str]:
-        """Return the hash of the state after each commit, or that it was compacted."""
+    def states(self, ref: SessionRef, first: int = 0) -> list[str]:
+        """Return the hash of the state after each commit from one on, or that it was compacted."""
         found: list[str] = []
         with self.store.view() as view:
-            for seq in range(head_of(view, known(ref)) + 1):
+            for seq in range(first, head_of(view, known(ref)) + 1):
                 try:
                     found.append(state_hash(state_at(view, self.saved, known(ref), seq)))
                 except CompactedError:
@@ -373,6 +375,27 @@ async def test_a_rewind_behind_a_compaction_is_refused(days: Days) -> None:
         with pytest.raises(CompactedError, match="from commit 4 on"):
             rewind_plan(view, known(ref), 2)
         assert rewind_plan(view, known(ref), 4).commits == 4
+
+
+async def test_a_fork_expires_from_its_own_first_commit_on(days: Days) -> None:
+    await days.call(session("a"), -110, b"content")
+    days.now = TODAY - 100 * DAY
+    with days.store.view() as view:
+        order = ForkOrder(session="a", seq=2, name="b")
+        draft = fork_draft(view, days.saved, order, days.clock)
+    made = await fork(days.store, draft, order)
+    days.now = TODAY
+    ref = SessionRef(candidate=ids.from_text(made.session), rung=Rung.EXPLICIT)
+    await days.call(ref, -99, b"content of the fork")
+    before = days.states(ref, first=made.seq)
+
+    lines = {line.name: line for line in await days.lines()}
+
+    line = lines[made.session]
+    assert (line.since[:10], line.until[:10]) == ("2026-08-19", "2026-08-20")
+    assert line.commits == made.seq
+    assert days.states(ref, first=made.seq)[:3] == ["compacted", "compacted", before[2]]
+    assert set(verdicts(days.data)) == {"redacted_ok"}
 
 
 async def test_what_a_rewind_discarded_expires_as_all_else(days: Days) -> None:

@@ -166,10 +166,11 @@ def _bodies(view: View, age: float, now: int) -> Iterator[ExpiredBodies]:
     # By the day, as payloads: a session is compacted once a day at most.
     before = (now - int(age * _NS)) // DAY * DAY
     held, purges = view.held(), view.purges()
-    for session, head in view.opened_before(before):
+    for session, first, head in view.opened_before(before):
         if session in purges:
             continue  # its bodies name the payloads that are still to be purged
-        earlier, redacted = view.redacted_until(session)
+        # A fork begins behind the commit of its parent.
+        earlier, redacted = (max(until, first - 1) for until in view.redacted_until(session))
         if not view.is_erased(session, earlier, redacted):
             # A process ended before it had erased what its redaction says is gone.
             yield _due(view, session, earlier, redacted, held=False, begun=True)

@@ -203,12 +203,12 @@ class View:
         return before, newest
 
     @guarded_iterator
-    def opened_before(self, at: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the sessions that were opened before a time, each with the seq of its newest commit."""
+    def opened_before(self, at: int) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the sessions that were opened before a time, with the seqs of their first and newest commits."""
         for session, head in self._snapshot.heads():
             opened = self._snapshot.readable(head.opened)
             if opened is None or opened.facts.at < at:
-                yield session, head.seq
+                yield session, opened.link.seq if opened else 0, head.seq
 
     @guarded
     def written_at(self, session: bytes, seq: int) -> int:
