@@ -64,7 +64,8 @@ def rewinds_told(rig: Rig) -> list[tuple[int, str]]:
     """Return seq and actor of the rewinds of this test's session that the log has."""
     session = plan(rig, 0)["session"]
     events = rig.proxy.events("session.changed")
-    return [(e["seq"], e["actor"]) for e in events if e["session"] == session]
+    mine = [event for event in events if event["turnlog.session"] == session]
+    return [(event["turnlog.seq"], event["turnlog.actor"]) for event in mine]
 
 
 def api(rig: Rig, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
