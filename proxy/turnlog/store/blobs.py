@@ -17,13 +17,15 @@ it is written. An empty folder says why a bucket is gone.
 In a bucket blobs are numbered and lie in blocks (`log.blocks`), by the number of the last one.
 """
 
+import fcntl
+import os
 import re
 import shutil
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import accumulate, islice
 from pathlib import Path
@@ -471,6 +473,8 @@ class BlobWriter:
             mark.mkdir(mode=0o700, exist_ok=True)
         # In one step: no process may open, or add to, a half removed bucket.
         with suppress(OSError):
+            # An older version must not come back: a purge that was killed may have left it.
+            retire_older(self._folder, bucket)
             path.rename(path.with_name(f"{_GONE}{path.name}-{self._epoch}"))
 
     def sync(self) -> None:
@@ -532,6 +536,33 @@ class BlobWriter:
             if not is_locked(self._epochs, int(mark.name.rpartition("-")[2])):
                 env.raw.sync(True)
                 mark.unlink(missing_ok=True)
+
+
+class RewriteBusy(StoreError):
+    """Another process rewrites buckets."""
+
+
+@contextmanager
+def rewriting(folder: Path) -> Generator[None]:
+    """Hold the right to rewrite buckets, which one process has at a time. Raises `RewriteBusy`, `StoreError`.
+
+    Removes what a process that was killed has left: old versions and drafts.
+    """
+    with translated("rewrite payloads in", folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RewriteBusy(
+                f"another process purges payloads in {str(folder)!r}; wait until it has ended"
+            ) from error
+        for left in folder.glob(f"{_DRAFT}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        sweep(folder)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class BucketRewrite:

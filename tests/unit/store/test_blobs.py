@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnlog.core.kinds import Gone
 from turnlog.store import blobs
 from turnlog.store.base import Blob, StoreError
-from turnlog.store.blobs import BlobReader, BlobWriter, Bucket, BucketRewrite
+from turnlog.store.blobs import BlobReader, BlobWriter, Bucket, BucketRewrite, RewriteBusy
 from turnlog.store.log.epochs import lock_epoch
 
 
@@ -452,6 +452,36 @@ def test_of_two_versions_the_newer_counts_and_the_older_is_removed(
     assert pair.reader.read(handle) is Gone.PURGED
     blobs.retire_older(folder, Bucket(0, 0))
     assert [path.name for path in folder.iterdir()] == ["0-0.1"]
+    pair.close()
+
+
+def test_giving_up_a_bucket_gives_up_a_version_that_a_killed_purge_has_left(
+    tmp_path: Path, pair: Pair
+) -> None:
+    handle = pair.put(b"one", 10)
+    pair.writer.close()
+    folder = tmp_path / "blobs"
+    shutil.copytree(folder / "0-0", folder / "0-0.1")
+    pair.writer.expire(Bucket(0, 0))
+    blobs.sweep(folder)
+    assert pair.reader.read(handle) is Gone.EXPIRED
+    assert [path.name for path in folder.iterdir()] == ["expired-0-0"]
+    pair.close()
+
+
+def test_one_process_rewrites_at_a_time_and_removes_what_another_left(
+    tmp_path: Path, pair: Pair
+) -> None:
+    folder = tmp_path / "blobs"
+    for name in ("gone-0-0-rewritten", "draft-0-0"):
+        (folder / name).mkdir()
+        (folder / name / "data.mdb").write_bytes(b"content")
+    with blobs.rewriting(folder):
+        assert list(folder.iterdir()) == []
+        with pytest.raises(RewriteBusy, match="wait until it has ended"), blobs.rewriting(folder):
+            pass
+    with blobs.rewriting(folder):
+        pass
     pair.close()
 
 

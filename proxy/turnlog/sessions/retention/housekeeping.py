@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from turnlog.core.text.units import timestamp
@@ -9,6 +10,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, RetentionAnnounced, RetentionEnforced, StoreFailed
 from turnlog.sessions.state.backlog import SHARE, Pace
 from turnlog.store.base import StoreError
+from turnlog.store.blobs import RewriteBusy
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.saved_states import SavedStates
@@ -69,7 +71,8 @@ class Housekeeper:
             begun = [session for session, is_erased in view.purges().items() if not is_erased]
             data = view.data
         for session in begun:
-            await Purger(self._collector, data).go_on(session)
+            with suppress(RewriteBusy):  # whoever has begun it is still at it
+                await Purger(self._collector, data).go_on(session)
 
     async def _last(self) -> int:
         with self._store.view() as view:

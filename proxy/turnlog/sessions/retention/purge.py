@@ -140,7 +140,14 @@ class Purger(Struct, frozen=True):
         )
 
     async def go_on(self, session: bytes) -> int:
-        """Finish a purge that was begun; return how many payloads stay. Raises `StoreError`."""
+        """Finish a purge that was begun; return how many payloads stay.
+
+        Raises `RewriteBusy` while another process purges, any other `StoreError`.
+        """
+        with blobs.rewriting(self.data / "blobs"):
+            return await self._go_on(session)
+
+    async def _go_on(self, session: bytes) -> int:
         collector = self.collector
         until = await self._redacted(session)
         # Before the bodies, which name them.
