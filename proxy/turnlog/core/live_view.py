@@ -116,7 +116,7 @@ class LiveView(Struct, frozen=True, gc=False):
         """Return the newest commit of the path up to `seq`."""
         return next(min(last, seq) for first, last in self.ranges if first <= seq)
 
-    def meets(self, other: "LiveView") -> int:
+    def common_ancestor(self, other: "LiveView") -> int:
         """Return the newest commit that is on both paths."""
         return max(
             min(last, end)

@@ -46,9 +46,11 @@ def next_call(place: TurnPosition, at: int, label: str, source: TurnSource) -> T
     """
     turn, step, named, given = place.turn, place.step, place.label, place.source
     is_quiet = place.in_flight == 0
+    has_new_label = bool(label) and label != named
+    has_turn_gap = not label and is_quiet and at - place.active_at >= TURN_GAP
     if step == 0:
         step = 1
-    elif label != named if label else is_quiet and at - place.active_at >= TURN_GAP:
+    elif has_new_label or has_turn_gap:
         turn, step, named, given = turn + 1, 1, "", _GAP
     elif is_quiet and at - place.started_at >= STEP_GAP:
         step += 1

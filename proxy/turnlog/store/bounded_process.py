@@ -20,11 +20,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NoReturn
 
-LEAST: Final = 60.0
-"""s that a walk may take at least."""
+MIN_SECONDS: Final = 60.0
+"""Time that a walk gets at least."""
 RATE: Final = 1 << 20
-"""Bytes that a walk gets through in a second at least, on a slow disk."""
-_READ: Final = 1 << 16
+"""Bytes that a walk reads in a second at least, on a slow disk."""
+_STDERR_MOST: Final = 1 << 16
 _BUG: Final = 70
 """EX_SOFTWARE of sysexits.h."""
 
@@ -32,7 +32,7 @@ Send = Callable[[bytes], None]
 
 
 class WorkerFailed(Exception):
-    """The process was ended by a signal. The message names it."""
+    """The process was killed by a signal. The message names it."""
 
 
 class Unfinished(Exception):
@@ -43,31 +43,31 @@ class Unfinished(Exception):
 class Worker:
     """A child process that does some work and sends messages. Make it before there are threads."""
 
-    def __init__(self, work: Callable[[Send], None], processor: float) -> None:
-        """Start the process, which is ended after so many s of processor time. `work` gets what
-        sends a message. Raises `OSError`.
+    def __init__(self, work: Callable[[Send], None], cpu_seconds: float) -> None:
+        """Start the process, which is killed after `cpu_seconds`. `work` gets a function that sends a
+        message. Raises `OSError`.
 
         Pages that refer to each other take processor time without end; a hanging disk takes none.
         """
         fork = get_context("fork")
-        self._messages, theirs = fork.Pipe(duplex=False)
-        with theirs, ExitStack() as ours:
-            ours.callback(self._messages.close)
-            self._said, stderr = os.pipe()
-            ours.callback(os.close, self._said)
+        self._messages, child_end = fork.Pipe(duplex=False)
+        with child_end, ExitStack() as cleanup:
+            cleanup.callback(self._messages.close)
+            self._stderr, stderr = os.pipe()
+            cleanup.callback(os.close, self._stderr)
 
             def run() -> NoReturn:
                 self._messages.close()
-                _work(partial(work, theirs.send_bytes), stderr, processor)
+                _work(partial(work, child_end.send_bytes), stderr, cpu_seconds)
 
             self._process = fork.Process(target=run, daemon=True)
             with os.fdopen(stderr, "wb", 0), warnings.catch_warnings():
-                # More than a pipe takes is not worth waiting for.
+                # What a pipe does not hold is dropped: nobody reads it before the end.
                 os.set_blocking(stderr, False)
-                # From 3.12 on for any thread at all: this child begins with nothing that one could hold.
+                # Python 3.12 warns if there is any other thread; this child needs no lock that one could hold.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._process.start()
-            ours.pop_all()  # the process has begun: `close` ends it
+            cleanup.pop_all()  # the process has begun: `close` ends it
 
     def messages(self, seconds: float) -> Iterator[bytes]:
         """Yield what the process sends, until its end. Raises `WorkerFailed`, after `seconds` `Unfinished`."""
@@ -79,7 +79,7 @@ class Worker:
                         raise Unfinished
                     yield self._messages.recv_bytes()
             self._process.join()
-            self._judge(self._process.exitcode or 0)
+            self._raise_for(self._process.exitcode or 0)
         finally:
             self.close()
 
@@ -90,15 +90,15 @@ class Worker:
         self._messages.close()
         self._process.kill()
         self._process.join()
-        os.close(self._said)
+        os.close(self._stderr)
 
-    def _judge(self, status: int) -> None:
+    def _raise_for(self, status: int) -> None:
         if status == 0:
             return
-        said = os.read(self._said, _READ).decode("utf-8", "replace").strip()
+        text = os.read(self._stderr, _STDERR_MOST).decode("utf-8", "replace").strip()
         if status > 0:
-            raise RuntimeError(said or f"exit code {status}")
-        last = said.rpartition("\n")[2]
+            raise RuntimeError(text or f"exit code {status}")
+        last = text.rpartition("\n")[2]
         name = signal.Signals(-status).name
         raise WorkerFailed(f"{name} ended it: {last}" if last else f"{name} ended it")
 
@@ -109,18 +109,18 @@ def seconds_for(folder: Path) -> float:
     for path in folder.rglob("*"):
         with suppress(OSError):
             size += path.stat().st_blocks * 512
-    return LEAST + size / RATE
+    return MIN_SECONDS + size / RATE
 
 
-def _work(work: Callable[[], None], said: int, processor: float) -> NoReturn:
-    """Do the work, and leave: nothing of the parent's is flushed, closed or unlocked here."""
+def _work(work: Callable[[], None], stderr: int, cpu_seconds: float) -> NoReturn:
+    """Do the work and exit at once: nothing of the parent's is flushed, closed or unlocked here."""
     status = _BUG
     try:
-        seconds = ceil(processor)
+        seconds = ceil(cpu_seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         gc.freeze()
         faulthandler.disable()  # a signal is a finding here
-        os.dup2(said, 2)
+        os.dup2(stderr, 2)
         work()
         status = 0
     except BrokenPipeError:

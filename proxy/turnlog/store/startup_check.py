@@ -12,8 +12,8 @@ from . import definitions
 from .base import StoreDamaged, StoreError
 from .bounded_process import Send, Unfinished, Worker, WorkerFailed
 
-PROCESSOR: Final = 20.0
-"""s of processor time that the check may take; an undamaged store takes well under one."""
+CPU_SECONDS: Final = 20.0
+"""Processor time that the check may take; an undamaged store takes well under a second."""
 SECONDS: Final = 60.0
 """s to wait for it; a hanging disk or a suspended machine is no damage."""
 WHOLE: Final = 4 << 20
@@ -27,7 +27,7 @@ class StartupCheck:
         """Begin. Raises `OSError`."""
         self._data = data
         there = (data / "log" / "data.mdb").exists()
-        self._child = Worker(self._work, PROCESSOR) if there else None
+        self._child = Worker(self._work, CPU_SECONDS) if there else None
 
     def result(self) -> bool:
         """Wait for the end; return whether the check was finished in time. Raises `StoreDamaged`."""

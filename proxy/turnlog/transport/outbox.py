@@ -1,4 +1,4 @@
-"""Lines on their way out through a pipe, in order, each once its outcome is on disk."""
+"""The queue of lines to a pipe: sent in order, each once its outcome is on disk."""
 
 import asyncio
 import sys
@@ -13,10 +13,10 @@ from turnlog.store.base import Ticket
 from .async_pipes import WriteEnd
 
 ROOM: Final = 4 << 20
-"""bytes: with more than this on its way nothing more is read from the other side."""
+"""bytes: with more than this queued nothing more is read from the other side."""
 OnWritten = Callable[[], None] | None
-"""Called when a line was handed over whole."""
-_Parcel = tuple[bytes, Sequence[Ticket], OnWritten]
+"""Called when a line was written whole."""
+_Write = tuple[bytes, Sequence[Ticket], OnWritten]
 
 
 class Outbox:
@@ -25,16 +25,16 @@ class Outbox:
     def __init__(self, end: WriteEnd, recorder: Recorder) -> None:
         self.end = end
         self._recorder = recorder
-        self._parcels: deque[_Parcel] = deque()
-        self._behind: list[_Parcel] = []
-        """Lines that wait until the one that comes in pieces is over."""
-        self._in_line = False
+        self._writes: deque[_Write] = deque()
+        self._queued_lines: list[_Write] = []
+        """Lines that wait until the one that is sent in pieces has ended."""
+        self._is_in_pieces = False
         self._torn = False
-        """Whether the last line came without its newline: the stream it came from has ended."""
+        """Whether the last line was sent without a newline, because the stream that it came from has ended."""
         self._size = 0
         self._room = ROOM
         self.is_closing = False
-        """Whether nothing more is to leave: there is no reader, or it gets the end."""
+        """Whether no more lines are sent: there is no reader, or the end is to be closed."""
         self._is_idle = False
         """Whether `run` waits for a line."""
         self._changed = asyncio.Event()
@@ -42,9 +42,9 @@ class Outbox:
     def line(
         self, raw: bytes, tickets: Sequence[Ticket] = (), on_written: OnWritten = None
     ) -> None:
-        """Send a whole line once what `tickets` stand for is on disk."""
-        if self._in_line:
-            self._behind.append((raw, tickets, on_written))
+        """Send a whole line once the commits of `tickets` are on disk."""
+        if self._is_in_pieces:
+            self._queued_lines.append((raw, tickets, on_written))
             self._size += len(raw)
         else:
             self._add(b"\n" + raw if self._torn else raw, tickets, on_written)
@@ -58,47 +58,47 @@ class Outbox:
         *,
         ends: bool,
     ) -> None:
-        """Send a piece of the line that comes in pieces."""
-        self._in_line = not ends
+        """Send a piece of a line that is sent in pieces; `ends` with the last one."""
+        self._is_in_pieces = not ends
         self._add(raw, tickets, on_written)
         if not ends:
             return
         self._torn = not raw.endswith(b"\n")
-        behind, self._behind = self._behind, []
-        for waiting, its, teller in behind:
-            self._size -= len(waiting)
-            self.line(waiting, its, teller)
+        queued, self._queued_lines = self._queued_lines, []
+        for line, its_tickets, its_callback in queued:
+            self._size -= len(line)
+            self.line(line, its_tickets, its_callback)
 
     def close(self) -> None:
-        """Close the end when everything has left."""
+        """Close the end once everything is sent."""
         self.is_closing = True
         self._changed.set()
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """Accept lines without a bound: there may be no reader any more, and they are few."""
         self._room = sys.maxsize
         self._changed.set()
 
     @property
     def has_room(self) -> bool:
-        """Whether more may come."""
+        """Whether more lines may be added."""
         return self._size <= self._room or self.is_closing
 
-    async def room(self) -> None:
-        """Wait while too much is on its way."""
+    async def wait_for_room(self) -> None:
+        """Wait while too much is queued."""
         while not self.has_room:
-            await self._changes()
+            await self._wait_for_change()
 
     async def run(self) -> None:
         """Write until closed. Raises `BrokenPipeError` when there is no reader."""
         try:
-            while self._parcels or not self.is_closing:
-                if not self._parcels:
+            while self._writes or not self.is_closing:
+                if not self._writes:
                     self._is_idle = True
-                    await self._changes()
+                    await self._wait_for_change()
                     self._is_idle = False
                     continue
-                raw, tickets, on_written = self._parcels.popleft()
+                raw, tickets, on_written = self._writes.popleft()
                 if tickets:
                     await self._recorder.settle(tickets)
                 await self.end.write(raw)
@@ -108,21 +108,21 @@ class Outbox:
                 self._changed.set()
         finally:
             self.is_closing = True
-            self._parcels = deque(maxlen=0)  # nothing is kept any more
+            self._writes = deque(maxlen=0)  # nothing is kept any more
             self._changed.set()
             self.end.close()
 
     def _add(self, raw: bytes, tickets: Sequence[Ticket], on_written: OnWritten) -> None:
-        # Most lines wait for nothing, and leave without a turn of the loop, as in asyncio's transports.
-        if self._is_idle and not (self._parcels or tickets or on_written):
-            with suppress(BrokenPipeError):  # `run` finds that out
+        # Most lines wait for nothing, and are written without a turn of the loop, as in asyncio's transports.
+        if self._is_idle and not (self._writes or tickets or on_written):
+            with suppress(BrokenPipeError):  # `run` gets it again
                 raw = bytes(self.end.write_now(raw))
                 if not raw:
                     return
-        self._parcels.append((raw, tickets, on_written))
+        self._writes.append((raw, tickets, on_written))
         self._size += len(raw)
         self._changed.set()
 
-    async def _changes(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()

@@ -111,9 +111,9 @@ def test_a_view_extends_an_earlier_one_if_no_rewind_lies_between() -> None:
 
 def test_two_views_meet_at_the_newest_commit_that_is_on_both_paths() -> None:
     first, back = Rewind(seq=7, target=3), Rewind(seq=9, target=6)
-    assert live_view(8, [first]).meets(live_view(6, ())) == 3
-    assert live_view(9, [first, back]).meets(live_view(8, [first])) == 3
-    assert live_view(9, [first, back]).meets(live_view(5, ())) == 5
+    assert live_view(8, [first]).common_ancestor(live_view(6, ())) == 3
+    assert live_view(9, [first, back]).common_ancestor(live_view(8, [first])) == 3
+    assert live_view(9, [first, back]).common_ancestor(live_view(5, ())) == 5
 
 
 def test_content_of_a_fork_that_cannot_be_read_is_that_of_a_live_one() -> None:

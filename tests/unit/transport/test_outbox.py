@@ -127,14 +127,14 @@ async def test_an_unread_line_is_not_reported_as_written(tmp_path: Path) -> None
         assert told == []
 
 
-async def test_a_slow_reader_is_waited_for_until_the_limit_is_lifted(tmp_path: Path) -> None:
+async def test_a_slow_reader_is_waited_for_until_the_limit_is_removed(tmp_path: Path) -> None:
     async with way(tmp_path) as one:
         one.outbox.line(b"x" * (ROOM + 1))
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(one.outbox.room())
+            waiting = tasks.create_task(one.outbox.wait_for_room())
             await turns()
             assert not waiting.done()
-            one.outbox.lift()
+            one.outbox.remove_limit()
             await asyncio.wait_for(waiting, 5)
         assert len(await one.rest()) == ROOM + 1
 
@@ -147,7 +147,7 @@ async def test_a_writer_does_not_wait_for_room_after_the_reader_is_gone(tmp_path
         os.close(reading)
         with pytest.raises(BrokenPipeError):
             await outbox.run()
-        await asyncio.wait_for(outbox.room(), 5)
+        await asyncio.wait_for(outbox.wait_for_room(), 5)
 
 
 async def test_lines_to_a_reader_that_is_gone_are_not_kept(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ class EndpointRequest(Struct, frozen=True):
         """Whether the client accepts events."""
         return b"text/event-stream" in self.fields.get(b"accept", b"").lower()
 
-    async def connect(self, supervisor: Supervisor, handshake: bytes = b"") -> None:
+    async def connect(self, supervisor: Supervisor, initialize: bytes = b"") -> None:
         """Start the process where it does not run, within the time limit. Raises `Failure`."""
         if not supervisor.is_ready:
             now = asyncio.get_running_loop().time()
-            await connected(supervisor.connect(handshake), self.progress.deadlines, now)
+            await connected(supervisor.connect(initialize), self.progress.deadlines, now)
 
     def on_sent(self) -> None:
         """Mark the whole request as sent."""
@@ -142,7 +142,7 @@ class CommandEndpoint:
         if path is None:
             return _no_session(asked, messages[0].id)
         is_shared = path.supervisor.multiplexer.renames
-        if is_shared and (refused := _unfit(asked.body, messages)) is not None:
+        if is_shared and (refused := _refusal_of_shared(asked.body, messages)) is not None:
             return _refusing(messages[0].id, refused)
         return await self._exchange(asked, messages, path, cancel=False)
 
@@ -186,11 +186,11 @@ class CommandEndpoint:
             self._end(path)
             return reply.begin(left)
         if is_result:
-            path.supervisor.met = Handshake(asked.body)
+            path.supervisor.handshake = Handshake(asked.body)
         return reply.begin(left, (self._admit(path),))
 
     async def _join(self, asked: EndpointRequest, messages: Sequence[Message]) -> CommandReply:
-        """Begin a session in the conversation of all; the first one opens that."""
+        """Begin a session with the process that all share; the first one opens its conversation."""
         if with_id(asked.body, b"0") is None:
             return _refusing(messages[0].id, _NOT_ONE)
         path = self._new_path(self._common, renames=True)
@@ -207,17 +207,17 @@ class CommandEndpoint:
         try:
             await asked.connect(path.supervisor, asked.body)
         except Declined as declined:
-            if path.supervisor.met is not None:
+            if path.supervisor.handshake is not None:
                 raise
             self._end(path)
             return CommandReply.whole(200, with_id(declined.answer, message.id) or declined.answer)
-        met = path.supervisor.met
-        assert met is not None  # or there is no connection
-        if (refused := _too_old(message, met)) is not None:
+        handshake = path.supervisor.handshake
+        assert handshake is not None  # or there is no connection
+        if (refused := _too_old(message, handshake)) is not None:
             self._end(path)
             return _refusing(message.id, refused, status=200)
         asked.on_sent()
-        answer = with_id(met.answer, message.id) or met.answer
+        answer = with_id(handshake.answer, message.id) or handshake.answer
         return CommandReply.whole(200, answer, (self._admit(path),))
 
     def _admit(self, path: ClientPath) -> tuple[bytes, bytes]:
@@ -236,14 +236,14 @@ class CommandEndpoint:
         *,
         cancel: bool,
     ) -> CommandReply:
-        """Send messages, and return their response; `cancel` tells what its client's leaving does."""
-        supervisor, messages_of_all = path.supervisor, path.supervisor.multiplexer
+        """Send messages, and return their response; with `cancel` they are cancelled if the client leaves."""
+        supervisor, multiplexer = path.supervisor, path.supervisor.multiplexer
         if not any(message.kind is Kind.REQUEST for message in messages):
             await asked.connect(path.supervisor)
             supervisor.send(path.client, None, messages, asked.body)
             asked.on_sent()
             return CommandReply.whole(202)
-        left = messages_of_all.cancel if cancel else messages_of_all.on_left
+        left = multiplexer.cancel if cancel else multiplexer.on_left
         reply = await self._ask(asked, messages, path, left)
         code = reply.only.error_code if cancel and reply.only is not None else None
         return reply.begin(left, status=status_of(code))
@@ -298,7 +298,7 @@ class CommandEndpoint:
             self._common = None if self._common is supervisor else self._common
 
     def rest(self, now: float) -> None:
-        """End the processes without requests for long; `now` is on the loop's clock."""
+        """End the processes that had no request for long; `now` is on the loop's clock."""
         for credential, path in list(self._stateless.items()):
             if path.supervisor.multiplexer.is_quiet(path.client) and now - path.client.used > IDLE:
                 del self._stateless[credential]
@@ -412,8 +412,8 @@ def _fields(lines: bytes) -> dict[bytes, bytes]:
     return {name.lower(): value.strip() for name, _, value in pairs}
 
 
-def _unfit(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
-    """Return why a session's messages must not get to a command that it shares."""
+def _refusal_of_shared(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
+    """Return why messages of a session must not be sent to a command that it shares."""
     texts = list(texts_of(parse(body), body))
     if any(message.method == "initialize" for message in messages):
         return RpcRefusal(INVALID_REQUEST, "the session has been initialized")
@@ -423,13 +423,13 @@ def _unfit(body: bytes, messages: Sequence[Message]) -> RpcRefusal | None:
     return None
 
 
-def _too_old(message: Message, met: Handshake) -> RpcRefusal | None:
-    """Return why the open conversation does not do for an `initialize`.
+def _too_old(message: Message, handshake: Handshake) -> RpcRefusal | None:
+    """Return why the running process cannot serve this `initialize`.
 
     A client that asks for a later revision is offered the one that is spoken, as servers do.
     """
     asked = mcp.requested_revision(message)
-    answer, first = parse(met.answer), parse(met.asked)
+    answer, first = parse(handshake.answer), parse(handshake.request)
     assert isinstance(answer, Message)
     assert isinstance(first, Message)
     spoken = mcp.agreed_revision(answer.result)

@@ -213,14 +213,14 @@ class Multiplexer:
         self, one: OpenRequest, kind: ErrorKind, detail: str, phase: Phase | None = None
     ) -> None:
         if (reply := self._give_up(one)) is not None:
-            reply.lift()
+            reply.end_wait()
             reply.fail(kind, detail, phase)
 
     def _forget(self, one: OpenRequest) -> None:
         """Remove an open request; ends its response if that waits for nothing else."""
         reply = self._give_up(one)
         if reply is not None and not reply.awaited:
-            reply.lift()
+            reply.end_wait()
             reply.end()
 
     # -- to the command --------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Multiplexer:
             else:
                 one.detach()
                 self._unawaited[one] = None
-        reply.lift()
+        reply.end_wait()
         # Beyond a bound they are cancelled: a question on behalf of one that is forgotten would go to
         # another client.
         for one in list(self._unawaited)[: max(len(self._unawaited) - GIVEN_UP, 0)]:
@@ -338,7 +338,7 @@ class Multiplexer:
         self._unawaited.pop(one, None)
         reply = one.detach()
         if reply is not None and not reply.awaited:
-            reply.lift()
+            reply.end_wait()
             reply.fail(ErrorKind.CONNECTION_LOST, "its id was used again")
 
     def _cancelled(self, client: CommandClient, message: Message, text: bytes) -> bytes | None:

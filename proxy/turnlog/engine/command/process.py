@@ -122,10 +122,10 @@ class OutputReader(Protocol):
     def on_output(self, chunk: bytes) -> None:
         """Read a piece of its output."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while too much of it is unread by its clients: no more is read meanwhile."""
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """End that wait for good: little is to come, and nobody may read it."""
 
     def on_input_closed(self) -> None:
@@ -240,7 +240,7 @@ class Process:
     async def _read(self, reader: OutputReader) -> None:
         while chunk := await self._stdout.read():
             reader.on_output(chunk)
-            await reader.room()
+            await reader.wait_for_room()
         # Its pipes close one after another: by its exit it is known whether it has read its input.
         await asyncio.wait({self._exited}, timeout=LAST_WORDS)
         await reader.on_output_end()
@@ -269,7 +269,7 @@ class Process:
         """Kill what is left, and read only what has been written already."""
         self.child.send(signal.SIGKILL)
         self._stdout.abandon()
-        reader.lift()
+        reader.remove_limit()
 
 
 def _exit_of(child: Child) -> "asyncio.Future[int]":

@@ -55,7 +55,7 @@ class CommandReply:
         self._waiter: asyncio.Future[None] | None = None
         self._taken = asyncio.Event()
         self._began = False
-        self._left: Callable[[CommandReply], None] = CommandReply.lift
+        self._left: Callable[[CommandReply], None] = CommandReply.end_wait
 
     # -- the command's side ----------------------------------------------------------------
 
@@ -77,12 +77,12 @@ class CommandReply:
         """Whether the client leaves much unread."""
         return self._size > _ROOM and self._failure is None
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until some of it was read, or its reader is gone."""
         self._taken.clear()
         await self._taken.wait()
 
-    def lift(self) -> None:
+    def end_wait(self) -> None:
         """End the wait for the client to read."""
         self._taken.set()
 

@@ -42,7 +42,7 @@ class Declined(Failure):
 class Handshake(Struct, frozen=True):
     """The `initialize` that opened a conversation, and its answer where that is known."""
 
-    asked: bytes
+    request: bytes
     answer: bytes = b""
 
 
@@ -77,7 +77,7 @@ class Supervisor:
         self._starting = asyncio.Lock()
         self._began = 0.0
         self._failures = 0
-        self.met: Handshake | None = None
+        self.handshake: Handshake | None = None
         """Repeated with each new process; `None` where there is no conversation to open."""
         self.closed = False
         """Whether no process may be started any more."""
@@ -101,26 +101,28 @@ class Supervisor:
         process = self._process
         return process is not None and not self._starting.locked() and process.outbox.has_room
 
-    async def connect(self, handshake: bytes = b"") -> None:
+    async def connect(self, initialize: bytes = b"") -> None:
         """Start the process where it does not run. Raises `Failure`.
 
-        `handshake` opens a conversation where there is none yet.
+        `initialize` opens a conversation where there is none yet.
         """
         async with self._starting:
             if self._process is None:
                 await asyncio.sleep(self._wait())
-                await self._begin(self.met.asked if self.met is not None else handshake)
+                await self._begin(
+                    self.handshake.request if self.handshake is not None else initialize
+                )
         if (process := self._process) is not None:
-            await process.outbox.room()
+            await process.outbox.wait_for_room()
 
-    async def _begin(self, handshake: bytes) -> None:
+    async def _begin(self, initialize: bytes) -> None:
         """Start a process and open the conversation; without that the process is ended."""
         if self.closed:
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, "turnlog stops")
         self._start()
         try:
-            if handshake:
-                self.met = Handshake(handshake, await self._shake_hands(handshake))
+            if initialize:
+                self.handshake = Handshake(initialize, await self._shake_hands(initialize))
         except BaseException:
             self.close()
             raise
@@ -178,12 +180,12 @@ class Supervisor:
         """Send nothing more to a process whose first message takes too long: the next request gets another."""
         self._process = None
 
-    async def _shake_hands(self, handshake: bytes) -> bytes:
+    async def _shake_hands(self, initialize: bytes) -> bytes:
         """Open the conversation; return the answer. Raises `Failure`."""
         reply = CommandReply(Progress(), streams=False)
         assert self._process is not None  # it was just started
         self._process.startup.on_request()
-        self.multiplexer.open(reply, handshake)
+        self.multiplexer.open(reply, initialize)
         try:
             ((answer, message),) = await reply.messages()
         except Failure as failure:
@@ -275,23 +277,23 @@ class _Output:
         self._is_over = False
         """Whether a line is too long: nothing more is read."""
         self._waits_for: CommandReply | None = None
-        self._lifted = False
+        self._has_no_limit = False
 
     def on_output(self, chunk: bytes) -> None:
         """Read a piece of its output."""
         self._read(self._reader.feed(chunk))
 
-    async def room(self) -> None:
-        """Wait until the clients have read enough, or `lift` is called."""
-        while not self._lifted and (reply := self._messages.crowded()) is not None:
+    async def wait_for_room(self) -> None:
+        """Wait until the clients have read enough, or `remove_limit` is called."""
+        while not self._has_no_limit and (reply := self._messages.crowded()) is not None:
             self._waits_for = reply
-            await reply.room()
+            await reply.wait_for_room()
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """End that wait for good."""
-        self._lifted = True
+        self._has_no_limit = True
         if self._waits_for is not None:
-            self._waits_for.lift()
+            self._waits_for.end_wait()
 
     def on_input_closed(self) -> None:
         """End the process soon: it may yet answer what it has read."""

@@ -143,7 +143,7 @@ class Wrapped:
             else:
                 await self._handler.forward_piece(line.piece)
             self._may_wait -= line.may_wait
-            await self._to_server.room()
+            await self._to_server.wait_for_room()
             self._lines.task_done()
         self._lines.task_done()
         await self._on_input_end(tasks)
@@ -190,13 +190,13 @@ class Wrapped:
         self._output += len(chunk)
         self._server_lines.feed(chunk)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait while the client reads slowly."""
-        await self._to_agent.room()
+        await self._to_agent.wait_for_room()
 
-    def lift(self) -> None:
+    def remove_limit(self) -> None:
         """End that wait for good."""
-        self._to_agent.lift()
+        self._to_agent.remove_limit()
 
     def on_input_closed(self) -> None:
         """Read on: the command may yet answer what it has read."""

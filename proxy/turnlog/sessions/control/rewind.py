@@ -1,4 +1,4 @@
-"""Rewinds: commits that return a session to one of its earlier commits, and discard what came after."""
+"""Append rewinds: commits that return a session to an earlier one and discard what came after it."""
 
 from msgspec import Struct, structs
 
@@ -11,20 +11,22 @@ from turnlog.sessions.errors import RewindError
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 
-from .rewind_plan import MOST_STANDING, EffectGroup, RewindPlan
+from .rewind_plan import MAX_DISCARDED_EFFECTS, EffectGroup, RewindPlan
 
 
 class RewindOrder(Struct, frozen=True, kw_only=True):
-    """Somebody's word that a plan is to be carried out. Times are ns, wall clock and monotonic."""
+    """A request to carry out a rewind plan."""
 
     expect: int
-    """The newest commit that they have seen."""
+    """The newest commit that its author has seen."""
     why: str = ""
     """The reason, redacted."""
     at: int
+    """ns, UTC."""
     clock: int
+    """ns, monotonic."""
     fence: int | None = None
-    """Number of the lease that they hold, if they hold one."""
+    """Number of the lease that its author holds, if any."""
 
 
 async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
@@ -32,31 +34,31 @@ async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> Rewi
 
     Raises `Conflict` if the session has grown, `RewindError`, and any other `StoreError`.
     """
-    if sum(one.group is not EffectGroup.NO_EFFECT for one in plan.discarded) > MOST_STANDING:
-        raise RewindError(f"more than {MOST_STANDING} effects would be discarded; rewind in steps")
+    standing = tuple(c.seq for c in plan.discarded if c.group is not EffectGroup.NO_EFFECT)
+    if len(standing) > (most := MAX_DISCARDED_EFFECTS):
+        raise RewindError(f"more than {most} effects would be discarded; rewind in steps")
     with store.view() as view:
         row = view.session(ids.from_text(plan.session))
-    # Calls that are refused meanwhile move the head as well, and change no plan.
+    # In a paused session only refused calls move the head, and they do not change the plan.
     is_paused = row is not None and row.stage is SessionStage.PAUSED
     if order.expect != plan.head and not is_paused:
         message = (
             f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"
         )
         raise Conflict(message, plan.head)
-    draft = _draft(plan, order)
+    draft = _draft(plan, order, standing)
     draft.allows_calls = is_paused
     placed = await store.submit(draft, wait=True).done()
     return structs.replace(plan, rewound=placed.link.seq)
 
 
-def _draft(plan: RewindPlan, order: RewindOrder) -> Draft:
-    standing = [c.seq for c in plan.discarded if c.group is not EffectGroup.NO_EFFECT]
+def _draft(plan: RewindPlan, order: RewindOrder, standing: tuple[int, ...]) -> Draft:
     content = RewindContent(
         keep=tuple(plan.kept),
         groups={group.value: count for group, count in plan.groups.items()},
         untracked=plan.untracked,
         in_flight=plan.in_flight,
-        standing=tuple(standing),
+        standing=standing,
         open=tuple(c.seq for c in plan.discarded if c.standing is not None),
     )
     return Draft(

@@ -27,7 +27,7 @@ from turnlog.store.read.view import View
 from .compensation import Compensations, Proposal
 
 _VOIDED: Final = frozenset({NoteKind.DECISION, NoteKind.FACT})
-MOST_STANDING: Final = 10_000
+MAX_DISCARDED_EFFECTS: Final = 10_000
 """Most calls with standing effects that one rewind or fork leaves behind: its commit names them."""
 _RISING: Final = tuple(Executed)
 
@@ -153,12 +153,14 @@ def rewind_target(view: View, session: bytes, *, seq: int | None, turn: int | No
 def standing_calls(view: View, session: bytes, after: int) -> list[int]:
     """Return where the calls of a session began behind a commit whose effects stand, newest first.
 
-    Raises `OperationError` for more than `MOST_STANDING`.
+    Raises `OperationError` for more than `MAX_DISCARDED_EFFECTS`.
     """
     calls = _discarded_calls(view, view.commits(session, after=after), None)
     found = [one.seq for one in reversed(calls) if one.group is not EffectGroup.NO_EFFECT]
-    if len(found) > MOST_STANDING:
-        raise OperationError(f"more than {MOST_STANDING} effects stand behind commit {after}")
+    if len(found) > MAX_DISCARDED_EFFECTS:
+        raise OperationError(
+            f"more than {MAX_DISCARDED_EFFECTS} effects stand behind commit {after}"
+        )
     return found
 
 
@@ -198,7 +200,7 @@ def _difference(
 ) -> tuple[list[Commit], int]:
     """Return the commits that count in the first view alone, and how many calls in the second."""
     kept = (min(rewind.keep) for live in (before, after) for rewind in live.kept)
-    first = min(before.meets(after) + 1, *kept, before.newest)
+    first = min(before.common_ancestor(after) + 1, *kept, before.newest)
     discarded: list[Commit] = []
     returning: set[bytes] = set()
     for commit in view.commits(session, after=first - 1):

@@ -62,8 +62,8 @@ def changes_between(
     first = state_at(view, saved, session, before, branches)
     base, since = first, before
     if not live.continues(before):
-        # A rewind lies between the two: what leads to the later state begins where their paths part.
-        since = live.meets(branches.live(before))
+        # A rewind lies between the two: start at the common ancestor.
+        since = live.common_ancestor(branches.live(before))
         if live.continues(since):
             base = state_at(view, saved, session, since, branches)
         else:
@@ -72,13 +72,11 @@ def changes_between(
     causes: Causes = {}
     last = fold(base, branches.between(live, since, after), causes)
     found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
-    undone = [_undoing(c) for c in branches.commits if since < c.link.seq <= after]
-    return (
-        [structs.replace(one, commits=one.commits or undone) for one in found] if undone else found
-    )
+    rewinds = [_rewind_cause(c) for c in branches.commits if since < c.link.seq <= after]
+    return [structs.replace(one, commits=one.commits or rewinds) for one in found]
 
 
-def _undoing(rewind: Commit) -> ContributingCommit:
+def _rewind_cause(rewind: Commit) -> ContributingCommit:
     why = rewind.body.detail if rewind.body else ""
     return ContributingCommit(seq=rewind.link.seq, what="rewind", why=why)
 

@@ -152,7 +152,7 @@ class Ledger:
             facts = unwritten
         is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
         if not is_first:
-            follows = self._answered(txn, session, draft)
+            follows = self._predecessor(txn, session, draft)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
         may_conflict = linked or draft.claims or (follows is None and intent is not None)
@@ -220,8 +220,8 @@ class Ledger:
     def _unwritten(
         self, txn: Txn, session: bytes, draft: Draft, found: Entry | None
     ) -> Facts | None:
-        """Return the facts to store for a draft; `None` where a commit, maybe `found`, already has them:
-        the draft gets the place of that commit.
+        """Return the facts to store for a draft; `None` if its commit is stored already, whose place the
+        draft then gets.
 
         An outcome that has to give way to one of the store's own gets another number.
         """
@@ -381,7 +381,7 @@ class Ledger:
             if is_same(entry, session, msgspec.structs.replace(facts, n=entry.facts.n))
         ]
 
-    def _answered(self, txn: Txn, session: bytes, draft: Draft) -> Link | None:
+    def _predecessor(self, txn: Txn, session: bytes, draft: Draft) -> Link | None:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind

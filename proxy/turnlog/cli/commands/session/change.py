@@ -1,4 +1,4 @@
-"""`turnlog sessions pause` and its like: commands that change a session."""
+"""Commands that change a session: `turnlog sessions pause`, `resume`, `close` and others."""
 
 import asyncio
 from collections.abc import Callable
@@ -81,7 +81,7 @@ _TTL: Final = click.option(
 
 
 def _command(action: SessionAction, help_text: str, *more: Decorator) -> click.Command:
-    """Return the command of an action; its options, but for those of all, are fields of `SessionChange`."""
+    """Return the command of an action; `more` adds options and arguments, which are fields of `SessionChange`."""
 
     @click.command(action.value, help=help_text)
     @click.argument("session")
@@ -93,7 +93,7 @@ def _command(action: SessionAction, help_text: str, *more: Decorator) -> click.C
         **fields: Any,
     ) -> None:
         change = SessionChange(action=action, **fields)
-        folder, redactor = writing(config, data or _data_before(click.get_current_context()))
+        folder, redactor = writing(config, data or _data_of_group(click.get_current_context()))
         with open_view(folder) as view:
             found = find_session(view, session)
             operation = operation_of(
@@ -109,8 +109,8 @@ def _command(action: SessionAction, help_text: str, *more: Decorator) -> click.C
     return command
 
 
-def _data_before(ctx: click.Context) -> str | None:
-    """Return the folder of `turnlog sessions --data DIR pause ...`."""
+def _data_of_group(ctx: click.Context) -> str | None:
+    """Return the `--data` that was given to the group: `turnlog sessions --data DIR pause ...`."""
     parent = ctx.parent
     if parent is None or parent.get_parameter_source("data") is not ParameterSource.COMMANDLINE:
         return None
@@ -126,8 +126,8 @@ async def _written(
 
 def _sentence(result: OperationResult) -> str:
     lease = result.lease
-    held = f", lease {lease.fence} ends at {lease.until}" if lease is not None else ""
-    return f"session {result.session} is {result.stage} after commit {result.seq}{held}"
+    lease_text = f", lease {lease.fence} ends at {lease.until}" if lease is not None else ""
+    return f"session {result.session} is {result.stage} after commit {result.seq}{lease_text}"
 
 
 COMMANDS: Final = (
