@@ -121,6 +121,7 @@ def status(result: Any) -> Any:
     return result.get("_meta", {}).get("turnlog/outcome", {}).get("status", "ok")
 
 
+@pytest.mark.promise("STORE-20")
 def test_an_answer_that_was_lost_here_is_replayed_there(stores: Stores) -> None:
     with stores.proxy("here") as proxy:
         leave(proxy, stores.tool, call("write", {"a": 1}))
@@ -412,6 +413,7 @@ def test_a_resumption_as_text_lists_state_and_calls(data: Path) -> None:
         assert said in done.stdout
 
 
+@pytest.mark.promise("STORE-20")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_task_that_is_killed_with_its_proxy_finishes_elsewhere_and_does_nothing_twice(
     tmp_path: Path, seed: int

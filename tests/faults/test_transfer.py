@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from e2e.stores import Call, fill, turnlog
 
 TESTS = Path(__file__).parents[1]
@@ -21,6 +23,7 @@ def ended(*arguments: str) -> int:
     ).returncode
 
 
+@pytest.mark.promise("STORE-18")
 def test_a_backup_that_is_killed_is_no_store_and_the_next_one_is_whole(tmp_path: Path) -> None:
     data, target = tmp_path / "data", tmp_path / "copy"
     fill(data, [Call(tool="write_file", minute=n, output=b"x" * 5000) for n in range(10)])
@@ -35,6 +38,7 @@ def test_a_backup_that_is_killed_is_no_store_and_the_next_one_is_whole(tmp_path:
     assert turnlog(*log, data=target).stdout == turnlog(*log, data=data).stdout
 
 
+@pytest.mark.promise("STORE-19")
 def test_an_import_that_is_killed_left_all_or_nothing_and_the_next_one_is_whole(
     tmp_path: Path,
 ) -> None:

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def chain(data: Path) -> list[tuple[bytes, bytes | None]]:
         return [(header, body) for _, header, body in view.headers(session_id("work"))]
 
 
+@pytest.mark.promise("STORE-19")
 @settings(max_examples=8, deadline=None)
 @given(calls=st.lists(CALLS, min_size=1, max_size=12), is_copy=st.booleans())
 def test_an_import_has_the_chain_and_the_state_of_what_was_packed(

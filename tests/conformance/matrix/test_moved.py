@@ -10,6 +10,7 @@ from kit.ten_steps import finished
 pytestmark = pytest.mark.matrix
 
 
+@pytest.mark.promise("STORE-20")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_task_on_the_reference_server_finishes_elsewhere_and_does_nothing_twice(
     tmp_path: Path, seed: int
