@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.stores import Done, turnlog
-from kit.beside import Rig, ruled
+from kit.beside import Rig, ruled, session_notes
 from kit.clients import MCP_HEADERS, call, wait_until
 from kit.upstreams import Peer, text_result
+from kit.wraps import initialize, outcome, text_answer, wrapping
 
 RULES = """
 rules:
@@ -202,3 +204,33 @@ def test_a_replay_sends_no_batch_and_no_plain_call_either(rig: Rig) -> None:
         client.request("POST", rig.path, batch, headers=headers)
     assert {row.kind for row in rig.ended_rows(4)[1:]} == {"policy_blocked"}
     assert len(rig.upstream.requests) == sent
+
+
+@pytest.mark.promise("FORK-4", "LEDGER-1")
+def test_a_wrapped_command_gets_nothing_that_another_branch_has_done(tmp_path: Path) -> None:
+    def line(session: str, tool: str, request_id: str) -> bytes:
+        meta = {"turnlog/session": session}
+        return call(tool, {"path": "/a"}, request_id=request_id, _meta=meta)
+
+    with wrapping(tmp_path, rules=RULES) as wrap:
+        initialize(wrap)
+        for number, tool in enumerate(("read", "send")):
+            asked = wrap.asked(line("work", tool, f"first-{number}"))
+            wrap.server.say(text_answer(asked["id"], f"{tool} done"))
+            assert wrap.stdout.json() == text_answer(asked["id"], f"{tool} done")
+        wait_until(lambda: session_notes(wrap.data, "work") == ["delivered"], "it is delivered")
+        data = ("--data", str(wrap.data))
+        for name, options in (("live", ()), ("replay", ("--mode", "replay"))):
+            done = turnlog("fork", "work:0", "--name", name, *options, *data)
+            assert done.returncode == 0, done.stderr
+        for name, tool in (("replay", "read"), ("replay", "send"), ("live", "send")):
+            wrap.send(line(name, tool, f"{name}-{tool}"))
+            answer = wrap.stdout.json()["result"]
+            assert answer["content"][0]["text"] == f"{tool} done"
+            assert answer["_meta"]["turnlog/outcome"]["status"] == "replayed"
+        # The first one behind them that the command gets.
+        assert wrap.asked(line("live", "read", "sent"))["id"] == "sent"
+        wrap.server.say(text_answer("sent", "read again"))
+        assert wrap.stdout.json() == text_answer("sent", "read again")
+        wrap.send(line("replay", "read", "diverged"))
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
