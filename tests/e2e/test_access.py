@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, call, message
 from kit.commands import Agent, settings
@@ -56,6 +57,19 @@ def test_a_denied_call_is_not_sent_and_says_which_rule_denies_it(rig: Rig) -> No
 def test_other_calls_go_on(rig: Rig) -> None:
     rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
     assert b"done" in rig.post(call("read_file"))
+
+
+def test_a_session_has_the_client_that_its_calls_name_whatever_came_before(rig: Rig) -> None:
+    info = {"io.modelcontextprotocol/clientInfo": {"name": "the-agent", "version": "9"}}
+    rig.upstream.script = answer(ok(json.dumps(text_result(1, "done")).encode()))
+    agent = ("User-Agent", "python-sdk/2")
+    rig.post(message("tools/list"), agent)
+    rig.post(call("read_file", _meta=info), agent)
+    rig.row()
+    listed = turnlog("sessions", "--json", data=rig.proxy.data).stdout.splitlines()
+    (line,) = [json.loads(each) for each in listed if rig.session in each]
+    assert line["metadata"]["client"] == "the-agent"
+    assert line["metadata"]["client_version"] == "9"
 
 
 @pytest.mark.promise("ACC-3")

@@ -1,7 +1,8 @@
 """A plain HTTP tool call: one request, one answer, one attempt."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Final, cast
 
 from msgspec import structs
@@ -21,7 +22,7 @@ from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE
-from turnlog.rules.http_tools import http_input
+from turnlog.rules.http_tools import Input, http_input
 from turnlog.rules.model import Access
 from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import Ticket
@@ -148,14 +149,6 @@ class PlainCall:
         """Return the server's whole answer, for duplicates."""
         ending = self.attempt.ending if self.attempt is not None else None
         return sent if ending is not None and ending.phase is Phase.DONE else None
-
-    def is_denied(self, *, at_endpoint: bool) -> bool:
-        """Return whether a rule denies it; `at_endpoint` only one that names paths counts."""
-        policy = self._ask.policy
-        if policy.access is not Access.DENY:
-            return False
-        book, rule = self._context.rules.book, policy.decided_by["access"]
-        return not at_endpoint or book.servers[self._ask.server].denies_path(rule)
 
     @property
     def blocked(self) -> Ask | None:
@@ -373,22 +366,45 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
     return inner if inner is UNREADABLE else {**cast("dict[str, object]", said), "body": inner}
 
 
-def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
+def is_denied(
+    context: Context, request: Request, body: bytes, *, whole: bool, at_endpoint: bool
+) -> bool:
+    """Return whether a rule denies a request as a plain HTTP call; `at_endpoint` only one that names paths counts."""
+    # It must not open a session: most such requests turn out to be MCP, whose messages name their client.
+    asked = _input(context, request, body, whole=whole)
+    policy = _tool(context, request, partial(_said, asked.text, body, whole=whole)).policy
+    if policy.access is not Access.DENY:
+        return False
+    rules, rule = context.rules.book.servers[request.server], policy.decided_by["access"]
+    return not at_endpoint or rules.denies_path(rule)
+
+
+def _input(context: Context, request: Request, body: bytes, *, whole: bool) -> Input:
     path, query = request.route.text, request.route.query[1:]
+    return http_input(path, query, body, whole=whole, digest=context.store.keyed)
+
+
+def _tool(context: Context, request: Request, read: Callable[[], object]) -> Ask:
+    """Return the part of a call that is the tool's; `read` returns its input for rules."""
+    tool = context.http_tools.find(request, request.route.text, read)
+    rule = context.rules.book.servers[request.server].against_unreadable
+    if rule is not None and request.is_undecodable:
+        tool = structs.replace(tool, policy=deny_unreadable(tool.policy, rule))
+    return tool
+
+
+def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: bool) -> Ask:
     sessions, client = context.sessions, request.client
     identity = request.session_identity(sessions, client, target=request.upstream)
     session = sessions.find(identity, client)
-    asked = http_input(path, query, body, whole=whole, digest=context.store.keyed)
+    asked = _input(context, request, body, whole=whole)
     mask, shown = request.route.target.mask, b""
     if mask is not None:
-        place = mask.shown(path, query)
+        place = mask.shown(request.route.text, request.route.query[1:])
         shown = http_input(*place, body, whole=whole, digest=context.store.keyed).text
-
-    def read() -> object:
-        return _said(asked.text, body, whole=whole)
-
+    read = partial(_said, asked.text, body, whole=whole)
     ask = structs.replace(
-        context.http_tools.find(request, path, read),
+        _tool(context, request, read),
         session=session,
         turn_label=identity.turn_label,
         turn_source=identity.turn_source,
@@ -406,9 +422,6 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     )
     if session.suspension is not None:
         ask = structs.replace(ask, suspension=session.suspension)
-    rule = context.rules.book.servers[request.server].against_unreadable
-    if rule is not None and request.is_undecodable:
-        ask = structs.replace(ask, policy=deny_unreadable(ask.policy, rule))
     if whole and context.redirects.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirects.followed(ask, context.clock.monotonic(), key)

@@ -7,7 +7,7 @@ from msgspec import Raw, structs
 
 from turnlog.engine.context import Context
 from turnlog.engine.mcp.mcp_exchange import McpExchange
-from turnlog.engine.plain_call import PlainCall
+from turnlog.engine.plain_call import PlainCall, is_denied
 from turnlog.engine.request_identity import MCP_LIMIT, Request
 from turnlog.rules.http_tools import normalized_path
 from turnlog.settings.model import Transport
@@ -90,9 +90,10 @@ def _denied(
     """
     if _is_preflight(request):
         return None
-    plain = PlainCall(context, request, body, size, whole=whole)
     at_endpoint = _is_endpoint(context, request)
-    return plain if plain.is_denied(at_endpoint=at_endpoint) else None
+    if not is_denied(context, request, body, whole=whole, at_endpoint=at_endpoint):
+        return None
+    return PlainCall(context, request, body, size, whole=whole)
 
 
 def _is_endpoint(context: Context, request: Request) -> bool:
