@@ -32,6 +32,17 @@ def test_a_change_says_what_the_session_is_now(data: Path) -> None:
     assert turnlog("verify", data=data).returncode == 0
 
 
+def test_a_further_name_and_a_merge_are_said(data: Path) -> None:
+    named = turnlog("sessions", "alias", "work", "wörk", data=data).stdout
+    assert named.endswith(" is active after commit 3, and also called wörk\n")
+    merged = turnlog("sessions", "merge", "wörk", "other", data=data).stdout
+    other = turnlog("log", "other", "--json", data=data).stdout
+    assert (
+        f" is closed after commit 4; its names and calls go to {json.loads(other)['session']}\n"
+        in merged
+    )
+
+
 def test_the_folder_may_be_given_before_the_command(data: Path) -> None:
     done = turnlog("sessions", "--data", str(data), "close", "work")
     assert (done.returncode, done.stderr) == (0, "")
@@ -56,8 +67,8 @@ def test_a_lease_is_claimed_and_an_older_number_is_refused(data: Path) -> None:
         return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
     assert ", lease 3 ends at " in run("claim", "work", "--ttl", "1h", "--holder", "planner")
-    assert run("claim", "work").startswith("2: turnlog: the lease 3 holds")
-    assert run("renew", "work").startswith("2: turnlog: a lease is renewed by its number")
+    assert run("claim", "work").startswith("2: turnlog: lease 3 holds until 20")
+    assert run("renew", "work").startswith("2: turnlog: the number of the lease is missing")
     assert "after commit 4, lease 3" in run("renew", "work", fence=3)
     assert "lease" not in run("unclaim", "work", fence=3)
     assert ", lease 6 ends at " in run("claim", "work", "--ttl", "1h")
@@ -70,7 +81,7 @@ def test_a_lease_is_claimed_and_an_older_number_is_refused(data: Path) -> None:
     [
         (("pause", "nobody"), "no session is called 'nobody'"),
         (("resume", "work"), "'resume' is not possible while the session is active (its newest"),
-        (("archive", "work"), "'archive' is not possible while the session is active"),
+        (("archive", "work"), "while the session is active; close it first"),
         (("pause", "work", "--expect", "1"), "the session's newest commit is 2, not 1"),
         (("pause", "work", "--expect", "x"), "'x' is not a whole number"),
         (("pause", "work", "--why", "x" * 2001), "it has 2001 characters, 2000 are kept"),

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from .commit import Facts, decoder
 from .kinds import Actor, CommitKind
+from .text.units import timestamp
 
 CONTROL_KINDS: Final = (
     CommitKind.LIFECYCLE,
@@ -65,7 +66,8 @@ _OPEN, _ACTIVE, _PAUSED = SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.P
 _CLOSED, _ARCHIVED, _PURGED = SessionStage.CLOSED, SessionStage.ARCHIVED, SessionStage.PURGED
 LIVE: Final = (_OPEN, _ACTIVE, _PAUSED)
 """The stages of a session that is not closed."""
-_KEPT: Final = (*LIVE, _CLOSED, _ARCHIVED)
+_ENDED: Final = (_CLOSED, _ARCHIVED)
+_KEPT: Final = (*LIVE, *_ENDED)
 
 _Transitions: TypeAlias = dict[tuple[SessionStage, Action], SessionStage]
 
@@ -83,7 +85,7 @@ TRANSITIONS: Final[_Transitions] = {
     **_at((_PAUSED,), Action.RESUME, to=_ACTIVE),
     **_at(LIVE, Action.CLOSE, Action.MERGE, to=_CLOSED),
     **_at((_CLOSED,), Action.ARCHIVE, to=_ARCHIVED),
-    **_at((_CLOSED, _ARCHIVED), Action.PURGE, to=_PURGED),
+    **_at(_ENDED, Action.PURGE, to=_PURGED),
     **_at(LIVE, Action.CLAIM, Action.RENEW, Action.UNCLAIM, Action.REWIND),
     **_at(_KEPT, Action.ALIAS, Action.COMPACT),
     **_at(SessionStage, Action.REDACT),
@@ -201,10 +203,19 @@ def transition_refusal(control: Control | None, stage: SessionStage, facts: Fact
     action = action_of(facts)
     if action is None or (stage, action) not in TRANSITIONS:
         name = action.value if action else facts.note
-        return f"{name!r} is not possible while the session is {stage}"
+        return f"{name!r} is not possible while the session is {stage}{_advice(stage, action)}"
     is_agents = facts.actor is Actor.AGENT and action in (Action.PAUSE, Action.RESUME)
     if is_agents and stage is _PAUSED and control and control.actor is not Actor.AGENT:
         return f"an operator paused the session: the agent cannot {action} it"
+    return ""
+
+
+def _advice(stage: SessionStage, action: Action | None) -> str:
+    """Return what to do about an action that is not possible at a stage; empty where there is nothing."""
+    if (_CLOSED, action) in TRANSITIONS and stage in LIVE:
+        return "; close it first"
+    if (_ACTIVE, action) in TRANSITIONS or action is Action.RESUME:
+        return "; it is never opened again, fork it to go on" if stage in _ENDED else ""
     return ""
 
 
@@ -221,7 +232,8 @@ def lease_refusal(control: Control | None, facts: Facts, fence: int | None) -> s
         if not is_held:
             return f"the lease {fence} has ended; claim the session anew"
     if action is Action.RENEW and fence is None:
-        return "a lease is renewed by its number"
+        return "the number of the lease is missing: give it by --fence, `turnlog sessions --json` has it"
     if action is Action.CLAIM and is_held:
-        return f"the lease {lease.fence} holds; wait until it ends, or until it is released"
+        until = timestamp(lease.leased_until)
+        return f"lease {lease.fence} holds until {until}; wait, or end it by `turnlog sessions unclaim`"
     return ""

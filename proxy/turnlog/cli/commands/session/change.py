@@ -21,6 +21,8 @@ from turnlog.cli.options import (
 )
 from turnlog.cli.render import json_line
 from turnlog.core.kinds import Actor
+from turnlog.core.lifecycle import LifecycleContent
+from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.lifecycle import TTL, SessionAction, SessionChange, operation_of
@@ -102,7 +104,7 @@ def _command(action: SessionAction, help_text: str, *more: Decorator) -> click.C
             limit = view.usage().limit
         with printout() as write:
             result = asyncio.run(_written(folder, redactor, limit, found, operation))
-            write(json_line(result) if as_json else _sentence(result))
+            write(json_line(result) if as_json else _sentence(result, operation.content))
 
     for decorate in (*more, *_COMMON):
         command = decorate(command)
@@ -124,10 +126,14 @@ async def _written(
         return await ControlWriter(store, redactor, Clock()).write(session, operation)
 
 
-def _sentence(result: OperationResult) -> str:
+def _sentence(result: OperationResult, content: LifecycleContent | None) -> str:
     lease = result.lease
-    lease_text = f", lease {lease.fence} ends at {lease.until}" if lease is not None else ""
-    return f"session {result.session} is {result.stage} after commit {result.seq}{lease_text}"
+    more = f", lease {lease.fence} ends at {lease.until}" if lease is not None else ""
+    if content is not None and content.name:
+        more = f", and also called {escape_unprintable(content.name)}"
+    if content is not None and content.into:
+        more = f"; its names and calls go to {content.into}"
+    return f"session {result.session} is {result.stage} after commit {result.seq}{more}"
 
 
 COMMANDS: Final = (
