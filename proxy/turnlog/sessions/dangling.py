@@ -19,9 +19,9 @@ from turnlog.exchange.delivery import is_delivered, is_settling, runs_on
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
+from .live import LiveCalls
 from .payloads import Payload, read_output
 from .rows import Row, row_of
-from .state.live import LiveCalls
 
 _NS: Final = 1_000_000_000
 _Abandoned = dict[bytes, list[Commit]]

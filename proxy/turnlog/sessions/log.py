@@ -15,8 +15,8 @@ from turnlog.store.base import Filter
 from turnlog.store.read.view import View
 
 from .errors import NotFoundError
+from .live import LiveCalls
 from .rows import Row, row_of, with_payloads
-from .state.live import LiveCalls
 
 _TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50

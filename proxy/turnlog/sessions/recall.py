@@ -15,8 +15,8 @@ from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import blocks_of_result, only_text
 
 from .errors import NotRecallableError
+from .live import LiveCalls
 from .payloads import Payload, PayloadState, read_payload
-from .state.live import LiveCalls
 
 
 class Recalled(Struct, frozen=True, kw_only=True):

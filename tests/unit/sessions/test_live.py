@@ -15,12 +15,12 @@ from turnlog.core.state.session_state import State
 from turnlog.core.state.state_view import state_table
 from turnlog.sessions.dangling import DanglingFilter, find_dangling
 from turnlog.sessions.errors import NotRecallableError
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.log import Query, read_rows
 from turnlog.sessions.pages import Order, log_page
 from turnlog.sessions.recall import recall
 from turnlog.sessions.state.backlog import StateBacklog
 from turnlog.sessions.state.changes import changes_between
-from turnlog.sessions.state.live import SessionBranches
 from turnlog.sessions.state.state_at import EVERY, end_of_turn, read_state, saved_states, state_at
 from turnlog.store.lmdb import LmdbStore
 

@@ -23,7 +23,7 @@ from turnlog.sessions.control.rewind_plan import (
     rewind_target,
 )
 from turnlog.sessions.errors import NotFoundError, RewindError
-from turnlog.sessions.state.live import SessionBranches
+from turnlog.sessions.live import SessionBranches
 from turnlog.store.base import Conflict
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 

@@ -21,9 +21,9 @@ from turnlog.exchange.delivery import earlier_call, last_of
 from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
 from turnlog.sessions.errors import NoteError
+from turnlog.sessions.live import SessionBranches, content_of
 from turnlog.sessions.notes import EFFECT_CHOICE
 from turnlog.sessions.state.family import ancestry
-from turnlog.sessions.state.live import SessionBranches, content_of
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View

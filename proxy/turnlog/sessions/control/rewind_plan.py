@@ -18,9 +18,9 @@ from turnlog.core.live_view import LiveView, Rewind, live_view
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.dangling import DanglingReason, newest_attempt, open_reason
 from turnlog.sessions.errors import OperationError, RewindError
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.rows import row_of
 from turnlog.sessions.state.compacted import compacted_state
-from turnlog.sessions.state.live import SessionBranches
 from turnlog.sessions.state.state_at import commit_at, end_of_turn, head_of
 from turnlog.store.read.view import View
 

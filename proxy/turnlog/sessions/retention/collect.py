@@ -14,8 +14,8 @@ from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Gone, Phase, Rung, Status
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.compacted import compact_draft, compacted_until
-from turnlog.sessions.state.live import SessionBranches
 from turnlog.sessions.state.state_at import head_of, state_until
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore

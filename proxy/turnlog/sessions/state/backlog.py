@@ -12,13 +12,13 @@ from turnlog.core.state.session_state import State, encode_state
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, StoreFailed
 from turnlog.sessions.errors import CompactedError
+from turnlog.sessions.live import SessionBranches
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_until
-from .live import SessionBranches
 from .state_at import EVERY, fold_live, nearest
 
 AT_ONCE: Final = 128

@@ -5,13 +5,13 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from turnlog.core.commit import Commit
 from turnlog.core.state.fold import Causes, ContributingCommit, fold
 from turnlog.core.state.state_view import StateField, Table, diff, state_table
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.log import TurnRange, reaches_back, turn_number
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
 from .family import parting_of
-from .live import SessionBranches
 from .state_at import (
     CommitPoint,
     commit_at,

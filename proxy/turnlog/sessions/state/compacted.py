@@ -14,10 +14,9 @@ from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
+from turnlog.sessions.live import SessionBranches
 from turnlog.store.base import Draft, SessionRef
 from turnlog.store.read.view import View
-
-from .live import SessionBranches
 
 if sys.version_info >= (3, 14):
     from compression import zstd

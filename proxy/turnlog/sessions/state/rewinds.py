@@ -8,9 +8,8 @@ from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, Effect, Executed, Status
 from turnlog.core.text.units import timestamp
+from turnlog.sessions.live import SessionBranches, content_of
 from turnlog.store.read.view import View
-
-from .live import SessionBranches, content_of
 
 _SHOWN: Final = 10
 """Rewinds that are described."""

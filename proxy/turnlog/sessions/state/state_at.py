@@ -18,6 +18,7 @@ from turnlog.core.state.session_state import VERSION, State, decode_state, encod
 from turnlog.core.state.state_view import StateField, state_table
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.log import turn_number
 from turnlog.sessions.payloads import read_payload
 from turnlog.store.base import SessionRow
@@ -26,7 +27,6 @@ from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
 from .family import SharedChange, parting_of, relatives
-from .live import SessionBranches
 from .rewinds import DetachedOutcome, RewindMade, detached_outcomes, rewinds_made
 
 _SEQ_DIGITS: Final = 18
