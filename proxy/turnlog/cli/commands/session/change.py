@@ -129,10 +129,10 @@ async def _written(
 def _sentence(result: OperationResult, content: LifecycleContent | None) -> str:
     lease = result.lease
     more = f", lease {lease.fence} ends at {lease.until}" if lease is not None else ""
-    if content is not None and content.name:
-        more = f", and also called {escape_unprintable(content.name)}"
-    if content is not None and content.into:
+    if content and content.into:
         more = f"; its names and calls go to {content.into}"
+    elif content and content.name:
+        more = f", and also called {escape_unprintable(content.name)}"
     return f"session {result.session} is {result.stage} after commit {result.seq}{more}"
 
 
