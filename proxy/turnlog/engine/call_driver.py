@@ -393,8 +393,9 @@ class CallDriver:
 
     def leave(self, ended: asyncio.Event) -> None:
         """Unregister a call that waited for this one's answer."""
-        self._joiners = tuple(each for each in self._joiners if each is not ended)
-        self.feed(ev.JoinerLeft())
+        if ended in self._joiners:
+            self._joiners = tuple(each for each in self._joiners if each is not ended)
+            self.feed(ev.JoinerLeft())
 
     def close(self) -> None:
         """Release a call that no later one can find."""
@@ -510,6 +511,7 @@ class CallDriver:
         for each in (self._ended, *self._joiners):
             if each is not None:
                 each.set()
+        self._joiners = ()
 
     ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         ev.Note: do_note,

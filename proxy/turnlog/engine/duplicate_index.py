@@ -160,11 +160,9 @@ class DuplicateIndex:
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return found
-        return (
-            structs.replace(found, links=structs.replace(found.links, effect=effect))
-            if effect
-            else found
-        )
+        if not effect:
+            return found
+        return structs.replace(found, links=structs.replace(found.links, effect=effect))
 
     def _linked(self, ask: Ask) -> Ask:
         ref = ask.session
@@ -364,11 +362,8 @@ class DuplicateIndex:
         duplicate = self._latest(view, links.key, links, keyed=True) if links.key else None
         if duplicate is None and links.same:
             duplicate = self._latest(view, links.same, links)
-            if (
-                duplicate
-                and duplicate.running
-                and _differ(duplicate.running.ask.links.key, links.key)
-            ):
+            running = duplicate.running if duplicate is not None else None
+            if running is not None and _differ(running.ask.links.key, links.key):
                 return None  # another idempotency key: its caller means another call
         is_sent = duplicate is not None and not _is_unsent(duplicate.earlier)
         for link in () if is_sent else links.before:
@@ -627,9 +622,7 @@ class DuplicateIndex:
         running.kept = kept if self._remembers(running) else None
         running.feed(Over())
         running.shrink()
-        self._under_way.discard(running)
-        if not self._under_way:
-            self._none_under_way.set()
+        self._on_ended(running)
         if running.attempt is None:
             self.forget(running)  # refused before it was recorded
         self._held += running.size
@@ -638,6 +631,16 @@ class DuplicateIndex:
             if oldest is None:
                 break
             self.forget(oldest)
+
+    def retract(self, running: CallDriver) -> None:
+        """Remove a call whose intent was refused."""
+        self.forget(running)
+        self._on_ended(running)
+
+    def _on_ended(self, running: CallDriver) -> None:
+        self._under_way.discard(running)
+        if not self._under_way:
+            self._none_under_way.set()
 
     def forget(self, running: CallDriver) -> None:
         """Remove a call from the index, so that no later call finds it."""
@@ -684,13 +687,8 @@ class DuplicateIndex:
 def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:
     """Return up to where a call has seen the log that has found these, and whose own view ends at `seen`."""
     for match in matches:
-        running, is_same = match.running, match.earlier.likeness is _SAME
-        if (
-            is_same
-            and running is not None
-            and not running.is_written
-            and running.ask.seen is not None
-        ):
+        running = match.running if match.earlier.likeness is _SAME else None
+        if running is not None and not running.is_written and running.ask.seen is not None:
             # What that one may yet meet in the log has to be seen here too.
             return running.ask.seen
     return seen

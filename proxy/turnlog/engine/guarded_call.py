@@ -67,6 +67,8 @@ class GuardedCall(CallDriver):
     _found: Sequence[DuplicateMatch] = ()
     _admitted: Ask | None = None
     """The call as it is recorded if it is sent."""
+    _looked_up: Ask | None = None
+    """The call as it was looked up, while its intent may be refused."""
     _woken: asyncio.Event | None = None
     """Set when the wait for an earlier call may be over."""
     _joined: CallDriver | None = None
@@ -136,7 +138,7 @@ class GuardedCall(CallDriver):
             self.feed(ev.ServerGone())
 
     async def claimed(self) -> bool:
-        """Wait until its intent is on disk; false if another process has begun a duplicate since the lookup.
+        """Wait until its intent is on disk; false if it is to be decided again whether it is sent.
 
         Raises `StoreError` if the intent cannot be written, and `Failure` if that takes too long.
         """
@@ -148,15 +150,13 @@ class GuardedCall(CallDriver):
         try:
             await in_time(limits, now, now, self._recorder.on_disk(attempt))
         except Conflict:
-            self._index.forget(self)
-            self._index.over(self)
-            if self.machine.has_given_up:
-                self._record_given_up(self.ask)
+            self.feed(ev.Conflicted())
             return False
         except BaseException:
             # It is unknown whether it was written: later calls must ask the log, not this index.
             self._index.forget(self)
             raise
+        self._looked_up = None
         return True
 
     def on_judged(self, attempt: Attempt, *, is_own_answer: bool) -> ev.AppendOutcome:
@@ -216,8 +216,19 @@ class GuardedCall(CallDriver):
         ask = self._admitted
         if command.is_repeat:
             ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
+        self._looked_up = self.ask if ask.seen is not None else None
         self.ask, self._admitted, self._found, self._earlier = ask, None, (), None
         self._index.remember(self)
+
+    def do_retract_intent(self, _: ev.RetractIntent) -> None:
+        """Remove the call from the index of duplicates; wake its joiners."""
+        assert self._looked_up is not None  # only such an intent is refused
+        self._index.retract(self)
+        # What the first lookup added to the call does not hold for the next one.
+        before, self._looked_up = self._index.linked(self._looked_up), None
+        self.ask, self._admitted = before, self.ask
+        self.attempt = None
+        self.do_close(ev.Close())
 
     def do_withhold(self, command: ev.Withhold) -> None:
         """Record a call that is not sent, and set the result for its caller."""
@@ -310,4 +321,5 @@ class GuardedCall(CallDriver):
         ev.Withhold: do_withhold,
         ev.CreditEarlier: do_credit_earlier,
         ev.AppendIntent: do_append_intent,
+        ev.RetractIntent: do_retract_intent,
     }

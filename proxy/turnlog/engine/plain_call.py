@@ -101,32 +101,22 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
-        if not (self._whole and self._ask.may_be_guarded) or self._ask.is_blocked:
-            await self._begin_unguarded()
-            return
-        asked = self._ask
-        while not await self._is_begun(asked):
-            self.attempt = self.driver = None
-
-    async def _is_begun(self, asked: Ask) -> bool:
-        """Begin a call that an earlier one may stand for; false where it has to be looked for anew."""
-        call = self.driver = guarded(self._context.duplicate_index, asked, stateless=False)
+        recorder, ask, call = self._context.recorder, self._ask, None
+        if self._whole and ask.may_be_guarded and not ask.is_blocked:
+            call = self.driver = guarded(self._context.duplicate_index, ask, stateless=False)
         if call is None:
-            await self._begin_unguarded()
-            return True
+            self.attempt = await recorder.begin(ask)
+            self.driver = unguarded(self.attempt, recorder, self._context.clock)
+            return
         await call.decided()
-        if call.is_over:
-            return True
-        self._ask = call.ask
-        self.attempt = await self._context.recorder.begin(self._ask)
-        call.begins(self.attempt)
-        return await call.claimed()
-
-    async def _begin_unguarded(self) -> None:
-        """Queue the intent of a call for which no earlier one stands."""
-        recorder = self._context.recorder
-        self.attempt = await recorder.begin(self._ask)
-        self.driver = unguarded(self.attempt, recorder, self._context.clock)
+        while not call.is_over:
+            self._ask = call.ask
+            self.attempt = await recorder.begin(self._ask)
+            call.begins(self.attempt)
+            if await call.claimed():
+                return
+            self.attempt = None
+            await call.decided()
 
     def repeated(self, unsent: Unsent) -> OwnAnswer:
         """Return the answer to a call that is not sent, because of an earlier one."""

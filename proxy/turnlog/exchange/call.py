@@ -437,6 +437,16 @@ class CallMachine(Struct, eq=False):
         self.caller = GONE
         return (ev.CreditEarlier(delivered=False),)
 
+    def on_conflicted(self, _: ev.Conflicted, now: float) -> Commands:
+        """Look up duplicates again, unless the call was given up meanwhile."""
+        self.number, self.joiners = self.number - 1, 0
+        self._is_repeat = self._is_caller_checked = False
+        back = (ev.Disarm(), ev.RetractIntent())
+        if self.has_given_up:
+            return (*back, self._withhold(DuplicateAction.GIVEN_UP, self._earlier, now))
+        self.stage = NEW
+        return (*back, ev.LookUp())
+
     # -- before anything is sent ------------------------------------------------------------
 
     def on_woken(self, _: ev.Woken, __: float) -> Commands:
@@ -886,6 +896,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
             **unsent,
             ev.Recorded: CallMachine.on_intent_recorded,
             ev.NotRecorded: CallMachine.on_intent_lost,
+            ev.Conflicted: CallMachine.on_conflicted,
             ev.Overdue: CallMachine.on_late_start,
             ev.Delivered: CallMachine.ignore,
         },
@@ -921,6 +932,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.Left: CallMachine.ignore,
             ev.Cancelled: CallMachine.on_cancelled_at_end,
             ev.Delivered: CallMachine.ignore,
+            ev.Conflicted: CallMachine.on_conflicted,
             ev.JoinerCame: CallMachine.on_joined_late,
             ev.Drained: CallMachine.ignore,
             ev.Resumed: CallMachine.ignore,
@@ -933,7 +945,11 @@ def _table() -> dict[tuple[Stage, type], Step]:
             ev.NotRecorded: CallMachine.ignore,
             ev.Delivered: CallMachine.on_delivered,
         },
-        OPEN: {**over, ev.Cancelled: CallMachine.on_cancelled_at_end},
+        OPEN: {
+            **over,
+            ev.Cancelled: CallMachine.on_cancelled_at_end,
+            ev.Conflicted: CallMachine.ignore,  # turnlog stops
+        },
         DONE: over,
         BROKEN: over,
     }

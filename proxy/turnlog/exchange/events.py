@@ -56,6 +56,10 @@ class NotRecorded(Event, frozen=True):
     """The latest record could not be written."""
 
 
+class Conflicted(Event, frozen=True):
+    """The intent was refused: another process has begun a duplicate since the lookup."""
+
+
 class SlotGranted(Event, frozen=True):
     """The call has got a slot of its concurrency limit."""
 
@@ -202,11 +206,15 @@ class CreditEarlier(Command, frozen=True):
 
 
 class AppendIntent(Command, frozen=True):
-    """Record that attempt `number` begins; reply with `Recorded` or `NotRecorded`."""
+    """Record that attempt `number` begins; reply with `Recorded`, `NotRecorded` or `Conflicted`."""
 
     number: int
     is_repeat: bool = False
     """Whether an earlier duplicate has an unknown outcome (flag `repeat_of_unknown`)."""
+
+
+class RetractIntent(Command, frozen=True):
+    """Remove the call from the index of duplicates; wake its joiners."""
 
 
 class Acquire(Command, frozen=True):

@@ -996,6 +996,35 @@ def test_a_call_given_up_before_the_decision_is_recorded_and_not_sent() -> None:
         assert play.call.has_left
 
 
+def test_if_another_process_was_first_the_call_is_decided_again() -> None:
+    play = Play(CHECKS_EARLIER)
+    play.begun()
+    play.feed(ev.JoinerCame(), ev.Disarm())
+    play.feed(ev.Conflicted(), ev.Disarm(), ev.RetractIntent(), ev.LookUp())
+    assert (play.call.joiners, play.call.is_over) == (0, False)
+    play.feed(found(ELSEWHERE), ev.Join(0, inf))
+    play.feed(ev.EarlierEnded(), ev.StopWaiting(), ev.LookUp())
+    play.feed(found(), ev.AppendIntent(1))
+    play.feed(STORED, ev.Send(1, hold=False))
+
+
+def test_a_call_that_was_cancelled_is_not_decided_again() -> None:
+    play = Play(NAMED)
+    play.begun()
+    play.feed(ev.Cancelled(), FORWARDED)
+    given_up = withheld(DuplicateAction.GIVEN_UP)
+    play.feed(ev.Conflicted(), ev.Disarm(), ev.RetractIntent(), given_up)
+    assert play.call.is_over
+
+
+def test_a_call_that_a_stopping_turnlog_has_ended_is_not_decided_again() -> None:
+    play = Play(NAMED)
+    play.begun()
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    play.feed(ev.Conflicted())
+    assert play.call.stage is Stage.OPEN
+
+
 def test_a_call_is_not_recorded_if_turnlog_stops_before_the_decision() -> None:
     play = looking(CHECKS_EARLIER)
     play.feed(found(RUNS), ev.CheckEarlierCaller(0))

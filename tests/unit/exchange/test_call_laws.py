@@ -75,8 +75,10 @@ _BEFORE_DECISION = TIMES | {
     "_has_joined",
     "_is_repeat",
 }
-"""Fields that no longer matter once a call is begun."""
+"""Fields that no longer matter once the first intent is on disk."""
 OVER = frozenset({Stage.OPEN, Stage.DONE, Stage.REPLAYED})
+MAY_CONFLICT = frozenset({Stage.RECORDING, Stage.WITHDRAWN, Stage.OPEN})
+"""Stages of a guarded call whose first intent is being written: it has no carrier yet."""
 UNDECIDED = frozenset({Stage.CHECKING_EARLIER, Stage.JOINING})
 
 
@@ -120,8 +122,8 @@ class Play:
     is_armed: bool = False
     is_dequeued: bool = False
     is_stopping: bool = False
-    is_begun_anew: bool = False
-    """Whether another process has begun the same call: it is decided anew, by another machine."""
+    is_refused: bool = False
+    """Whether it was over before its intent was on disk: its driver answers the caller."""
 
     def __init__(self, terms: Terms) -> None:
         self.now = 0.0
@@ -178,6 +180,8 @@ class Play:
             yield ev.Recorded(may_be_gone=True, is_repeatable=True)
             if self.unwritten > 1:  # that of a first attempt ends the attempt
                 yield ev.NotRecorded()
+            elif self.call.terms.is_guarded and stage in MAY_CONFLICT:
+                yield ev.Conflicted()
         if stage is Stage.QUEUED and not self.is_dequeued:
             yield ev.SlotGranted()
             yield ev.SlotGranted(may_be_gone=True)
@@ -189,7 +193,7 @@ class Play:
 
     def _ends_of_attempts(self) -> Iterator[ev.Event]:
         number = self.call.number
-        if self.is_begun_anew:
+        if self.is_refused:
             return
         if self.is_open and number not in self.sent:
             yield ev.Judged(number=number, ending=CANCELLED, is_own_answer=True)
@@ -261,7 +265,7 @@ class Play:
             case ev.Stopped():
                 self.is_stopping = True
             case ev.Over():
-                self.is_begun_anew |= before is Stage.RECORDING
+                self.is_refused |= before is Stage.RECORDING
                 # A pipe sends the answer that is there itself, once the outcome is on disk.
                 is_sent = before is Stage.SETTLING or before is Stage.WAITING
                 self.answers += is_sent and self._is_caller_there
@@ -332,6 +336,8 @@ class Play:
                 self.joins += 1
             case ev.StopWaiting():
                 self.joins -= 1
+            case ev.RetractIntent():
+                self.intents, self.unwritten = frozenset(), 0
             case ev.Withhold():
                 self._expect(not self.withheld, "a call is withheld once")
                 self.withheld = True
@@ -388,13 +394,13 @@ class Play:
         """Whether the caller is answered, waits for no answer, or is answered by someone else."""
         waits = self.call.caller is CallerState.HERE
         # A stopping proxy closes the caller's connection.
-        elsewhere = self.is_stopping or self.is_begun_anew
+        elsewhere = self.is_stopping or self.is_refused
         return bool(self.answers) or not waits or elsewhere or not self.has_attempt
 
     @property
     def state(self) -> tuple[object, ...]:
         """What tells this play from others: all but points in time, and what no longer matters."""
-        call, ignored = self.call, _BEFORE_DECISION if self.intents else TIMES
+        call, ignored = self.call, _BEFORE_DECISION if self.recorded else TIMES
         fields = (getattr(call, name) for name in call.__struct_fields__ if name not in ignored)
         observed = (getattr(self, name) for name in OBSERVED)
         return (*fields, *observed, call.cancelled_at is None)

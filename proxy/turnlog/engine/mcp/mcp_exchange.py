@@ -35,7 +35,6 @@ from turnlog.record.unread import all_read
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.policy import deny_unreadable
 from turnlog.transport.http_client import Content
-from turnlog.transport.http_server import AgentGone
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
 from turnlog.wire.json_text import read_value, text_of
@@ -176,9 +175,9 @@ class McpExchange(ResponseObserver):
         ask = self._context.duplicate_index.replaying(ask, can_be_answered=is_alone)
         if ask.is_blocked:
             self.blocked = self.blocked or ask
-        elif is_alone and ask.may_be_guarded:
-            # Only a call alone in its request can be answered from another call.
-            await self._guarded(message, ask, key)
+        # Only a call alone in its request can be answered from another call.
+        elif is_alone and ask.may_be_guarded and (call := self._guarded_call(ask)) is not None:
+            await self._guarded(message, call, key)
             return
         self._asks[key] = ask
         attempt = await self._begin(message, ask, key)
@@ -316,27 +315,19 @@ class McpExchange(ResponseObserver):
             self.driver = driver
         return attempt
 
-    async def _guarded(self, message: Message, ask: Ask, key: str) -> None:
-        """Begin a guarded call, unless it is not sent because of an earlier one. Raises `AgentGone`."""
-        while True:
-            call = self.driver = self._guarded_call(ask)
-            if call is not None:
-                self.drivers = [call]
-                await self._decided(call, key)
-                if call.is_over:
-                    return
-            admitted = call.ask if call is not None else ask
-            self._asks[key] = admitted
-            attempt = await self._begin(message, admitted, key, call)
-            self.judges = ask.policy.judges_answers
-            if call is None or await call.claimed():
+    async def _guarded(self, message: Message, call: GuardedCall, key: str) -> None:
+        """Begin a guarded call, unless it is not sent because of an earlier one."""
+        self.driver, self.judges = call, call.ask.policy.judges_answers
+        self.drivers = [call]
+        await self._decided(call, key)
+        while not call.is_over:
+            self._asks[key] = call.ask
+            attempt = await self._begin(message, call.ask, key, call)
+            if await call.claimed():
                 self.attempt = attempt
                 return
-            # Another process has begun a duplicate: begin again, with a new lookup.
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
-            self.driver = None
-            if call.machine.cancelled_at is not None:
-                raise AgentGone("the call was taken back before it had begun")
+            await self._decided(call, key)
 
     def _guarded_call(self, ask: Ask) -> GuardedCall | None:
         return guarded(self._context.duplicate_index, ask, stateless=self.stateless)
