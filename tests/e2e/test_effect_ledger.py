@@ -19,6 +19,9 @@ rules:
   - {match: {tool: "free*"}, effect: write, effect_key: [$.args.order], on_duplicate: pass}
   - {match: {tool: "send*"}, effect: write}
   - {match: {tool: "put*"}, effect: idempotent_write}
+  - match: {tool: "append*"}
+    effect: write
+    delta: [{field: files_modified, op: modified, key: $.args.path}]
   - {match: {tool: "read*"}, effect: read}
 """
 
@@ -66,6 +69,20 @@ def test_a_call_that_was_discarded_is_answered_from_the_record(rig: Rig) -> None
     assert again["call"] != first["call"]
     other = ask(rig, "send", to="me")
     assert (other["status"], sent(rig)) == ("ok", 2)
+
+
+@pytest.mark.promise("LEDGER-1", "STATE-5")
+def test_what_is_answered_from_the_record_counts_in_the_state(rig: Rig) -> None:
+    ask(rig, "append", path="/b")
+    rewind(rig)
+    again = ask(rig, "append", path="/b")
+    ask(rig, "append", path="/b")
+    state = json.loads(cli(rig, "state", rig.session, "--json").stdout)["state"]
+    assert state["files_modified"]["/b"]["first_seq"] == again["seq"]
+    (used,) = state["tools_used"].values()
+    assert (used["replayed"], used["ok"]) == (2, 0)
+    found = cli(rig, "log", rig.session, "--field", "files_modified", "--json").stdout
+    assert len(found.splitlines()) == 2
 
 
 @pytest.mark.promise("LEDGER-2")

@@ -155,6 +155,7 @@ def test_a_replay_answers_from_the_record_by_identity_and_sends_nothing(rig: Rig
         ("send", {"to": "you"}),
         ("read", {"path": "/a"}),
         ("shell", {"command": "make"}),
+        ("put", {"path": "/made"}),
     ):
         ask(rig, parent, tool, **arguments)
     made = forked(rig, f"{parent}:{seq}", fork, "--mode", "replay")
@@ -164,11 +165,14 @@ def test_a_replay_answers_from_the_record_by_identity_and_sends_nothing(rig: Rig
     assert told(rig, fork, "read", path="/a") == "answer 2"
     assert told(rig, fork, "send", to="you") == "answer 3"
     assert told(rig, fork, "read", path="/a") == "answer 4"
+    assert told(rig, fork, "put", path="/made") == "answer 6"
     for tool, arguments in (("read", {"path": "/a"}), ("send", {"to": "me"})):
         row = ask(rig, fork, tool, **arguments)
         assert (row["kind"], row["executed"], row["retry"]) == ("policy_blocked", "no", "never")
-    assert numbered.asked == 5
-    assert {row.status for row in rig.rows()[:4]} == {"replayed"}
+    assert numbered.asked == 6
+    assert {row.status for row in rig.rows()[:5]} == {"replayed"}
+    (state,) = found(rig, "state", fork)
+    assert [*state["state"]["files_modified"]] == ["/made"]
 
 
 @pytest.mark.promise("FORK-4")

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
@@ -84,6 +84,14 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     def outcome(self) -> Commit | None:
         """Its last outcome in the store."""
         return last_of(self.commits, CommitKind.OUTCOME)
+
+    @property
+    def delta(self) -> tuple[Raw, ...]:
+        """Its changes, where they count by the new call only: it does not count on that call's branch."""
+        if self.earlier.likeness not in (Likeness.DISCARDED, Likeness.RECORDED):
+            return ()
+        told = self.outcome, last_of(self.commits, CommitKind.INTENT)
+        return next((c.body.delta for c in told if c and c.body and c.body.delta), ())
 
     @property
     def may_be_passed(self) -> bool:

@@ -262,7 +262,10 @@ class GuardedCall(CallDriver):
         )
         reply = AnswerFacts(flags=flags, detail=detail, said=detail if is_told else "")
         waited = command.waited or 0.0
-        attempt = self._recorder.unsent(asked, ending, reply, duplicate.source, waited=waited)
+        delta = duplicate.delta if action is DuplicateAction.REPLAY else ()
+        attempt = self._recorder.unsent(
+            asked, ending, reply, duplicate.source, waited=waited, delta=delta
+        )
         if is_told:
             self.attempt = attempt
             self.unsent = Unsent(attempt, answer, detail, duplicate.call)

@@ -359,9 +359,11 @@ def _digests(reply: AnswerFacts, blob: Blob) -> tuple[bytes, Blob]:
     return hash_.digest(), structs.replace(blob, digest=own)
 
 
-def retell(outcome: Draft, source: Ticket | None) -> None:
-    """Copy the summary of the earlier outcome to a replayed call, if that outcome is in memory."""
+def retell(outcome: Draft, source: Ticket | None, delta: tuple[Raw, ...]) -> None:
+    """Copy the summary of the earlier outcome to a replayed call, if that outcome is in memory, and its changes."""
     told = source.placed if source is not None else None
+    if delta and outcome.body is not None:
+        outcome.body = structs.replace(outcome.body, delta=delta)
     if told is None or told.body is None or outcome.body is None or outcome.body.summary:
         return
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from msgspec import structs
+from msgspec import Raw, structs
 
 from turnlog.core import ids
 from turnlog.core.canon import canonical
@@ -160,10 +160,12 @@ class Recorder:
         source: Ticket | None,
         *,
         waited: float = 0.0,
+        delta: tuple[Raw, ...] = (),
     ) -> Attempt:
         """Queue intent and outcome of a call that is not sent.
 
-        `source` is the commit that it is answered from, `waited` the seconds that it waited for that.
+        `source` is the commit that it is answered from, `waited` the seconds that it waited for that, `delta`
+        what the earlier call changed where only this one counts.
         Never raises: an error of the store is logged, and the caller gets its answer.
         """
         asked = structs.replace(ask, effect_link=b"")
@@ -177,7 +179,7 @@ class Recorder:
         attempt.flags = _flags(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
-            retell(outcome, source)
+            retell(outcome, source, delta)
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
         opened = partial(self._opened, ask.session) if ask.session.id is None else None

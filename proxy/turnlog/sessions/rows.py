@@ -168,7 +168,10 @@ def changes(attempt: list[Commit]) -> list[Operation]:
     """Return the changes that an attempt made or may have made, by its last commit that lists any."""
     facts = attempt[-1].facts
     ended = facts.kind is CommitKind.OUTCOME
-    if ended and not had_effect(facts.executed, facts.status, facts.error_kind):
+    if facts.status is Status.REPLAYED:
+        # It lists changes only where the call that it was answered from does not count.
+        attempt = attempt[-1:]
+    elif ended and not had_effect(facts.executed, facts.status, facts.error_kind):
         return []
     told = next((c for c in reversed(attempt) if c.body and c.body.delta), None)
     found = [_decode_operation(raw) for raw in told.body.delta] if told and told.body else []

@@ -101,7 +101,6 @@ def test_a_file_has_its_first_and_last_change() -> None:
     ("ending", "counts"),
     [
         ({"status": Status.ERROR, "executed": Executed.NO}, False),
-        ({"status": Status.REPLAYED}, False),
         ({"status": Status.ERROR, "kind": ErrorKind.TOOL_FAILED}, False),
         ({"status": Status.ERROR, "kind": ErrorKind.NULL_RESULT}, True),
         ({}, True),
@@ -114,6 +113,17 @@ def test_a_call_that_was_not_executed_changes_no_file(
     log.begin("a", "write", changed("modified", "/a", maybe=True))
     log.end("a", changed("modified", "/a"), **ending)  # type: ignore[arg-type]
     assert files(log) == ({"/a": ("modified", False)} if counts else {})
+
+
+@pytest.mark.promise("STATE-5")
+def test_a_call_answered_from_one_that_does_not_count_changes_its_files() -> None:
+    log = Log()
+    log.begin("a", "write", changed("modified", "/declared", maybe=True))
+    log.end("a", changed("modified", "/a", maybe=True), status=Status.REPLAYED)
+    assert files(log) == {"/a": ("modified", False)}
+    log.begin("b", "write", changed("modified", "/b", maybe=True))
+    log.end("b", status=Status.REPLAYED)
+    assert "/b" not in files(log)
 
 
 def test_a_call_in_flight_has_uncertain_changes() -> None:

@@ -300,9 +300,13 @@ def _with_outcome(before: UnsettledAttempt, commit: Commit) -> UnsettledAttempt:
 def _effects(before: UnsettledAttempt, commit: Commit) -> tuple[FileTouch, ...]:
     """Return the file operations of an attempt by its newest outcome."""
     link, facts = commit.link, commit.facts
+    delta = commit.body.delta if commit.body else ()
+    if facts.status is Status.REPLAYED:
+        # It lists changes only where the call that it was answered from does not count.
+        made = files.touches(delta, seq=link.seq, turn=before.turn)
+        return tuple(structs.replace(touch, maybe=False) for touch in made)
     if not had_effect(facts.executed, facts.status, facts.error_kind):
         return ()
-    delta = commit.body.delta if commit.body else ()
     # An outcome by turnlog or an operator, who has not seen the answer, names no files: then the
     # operations known before remain.
     own = tuple(files.touches(delta, seq=link.seq, turn=before.turn))
