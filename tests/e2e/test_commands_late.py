@@ -24,6 +24,10 @@ rules:
     effect: read
     timeout: {response: 300ms}
     retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, budget: 300s, jitter: none}
+  - match: {tool: "put_waits"}
+    effect: idempotent_write
+    timeout: {response: 300ms}
+    retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, budget: 300s, jitter: none}
 """
 COMMAND = """
 import json, pathlib, sys, threading, time
@@ -165,6 +169,18 @@ def test_an_answer_that_comes_before_the_retry_is_given_and_no_retry_is_sent(age
     (row,) = agent.proxy.rows()
     assert (row.attempt, row.status, "late" in row.flags) == (1, "ok", True)
     assert agent.calls() == 1
+
+
+def test_an_answer_that_comes_before_the_retry_says_where_it_is_recorded(agent: Agent) -> None:
+    with agent.begun(call("put_waits", request_id=7)) as client:
+        agent.ended("response_timeout")
+        agent.let_go()
+        given = client.response("POST")
+    session, call_id = given.head.one("turnlog-session"), given.head.one("turnlog-call")
+    assert (given.head.one("turnlog-commit") or "").startswith(f"{session}:")
+    (said,) = agent.proxy.told("retry.abandoned")
+    names = ("turnlog.call", "turnlog.attempt", "turnlog.reason")
+    assert [said[name] for name in names] == [call_id, 1, "answered"]
 
 
 def test_answers_to_cancelled_calls_may_come_in_one_array(agent: Agent) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,53 @@ def test_an_answer_that_comes_before_the_retry_is_the_agents_and_no_retry_is_sen
     ruled.send(message("notifications/next", request_id=None))
     while (heard := ruled.server.request()["method"]) != "notifications/next":
         assert heard == "notifications/cancelled"
+
+
+CLOSED = """
+rules:
+  - match: {tool: "put_*"}
+    effect: idempotent_write
+    timeout: {response: 300ms}
+  - match: {tool: "put_once"}
+    retry: {on: timeout, max_attempts: 2, base_interval: 3s, jitter: none}
+  - match: {tool: "put_twice"}
+    retry: {on: [connection, timeout], max_attempts: 3, base_interval: 600ms, factor: 100,
+            max_interval: 60s, jitter: none, budget: 300s}
+"""
+
+
+def test_a_retry_that_is_due_after_the_client_has_closed_its_input_is_sent(tmp_path: Path) -> None:
+    with wrapping(tmp_path, rules=CLOSED) as wrap:
+        first = wrap.asked(call("put_once"))
+        wait_until(lambda: bool(wrap.events("call.retried")), "the time limit")
+        wrap.stdin.close()
+        second = wrap.server.request()
+        assert second["params"] == first["params"]
+        assert wrap.server.stdin.rest() == b""
+        wrap.server.answer(second)
+        assert wrap.stdout.json() == text_answer(1)
+        wrap.server.exit()
+        assert wrap.exited() == 0
+    assert [row.attempt for row in wrap.rows()] == [1, 2]
+
+
+def test_an_answer_to_an_attempt_before_one_that_could_not_be_sent_is_the_clients(
+    tmp_path: Path,
+) -> None:
+    with wrapping(tmp_path, rules=CLOSED) as wrap:
+        first = wrap.asked(call("put_twice"))
+        wrap.stdin.close()
+        wait_until(lambda: len(wrap.events("call.retried")) == 2, "the second attempt has failed")
+        wrap.server.answer(first)
+        assert wrap.stdout.json() == text_answer(1)
+        wrap.server.exit()
+        assert wrap.exited() == 0
+    said = [
+        (one["turnlog.attempt"], one["turnlog.reason"]) for one in wrap.events("retry.abandoned")
+    ]
+    assert said == [(2, "answered")]
+    one, two = wrap.rows()
+    assert (one.status, "late" in one.flags, two.kind) == ("ok", True, "connect_failed")
 
 
 def test_answers_in_an_array_are_the_agents_where_attempts_have_other_ids(ruled: Wrap) -> None:

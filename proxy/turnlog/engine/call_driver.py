@@ -33,6 +33,9 @@ from turnlog.transport.async_pipes import DOUBT
 from .concurrency import Limiter, Slot
 from .upstream_health import Health
 
+_RETRYING: Final = frozenset({Stage.RECORDING, Stage.CHECKING, Stage.SENT})
+"""Stages of a further attempt whose answer may yet be missing."""
+
 
 class Shared(Struct, frozen=True, kw_only=True):
     """The parts of the proxy that each carried call needs (`engine.context`)."""
@@ -94,7 +97,7 @@ class Carrier(Protocol):
         ...
 
     def hold(self, late: Attempt) -> None:
-        """Hold the late answer to an attempt in place of the one that is held."""
+        """Hold the late answer to an attempt in place of the one to it that is held."""
         ...
 
     def answer_timeout(self, failure: Failure) -> None:
@@ -256,7 +259,7 @@ class CallDriver:
         carrier = self.carrier
         if carrier is None or self.machine.terms.retry is None:
             judged = ev.Judged(number=number, ending=ending, is_own_answer=is_own_answer)
-        elif self.is_resting_after(attempt):  # it came late
+        elif self.may_give_late(attempt):
             judged = ev.Judged(number=number, ending=ending, is_held=bool(attempt.message))
         else:
             judged = self._judged(carrier, attempt, ending, is_own_answer=is_own_answer)
@@ -269,14 +272,19 @@ class CallDriver:
             attempt.driver = None  # its answer came on another stream; as in `close`
         return outcome
 
-    def is_resting_after(self, attempt: Attempt) -> bool:
-        """Whether the call waits to be retried after this attempt."""
-        return self.machine.stage is Stage.WAITING and attempt is self.attempt
+    def may_give_late(self, attempt: Attempt) -> bool:
+        """Return whether a late answer to an attempt may go to the caller, because the call is retried."""
+        stage, is_earlier = self.machine.stage, attempt.ask.number < self.machine.number
+        return stage is Stage.WAITING or (is_earlier and stage in _RETRYING)
 
     def on_late_answer(self, late: Attempt) -> None:
-        """Release a late answer to the caller, if it has settled the call in place of a retry."""
-        if not self.is_resting_after(late) and self.carrier is not None:
+        """Hold a late answer that may go to the caller; release it if it has settled the call."""
+        assert self.carrier is not None  # the call is being retried
+        assert self.attempt is not None
+        if late.message:  # else it is too long
             self.carrier.hold(late)
+        if self.machine.stage is Stage.SETTLING:
+            self._recorder.abandoned(self.attempt, StopReason.ANSWERED)
             if not late.waits:
                 self.on_outcome_written(written=True)
 

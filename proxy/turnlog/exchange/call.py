@@ -47,7 +47,7 @@ _NOTHING: Final[Commands] = ()
 RECORDED: Final = ev.AppendOutcome()
 """The outcome of most attempts."""
 _LATE_OUTCOME: Final[Commands] = (ev.AppendOutcome(is_late=True),)
-"""Reaction to an answer to an earlier attempt than the latest: it is only recorded."""
+"""The outcome of an answer to an earlier attempt than the latest."""
 
 
 _LEFT_ANSWER: Final = ev.Note(NoteKind.ABANDONED, on_outcome=True)
@@ -244,7 +244,7 @@ class CallMachine(Struct, eq=False):
     _has_timed_out: bool = False
     """Whether the caller was answered with a timeout, and no answer has come since."""
     _answered: tuple[int, Ending] | None = None
-    """Number and ending of the latest attempt that the server itself answered."""
+    """Number and ending of the attempt that the server itself answered last."""
 
     def handle(self, event: ev.Event, now: float) -> Commands:
         """Return the commands that follow from an event. Raises `InvalidEvent`."""
@@ -524,7 +524,7 @@ class CallMachine(Struct, eq=False):
     def on_unsent_judged(self, event: ev.Judged, _: float) -> Commands:
         """End an attempt that was not sent: no retry follows, and its answer does not wait for the disk."""
         if event.number != self.number:
-            return _LATE_OUTCOME
+            return self._on_earlier_judged(event)
         self.last, self.stage = event.ending, ENDED
         outcome = RECORDED
         if self.caller is GONE:
@@ -659,7 +659,7 @@ class CallMachine(Struct, eq=False):
     def on_judged(self, event: ev.Judged, now: float) -> Commands:
         """Decide what follows the end of an attempt that was sent: retry, hold the answer, or release it."""
         if event.number != self.number:
-            return _LATE_OUTCOME
+            return self._on_earlier_judged(event)
         ending, terms = event.ending, self.terms
         self.last, self._has_timed_out = ending, False
         self.given = self.number
@@ -694,7 +694,7 @@ class CallMachine(Struct, eq=False):
         """Choose the answer for the caller: an earlier one of the server's may be better than turnlog's."""
         before = self._answered
         if not event.is_own_answer:
-            self._answered = self.number, event.ending
+            self._answered = event.number, event.ending
         elif before is not None and not event.has_left and self._may_answer_the_call(before[1]):
             self.given = before[0]
 
@@ -745,13 +745,23 @@ class CallMachine(Struct, eq=False):
             more_executed(said.executed, whole.executed) is said.executed
         )
 
-    def on_judged_between(self, event: ev.Judged, now: float) -> Commands:
-        """Settle the call by an answer to the attempt that a retry was to follow, unless one still may."""
-        commands = self.on_judged_again(event, now)
-        if event.number == self.number:
+    def _on_earlier_judged(self, event: ev.Judged) -> Commands:
+        """Record a late answer to an earlier attempt; the caller gets it if no later one is answered."""
+        if event.is_held:
             self._choose_answer(event)
-            if event.is_held and not isinstance(self._decide_retry(event, now), RetryIn):
-                self.stage, self.given = SETTLING, self.number
+        return _LATE_OUTCOME
+
+    def on_judged_between(self, event: ev.Judged, now: float) -> Commands:
+        """Settle the call by a late answer to any of its attempts, unless a retry of that may follow too."""
+        before, commands = self.last, self.on_judged_again(event, now)
+        if not event.is_held:
+            return commands
+        self._choose_answer(event)
+        if not isinstance(self._decide_retry(event, now), RetryIn):
+            assert before is not None  # the call waits for the next attempt
+            if event.number != self.number:  # it counts as the last
+                self.past, self.last = with_attempt(self.past, before), event.ending
+            self.stage, self.given = SETTLING, event.number
         return commands
 
     def on_judged_again(self, event: ev.Judged, now: float) -> Commands:

@@ -237,7 +237,7 @@ class CallRetried(_AttemptFailed, frozen=True, kw_only=True, tag="call.retried")
 
 
 class RetryAbandoned(_AttemptFailed, frozen=True, kw_only=True, tag="retry.abandoned"):
-    """The attempt announced by `call.retried` is not made; the caller gets the previous answer."""
+    """The attempt announced by `call.retried` is not made; the caller gets the server's last answer."""
 
     reason: StopReason
 

@@ -47,8 +47,8 @@ class Driver(Protocol):
         """Release the answer: its outcome is on disk, or could not be written."""
         ...
 
-    def is_resting_after(self, attempt: "Attempt") -> bool:
-        """Whether the call waits to be retried after this attempt."""
+    def may_give_late(self, attempt: "Attempt") -> bool:
+        """Return whether a late answer to an attempt may go to the caller, because the call is retried."""
         ...
 
     def on_late_answer(self, late: "Attempt") -> None:

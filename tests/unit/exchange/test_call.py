@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.classify import failed, refused, succeeded
-from turnlog.core.kinds import Effect, ErrorKind, Executed, NoteKind, Phase
+from turnlog.core.kinds import Effect, ErrorKind, Executed, NoteKind, Phase, Status
 from turnlog.core.note import EffectChoice
 from turnlog.exchange import events as ev
 from turnlog.exchange.call import CallMachine, InvalidEvent, RetryWindow, Stage, Terms
@@ -326,9 +326,23 @@ def test_a_late_answer_to_a_retry_is_given_in_place_of_an_earlier_one() -> None:
     play.feed(STORED, ev.Send(2, hold=True))
     play.call.handle(lost(2), 0.0)
     assert (play.call.stage, play.call.given) == (Stage.WAITING, 1)
-    play.feed(answered(1), ev.AppendOutcome(is_late=True))
     play.feed(answered(2), OUTCOME)
     play.feed(ev.Recorded(), ev.Release(2))
+
+
+def test_a_late_answer_settles_the_call_though_another_attempt_has_failed_since() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.call.handle(lost(2), 0.0)
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.Over(), ev.Disarm(), ev.Close())
+    ending = play.call.ending
+    assert ending is not None
+    assert (ending.status, ending.executed) == (Status.OK, Executed.YES)
 
 
 @pytest.mark.parametrize(
@@ -342,25 +356,44 @@ def test_a_late_answer_that_cannot_settle_the_call_is_only_recorded(late: ev.Jud
     play.feed(ev.Woken(), ev.AppendIntent(2))
 
 
-def test_a_late_answer_to_an_attempt_before_the_latest_is_only_recorded() -> None:
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "being recorded"])
+def test_a_late_answer_to_an_earlier_attempt_is_given_if_no_later_one_is_answered(
+    is_sent: bool,
+) -> None:
+    play = Play(structs.replace(RETRIED, retry=Retry(max_attempts=2, on=("connection",))))
+    play.sent()
+    play.call.handle(lost(), 0.0)
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    if is_sent:
+        play.feed(STORED, ev.Send(2, hold=False))
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    if not is_sent:
+        play.feed(STORED, ev.Send(2, hold=False))
+    play.call.handle(lost(2), 0.0)
+    play.feed(ev.Recorded(), ev.Release(1))
+
+
+def test_a_late_answer_is_not_given_if_a_later_attempt_is_answered() -> None:
     play = Play(RETRIED)
     play.sent()
     play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(STORED, ev.Send(2, hold=True))
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
-    assert play.call.stage is Stage.SENT
     play.feed(answered(2), OUTCOME)
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    play.feed(ev.Recorded(), ev.Release(2))
 
 
-def test_a_late_answer_while_the_next_attempt_is_recorded_is_only_recorded() -> None:
-    play = Play(RETRIED)
+def test_a_late_answer_that_is_too_long_to_be_held_is_only_recorded() -> None:
+    play = Play(structs.replace(RETRIED, retry=Retry(max_attempts=2, on=("connection",))))
     play.sent()
-    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.call.handle(lost(), 0.0)
     play.feed(ev.Woken(), ev.AppendIntent(2))
-    play.feed(answered(1), ev.AppendOutcome(is_late=True))
-    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(STORED, ev.Send(2, hold=False))
+    play.feed(structs.replace(answered(1), is_held=False), ev.AppendOutcome(is_late=True))
+    play.call.handle(lost(2), 0.0)
+    play.feed(ev.Recorded(), ev.Release(2))
 
 
 WINDOW = RetryWindow(total=20.0, budget=10.0, queue=3.0)

@@ -23,7 +23,7 @@ from turnlog.observe.events import AuthRequired, RefusalReason, RequestRefused, 
 from turnlog.record.attempt import Attempt, blocked
 from turnlog.record.deadlines import Deadlines, connect_deadlines, in_time
 from turnlog.record.errors import Failure
-from turnlog.record.own_answers import JSON, OwnAnswer, call_lines, updated_call_lines
+from turnlog.record.own_answers import JSON, OwnAnswer, amended, call_lines, updated_call_lines
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import StoreError, Ticket
@@ -146,12 +146,12 @@ class HttpCarrier(Struct, eq=False):
         self._given, self._reason = number, reason
 
     def hold(self, late: Attempt) -> None:
-        """Hold the late answer to an attempt in place of the one that is held."""
+        """Hold the late answer to an attempt in place of the one to it that is held."""
         text = late.message.strip()
         if self._request.server not in self.context.trusted:
             text = without_outcome(text) or text
         text = with_id(text, late.caller_id) or text  # a shared command knows another one
-        text = self._exchange.amended(text) or text
+        text = amended(late, text) or text
         self._held[late.ask.number] = late, self._whole(OwnAnswer(200, b"OK", JSON, text))
 
     def answer_timeout(self, failure: Failure) -> None:
@@ -300,9 +300,10 @@ class HttpCarrier(Struct, eq=False):
         wait = RetryWait(driver, self._exchange, self.context, self._began)
         body = await wait.next_attempt(content, delay, self._notice)
         if body is None:
-            attempt = self._exchange.attempt
-            if driver.machine.stage is _SETTLING and attempt is not None and attempt.outcome:
-                await self.context.recorder.settle([attempt.outcome])
+            if driver.machine.stage is _SETTLING:
+                late, _ = self._held[driver.machine.given]
+                if late is not None and late.outcome is not None:
+                    await self.context.recorder.settle([late.outcome])
                 driver.on_outcome_written(written=True)
             return
         self._content = body
@@ -323,6 +324,8 @@ class HttpCarrier(Struct, eq=False):
             answered, held = self._held[self._given]
             if answered is not None and last is not None and answered is not last:
                 answered.past = last.so_far
+            # Of a late answer it is known only now where its outcome stands.
+            if answered is not None and (answered is not last or Flag.LATE in answered.marks):
                 held = structs.replace(held, lines=updated_call_lines(held.lines, answered))
             await held.send()
 

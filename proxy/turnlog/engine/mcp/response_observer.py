@@ -527,9 +527,8 @@ class ResponseObserver:
             self._context.recorder.reopen(attempt)
         attempt.marks.add(Flag.LATE)
         driver = attempt.driver
-        if driver is None or not driver.is_resting_after(attempt):
+        if driver is None or not driver.may_give_late(attempt):
             return self._close(attempt, message, body)
-        # The answer may make the retry needless that the call waits for.
         attempt.message = body.finish() if isinstance(message, Message) else b""
         tickets = self._close(attempt, message, body)
         driver.on_late_answer(attempt)

@@ -25,7 +25,7 @@ from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt, blocked
 from turnlog.record.deadlines import Deadlines, Progress, in_time
 from turnlog.record.errors import Failure
-from turnlog.record.own_answers import JSON, OwnAnswer
+from turnlog.record.own_answers import JSON, OwnAnswer, amended
 from turnlog.rules.policy import Policy
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Ticket
@@ -92,9 +92,9 @@ class PipedExchange(McpExchange):
         self, attempt: Attempt, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to an attempt that was given up before it came."""
-        is_resting = self.driver is not None and self.driver.is_resting_after(attempt)
+        is_retried = self.driver is not None and self.driver.may_give_late(attempt)
         tickets = super().late(attempt, message, body)
-        if attempt is self.attempt and not is_resting:
+        if attempt is self.attempt and not is_retried:
             self.over()
         return tickets
 
@@ -177,8 +177,8 @@ class OpenLines:
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether nothing waits to be sent, or for an earlier call."""
-        return not any(line.is_queued or line.waits_for for line in self.tasks)
+        """Whether nothing waits to be sent, for the first time or again."""
+        return not self.tasks
 
     def on_change(self) -> None:
         """Release the slots of ended calls, and wake what waits for an end."""
@@ -350,7 +350,8 @@ class PipeCarrier:
         """Hold the late answer to an attempt in place of turnlog's own."""
         if late.ask.number in self._held:  # else the agent has got that
             raw = respelled(late, late.message.strip() + b"\n")
-            self._held[late.ask.number] = (late, self.exchange.amended(raw) or raw, ())
+            tickets = (late.outcome,) if late.waits and late.outcome is not None else ()
+            self._held[late.ask.number] = (late, amended(late, raw) or raw, tickets)
 
     def answer_timeout(self, failure: Failure) -> None:
         """Record that the caller's time is over, and answer it; the call runs on."""
