@@ -212,6 +212,26 @@ def test_the_agents_next_look_at_its_state_says_what_was_not_undone(rig: Rig) ->
     assert "stands: " in said
 
 
+@pytest.mark.promise("REWIND-7")
+def test_the_calls_that_a_rewind_kept_are_named_afterwards(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    kept = rig.rows()[0].intent_seq
+    rig.post(call("mail", {"to": "you"}))
+    settle(rig, 2)
+    rewind(rig, 0, "--keep", str(kept), "--why", "the wrong customer")
+    (made,) = json.loads(cli(rig, "state", rig.session, "--json").stdout)["rewinds"]
+    assert [(one["seq"], one["tool"]) for one in made["kept"]] == [(kept, "put")]
+    commit = f"{rig.session}:{made['seq']}"
+    content = json.loads(cli(rig, "show", commit, "--json").stdout)["content"]
+    assert (content["keep"], content["why"]) == ([kept], "the wrong customer")
+    assert f"[{kept}]" in cli(rig, "show", commit).stdout
+    for command in ("state", "resume"):
+        said = cli(rig, command, rig.session).stdout
+        assert f"kept: {kept} " in said, command
+        assert "stands: " in said, command
+
+
 @pytest.mark.promise("REWIND-5")
 def test_listings_show_what_was_discarded_only_if_asked(rig: Rig) -> None:
     rig.post(call("put", {"path": "/a", "text": "x"}))

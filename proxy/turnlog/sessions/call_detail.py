@@ -11,6 +11,7 @@ from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Actor, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.lifecycle import decode_lifecycle
+from turnlog.core.live_view import decode_rewind
 from turnlog.core.note import decode_note
 from turnlog.core.text.units import timestamp
 from turnlog.store import definitions
@@ -36,7 +37,7 @@ class CommitEntry(Struct, frozen=True, kw_only=True):
     note_kind: NoteKind | None
     """The kind of a note; `None` for other commits."""
     content: dict[str, object]
-    """The members of a note or of a lifecycle commit, or the operator's reason (`why`) for what has none."""
+    """The members of a note, a lifecycle commit or a rewind, or the operator's reason (`why`) for what has none."""
     gone: Gone | None
     """Why its content can no longer be read."""
     hash: str
@@ -161,6 +162,9 @@ def _said(kind: CommitKind, body: CommitBody) -> dict[str, object]:
     if kind is CommitKind.LIFECYCLE:
         content = {"why": body.detail, **structs.asdict(decode_lifecycle(body.note))}
         return {name: value for name, value in content.items() if value}
+    if kind is CommitKind.REWIND:
+        made = {"why": body.detail, **structs.asdict(decode_rewind(body.note))}
+        return {name: value for name, value in made.items() if value}
     if body.detail and kind not in (CommitKind.INTENT, CommitKind.OUTCOME):
         return {"why": body.detail}
     note = decode_note(body.note) if body.note else None

@@ -17,8 +17,8 @@ _NAMED: Final = 200
 """Calls that are named of each, as its docstring says."""
 
 
-class StandingEffect(Struct, frozen=True, kw_only=True):
-    """A discarded call whose effect stands outside."""
+class RewindCall(Struct, frozen=True, kw_only=True):
+    """A call that a rewind names."""
 
     seq: int
     """Where it began."""
@@ -28,7 +28,7 @@ class StandingEffect(Struct, frozen=True, kw_only=True):
     preview: str
     """Of the input, redacted."""
     effect: Effect
-    """If it is `unknown`, nobody knows what stands."""
+    """If it is `unknown`, nobody knows what it changed."""
 
 
 class RewindMade(Struct, frozen=True, kw_only=True):
@@ -45,8 +45,10 @@ class RewindMade(Struct, frozen=True, kw_only=True):
     """How many of them have an unknown effect."""
     in_flight: int
     """How many of them were still running."""
-    standing: list[StandingEffect]
+    standing: list[RewindCall]
     """Those whose effects stand, newest first; at most 200."""
+    kept: list[RewindCall]
+    """Calls behind the target that count nevertheless; at most 200."""
 
 
 class DetachedOutcome(Struct, frozen=True, kw_only=True):
@@ -84,7 +86,10 @@ def detached_outcomes(branches: SessionBranches, at: int) -> list[DetachedOutcom
 
 def _rewind(view: View, session: bytes, commit: Commit) -> RewindMade:
     content = content_of(commit)
-    standing = (view.get(session, seq) for seq in content.standing[:_NAMED])
+    standing, kept = (
+        [_call(intent) for seq in seqs[:_NAMED] if (intent := view.get(session, seq)) is not None]
+        for seqs in (content.standing, content.keep)
+    )
     return RewindMade(
         seq=commit.link.seq,
         target=commit.link.ref or 0,
@@ -94,12 +99,13 @@ def _rewind(view: View, session: bytes, commit: Commit) -> RewindMade:
         groups=content.groups,
         untracked=content.untracked,
         in_flight=content.in_flight,
-        standing=[_standing(intent) for intent in standing if intent is not None],
+        standing=standing,
+        kept=kept,
     )
 
 
-def _standing(intent: Commit) -> StandingEffect:
-    return StandingEffect(
+def _call(intent: Commit) -> RewindCall:
+    return RewindCall(
         seq=intent.link.seq,
         call=ids.to_text(intent.facts.call),
         server=intent.facts.server,

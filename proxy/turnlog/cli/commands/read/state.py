@@ -78,7 +78,7 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
     at = state.at
     head = f"{at.session} after commit {at.seq}, turn {at.turn} ({at.turn_source}), {shown_time(at.timestamp)}"
     lines = [] if alone else [head, f"state {state.state_hash}"]
-    lines += [] if alone else map(escape_unprintable, _rewinds(state))
+    lines += [] if alone else branch_lines(state)
     if state.bodies_gone:
         lines.append(f"{counted(state.bodies_gone, 'commit')} left out: their content was deleted")
     for field, entries in state.state.items():
@@ -90,16 +90,21 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
     return lines
 
 
-def _rewinds(state: SessionState) -> Iterator[str]:
-    """Yield what rewinds discarded and did not undo."""
+def branch_lines(state: SessionState) -> list[str]:
+    """Return what rewinds discarded and did not undo, and what other branches have changed as well."""
+    return [escape_unprintable(line) for line in _branches(state)]
+
+
+def _branches(state: SessionState) -> Iterator[str]:
     for made in state.rewinds:
         counts = ", ".join(f"{count} {group}" for group, count in made.groups.items() if count)
         why = f" because {made.why}" if made.why else ""
         said = f"to commit {made.target} by commit {made.seq}{why}"
         yield f"rewound {said}; discarded: {counts or 'no call'}; nothing outside was undone"
-        for one in made.standing:
-            unknown = ", effect unknown" if one.effect is Effect.UNKNOWN else ""
-            yield f"  stands: {one.seq} {one.server}/{one.tool} {one.preview}{unknown}"
+        for what, calls in (("stands", made.standing), ("kept", made.kept)):
+            for one in calls:
+                unknown = ", effect unknown" if one.effect is Effect.UNKNOWN else ""
+                yield f"  {what}: {one.seq} {one.server}/{one.tool} {one.preview}{unknown}"
     for change in state.shared:
         there = f"at commit {change.other_seq} of {change.session}"
         yield f"changed on two branches: {change.key}, at commit {change.seq} here and {there}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from turnlog.cli.attempts import COLUMNS, cells
-from turnlog.cli.commands.read.state import described
+from turnlog.cli.commands.read.state import branch_lines, described
 from turnlog.cli.failures import complain
 from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
@@ -166,7 +166,7 @@ def _packed(packed: PackedSession, file: Path) -> str:
 def _text(shown: Resumption) -> list[str]:
     at = shown.state.at
     lines = [f"{shown.session} is {shown.stage}, newest commit {at.seq}, turn {at.turn}"]
-    lines += [f"state {shown.state.state_hash}"]
+    lines += [f"state {shown.state.state_hash}", *branch_lines(shown.state)]
     for field, entries in shown.state.state.items():
         if entries:
             lines.append(painted(field, Style.FAINT))
