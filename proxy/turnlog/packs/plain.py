@@ -5,11 +5,11 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import ReusedAnchorWarning
-from ruamel.yaml.scanner import Scanner
 
 Node = Any
 """A node of ruamel, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
@@ -19,8 +19,8 @@ Plain = Any
 MAX_VALUES = 100_000
 """Values in a file once its aliases are written out."""
 
-_DEEPEST = 100
-"""Open brackets at a time: the scanner's work for each grows with their number."""
+_DEEPEST = 102
+"""Levels of nesting: 100 brackets in a member of the top mapping, and a value in them."""
 _TAG = "tag:yaml.org,2002:"
 _BASES = {"0x": 16, "0o": 8, "0b": 2}
 
@@ -34,24 +34,20 @@ class BadYamlError(Exception):
         self.message = message
 
 
-class _Scanner(Scanner):
-    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803
-        if len(cast(Any, self).flow_context) >= _DEEPEST:
-            raise RecursionError
-        cast(Any, super()).fetch_flow_collection_start(TokenClass, to_push)
-
-
 def compose(text: str) -> Node:
     """Return the root node; `None` for an empty text.
 
     Raises ruamel's `YAMLError`, and `RecursionError` if it nests too deeply.
     """
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.Scanner = _Scanner
+    yaml.max_depth = _DEEPEST
     with warnings.catch_warnings():
         # YAML 1.2 (section 7.1) lets a later anchor take an earlier one's name.
         warnings.simplefilter("ignore", ReusedAnchorWarning)
-        return yaml.compose(text)
+        try:
+            return yaml.compose(text)
+        except MaxDepthExceededError as error:
+            raise RecursionError from error
 
 
 def to_plain(root: Node) -> Plain:
