@@ -12,6 +12,7 @@ import pytest
 from e2e.stores import Call, fill, session_id, turnlog
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody, encode_body
+from turnlog.store.log.tables import Table
 
 CALLS = [Call(tool=f"t{n}", minute=n, session="work" if n % 2 else "other") for n in range(6)]
 WORK = ids.to_text(session_id("work"))
@@ -23,9 +24,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def _tamper(
-    data: Path, table: str, change: Callable[[lmdb.Transaction, lmdb._Database], None]
-) -> None:
+def _tamper(data: Path, table: str, change: Callable[[lmdb.Transaction, Table], None]) -> None:
     with lmdb.open(str(data / "log"), max_dbs=32, map_size=1 << 40) as env:
         database = env.open_db(table.encode(), create=False)
         with env.begin(write=True, db=database) as transaction:

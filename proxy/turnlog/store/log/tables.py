@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import lmdb
 import msgspec
@@ -35,8 +35,9 @@ from .keys import (
 )
 from .translate_errors import FAILURES
 
-# The classes are generic, and the first one named, in lmdb's stubs only.
-Table: TypeAlias = "lmdb._Database"  # noqa: SLF001 - it has no public name  # pyright: ignore[reportPrivateUsage]
+Table: TypeAlias = Any
+"""The handle of a table: lmdb has no public name for its class."""
+# The class is generic in lmdb's stubs only.
 Cursor: TypeAlias = "lmdb.Cursor[bytes]"
 
 Pair: TypeAlias = tuple[bytes, bytes]
