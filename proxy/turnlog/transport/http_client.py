@@ -39,7 +39,6 @@ from .http1 import (
 from .message_heads import OutgoingHead, Raw
 from .routes import Target
 from .tunnel import tunnelled
-from .wakeup import Wakeup
 
 __all__ = ["Answer", "Connection", "Content", "Failure", "Interim", "Upstreams"]
 
@@ -73,8 +72,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._wakeup = Wakeup(asyncio.get_running_loop())
-        """Wakes the task that waits for data, or for the connection's end."""
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        """Ends the wait of the one task that waits for data, or for the connection's end."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._poll = select.poll()
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         while self._head is None:
             if self._error is not None:
                 raise self._error
-            await self._wakeup
+            await self._wait()
         return self._head
 
     async def read(self) -> bytes:
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wakeup
+            await self._wait()
         data = body.take()
         if self._paused and self._transport is not None:
             self._paused = False
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail the exchange with a timeout; false if no task is waiting for it now."""
-        if self._wakeup.done() or self._error is not None:
+        if self._waiter is None or self._waiter.done() or self._error is not None:
             return False
         phase = self._progress.phase if self._body is None else Phase.BODY
         failure = Failure(kind, phase, detail)
@@ -223,8 +223,13 @@ class Connection(asyncio.Protocol):
         """Whether the whole answer has arrived."""
         return self._body is not None and not self._body.missing
 
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
     def _wake(self) -> None:
-        self._wakeup.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, detail: str, kind: ErrorKind = ErrorKind.CONNECTION_LOST) -> None:
         """Fail the exchange and close the connection."""
@@ -268,7 +273,7 @@ class Connection(asyncio.Protocol):
             if body.size > READ_AHEAD and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()
-        self._wakeup.ring()
+        self._wake()
 
     def _behind_heads(self, data: bytes) -> bytes:
         """Read heads up to that of the final answer; return what stands behind it."""

@@ -28,7 +28,6 @@ from .http1 import (
     joined,
 )
 from .message_heads import RequestStart, read_request_head
-from .wakeup import Wakeup
 
 _LOG: Final = logging.getLogger("turnlog.http_server")
 UNFINISHED: Final = 600.0
@@ -112,8 +111,8 @@ class AgentConnection(asyncio.Protocol):
     def __init__(self, server: "AgentServer", number: int) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._wakeup = Wakeup(self._loop)
-        """Wakes the task that waits for the next request."""
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        """Ends the task's wait for the next request."""
         self.number = number
         """Which of the server's connections it is."""
         self.memory: Any = None
@@ -168,8 +167,9 @@ class AgentConnection(asyncio.Protocol):
             while request is not None or not self.is_last:
                 if request is None:
                     self._is_busy, self._idle_since = False, self._server.now
-                    await self._wakeup
-                    self._is_busy, request, self._next = True, self._next, None
+                    self._waiter = self._loop.create_future()
+                    await self._waiter
+                    request, self._next = self._next, None
                 elif isinstance(request, Unreadable):
                     self._fail(request)
                     await self._linger()
@@ -329,8 +329,9 @@ class AgentConnection(asyncio.Protocol):
             self._came = joined(self._came, data) if self._came else data
         if not self._is_busy:
             self._next = self._read()
-            if self._next is not None:
-                self._wakeup.ring()
+            if self._next is not None and not self._waiter.done():
+                self._is_busy = True
+                self._waiter.set_result(None)
         elif not self._paused and self._ahead > READ_AHEAD and self.transport is not None:
             self._paused = True
             self.transport.pause_reading()
