@@ -21,7 +21,7 @@ from turnlog.exchange.call import (
 )
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
 from turnlog.observe.clock import Clock
-from turnlog.record.attempt import NO_LINKS, Ask, Attempt
+from turnlog.record.attempt import NO_LINKS, Ask, Attempt, GuessedCaller
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import OwnAnswer
 from turnlog.record.recorder import Recorder
@@ -197,11 +197,6 @@ class CallDriver:
         return self.machine.is_over
 
     @property
-    def may_be_guessed(self) -> bool:
-        """Whether a caller identified by a guess may join it."""
-        return self.machine.may_be_guessed(self._clock.monotonic() / 1e9)
-
-    @property
     def may_be_gone(self) -> bool:
         """Whether its caller may be gone: it has closed its sending side and has not disconnected."""
         return self.carrier is not None and not self.machine.has_left and self.carrier.may_be_gone
@@ -221,6 +216,11 @@ class CallDriver:
         """Return the state that decides about a later duplicate."""
         return self.machine.seen(self._clock.monotonic() / 1e9)
 
+    def seen_by_guess(self, *, is_alone: bool) -> EarlierCall:
+        """Return the state that decides about a later call that is from the same caller by a guess."""
+        now = self._clock.monotonic() / 1e9
+        return self.machine.seen_by_guess(now, is_alone=is_alone, may_be_gone=self.may_be_gone)
+
     # -- events from its carrier --------------------------------------------------------------
 
     def begins(self, attempt: Attempt) -> None:
@@ -238,8 +238,8 @@ class CallDriver:
         """Feed an event to the machine, carry out its commands, and return them."""
         try:
             commands = self.machine.handle(event, self._clock.monotonic() / 1e9)
-        except InvalidEvent:
-            self._on_bug(event)
+        except InvalidEvent as bug:
+            self._on_bug(*bug.args)
             return ()
         for command in commands:
             if (action := self.ACTIONS.get(type(command))) is not None:
@@ -288,10 +288,9 @@ class CallDriver:
             if not late.waits:
                 self.on_outcome_written(written=True)
 
-    def _on_bug(self, event: ev.Event) -> None:
+    def _on_bug(self, happened: str, stage: str) -> None:
         """End this call, and no other."""
-        self._recorder.on_bug(self.ask, self.machine.stage.value, type(event).__name__)
-        self.machine.give_up(self._clock.monotonic() / 1e9)
+        self._recorder.on_bug(self.ask, stage, happened)
         self.do_disarm(ev.Disarm())
         self.do_fail(ev.Fail(ErrorKind.OUTCOME_UNKNOWN))
         self.do_drop(ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
@@ -350,11 +349,6 @@ class CallDriver:
             self.on_outcome_written(written=True)  # no answer leaves before
             self.feed(ev.Delivered())
 
-    def on_guess_left(self, connection: int | str) -> None:
-        """Count a guessed caller that left as its caller, so that the next call of that one may join it."""
-        self.left_by |= {connection}
-        self.machine.on_guess_left(self._clock.monotonic() / 1e9)
-
     async def resumed(self) -> None:
         """End it in favour of the stream that resumes its own, if its caller has left."""
         if self.machine.is_abandoned and self.carrier is not None:
@@ -399,11 +393,13 @@ class CallDriver:
         self._joiners = (*self._joiners, ended)
         self.feed(ev.JoinerCame())
 
-    def leave(self, ended: asyncio.Event) -> None:
-        """Unregister a call that waited for this one's answer."""
+    def leave(self, ended: asyncio.Event, guess: GuessedCaller | None = None) -> None:
+        """Unregister a call that waited for this one's answer; `guess` is its caller if that has left."""
+        if guess is not None:
+            self.left_by |= {guess.connection}
         if ended in self._joiners:
             self._joiners = tuple(each for each in self._joiners if each is not ended)
-            self.feed(ev.JoinerLeft())
+            self.feed(ev.JoinerLeft(is_guessed=guess is not None))
 
     def close(self) -> None:
         """Release a call that no later one can find."""

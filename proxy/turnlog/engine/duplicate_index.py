@@ -342,14 +342,10 @@ class DuplicateIndex:
         running = self._known.get(link) if link else None
         if running is None:
             return None
-        earlier = running.seen()
-        if running is not waited_for:
-            earlier = structs.replace(
-                earlier,
-                abandoned=running.may_be_guessed and self._is_alone(ask, running),
-                is_carried=running.may_be_gone and not running.is_over,
-                likeness=Likeness.GUESSED,
-            )
+        if running is waited_for:
+            earlier = running.seen()
+        else:
+            earlier = running.seen_by_guess(is_alone=self._is_alone(ask, running))
         return DuplicateMatch(
             earlier=earlier, call=running.ask.call, running=running, is_guessed=True
         )

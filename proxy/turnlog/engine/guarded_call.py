@@ -167,8 +167,8 @@ class GuardedCall(CallDriver):
             self._index.on_attempt_ended(self)
         return outcome
 
-    def _on_bug(self, event: ev.Event) -> None:
-        super()._on_bug(event)
+    def _on_bug(self, happened: str, stage: str) -> None:
+        super()._on_bug(happened, stage)
         self.do_stop_waiting(ev.StopWaiting())
 
     # -- commands ----------------------------------------------------------------------------
@@ -206,7 +206,9 @@ class GuardedCall(CallDriver):
         if self._woken is not None:
             self._woken.set()
             if self._joined is not None:
-                self._joined.leave(self._woken)
+                is_guessed = self._earlier is not None and self._earlier.is_guessed
+                has_left = is_guessed and self.machine.has_left
+                self._joined.leave(self._woken, self.ask.guess if has_left else None)
         self._poll = self._joined = None
 
     def do_append_intent(self, command: ev.AppendIntent) -> None:
@@ -254,8 +256,6 @@ class GuardedCall(CallDriver):
         is_told = action not in _WITHOUT_CALLER
         if duplicate.is_guessed:
             flags = (*flags, Flag.INFERRED)
-            if not is_told and duplicate.running is not None and self.ask.guess is not None:
-                duplicate.running.on_guess_left(self.ask.guess.connection)
         # Its own links are dropped: a replayed answer must not be replayed in turn.
         asked = structs.replace(
             self._admitted, links=self._unsent_links(action, duplicate), seen=None

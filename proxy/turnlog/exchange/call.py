@@ -200,7 +200,7 @@ STOPPED_WHILE_RECORDED: Final = ev.Overdue(StopReason.STOPPING, ErrorKind.OUTCOM
 
 
 class InvalidEvent(Exception):
-    """An event that cannot happen at this stage: a bug of the driver."""
+    """An event that cannot happen at this stage: a bug of the driver. Its arguments are both names."""
 
 
 class CallMachine(Struct, eq=False):
@@ -247,17 +247,15 @@ class CallMachine(Struct, eq=False):
     """Number and ending of the attempt that the server itself answered last."""
 
     def handle(self, event: ev.Event, now: float) -> Commands:
-        """Return the commands that follow from an event. Raises `InvalidEvent`."""
+        """Return the commands that follow from an event. Raises `InvalidEvent`, and the call is over then."""
         step = TRANSITIONS.get((self.stage, type(event)))
         if step is None:
-            if self.stage is BROKEN:
+            stage = self.stage
+            if stage is BROKEN:
                 return _NOTHING
-            raise InvalidEvent(f"{type(event).__name__} at stage {self.stage.value!r}")
+            self.stage, self.ended_at = BROKEN, now
+            raise InvalidEvent(type(event).__name__, stage.value)
         return step(self, event, now)
-
-    def give_up(self, now: float) -> None:
-        """End the call after a bug of its driver."""
-        self.stage, self.ended_at = BROKEN, now
 
     # -- state, for others ------------------------------------------------------------------
 
@@ -305,10 +303,6 @@ class CallMachine(Struct, eq=False):
         lately = now - self._left_at <= self.terms.limits.cancel_grace
         return self.caller is GONE and lately and not self.is_over and self.cancelled_at is None
 
-    def on_guess_left(self, now: float) -> None:
-        """Restart the time in which guessed callers may join: one of them has left too."""
-        self._left_at = now
-
     def seen(self, now: float) -> EarlierCall:
         """Return the state of this call that decides about a later duplicate."""
         answered = self.stage is ENDED and not self.has_given_up and self._is_whole
@@ -322,6 +316,18 @@ class CallMachine(Struct, eq=False):
             is_carried=not self.is_over,
             delivered=self.caller is ANSWERED or answered,
             repeats=self._is_repeat,
+        )
+
+    def seen_by_guess(self, now: float, *, is_alone: bool, may_be_gone: bool) -> EarlierCall:
+        """Return the state that decides about a later call that may be its caller's, by a guess.
+
+        `is_alone` is whether no third connection may be the caller's.
+        """
+        return structs.replace(
+            self.seen(now),
+            abandoned=is_alone and self.may_be_guessed(now),
+            is_carried=may_be_gone and not self.is_over,
+            likeness=Likeness.GUESSED,
         )
 
     @property
@@ -592,8 +598,10 @@ class CallMachine(Struct, eq=False):
         # A server may never answer a call that it was told to cancel.
         return (ev.Disarm(),) if self.cancelled_at is None else self._start_drain_timer(now)
 
-    def on_joiner_left(self, _: ev.JoinerLeft, now: float) -> Commands:
+    def on_joiner_left(self, event: ev.JoinerLeft, now: float) -> Commands:
         self.joiners -= 1
+        if event.is_guessed:
+            self._left_at = now
         if not self.is_abandoned:
             return _NOTHING if self.joiners else (ev.Disarm(),)
         return (ev.Dequeue(),) if self.stage is QUEUED else self._start_drain_timer(now)

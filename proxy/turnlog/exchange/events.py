@@ -148,6 +148,9 @@ class JoinerCame(Event, frozen=True):
 class JoinerLeft(Event, frozen=True):
     """A joined call no longer waits."""
 
+    is_guessed: bool = False
+    """Whether its caller has left, and may be the same as this one's: another one may join for a while."""
+
 
 class ServerAsked(Event, frozen=True):
     """The server has sent a request to the caller."""

@@ -276,7 +276,7 @@ async def test_a_guessed_caller_is_not_alone_where_others_are_forgotten(
     await running.decided()
     running.begins(await one.recorder.begin(running.ask))
     running.on_left()
-    assert running.may_be_guessed
+    assert running.seen_by_guess(is_alone=True).abandoned
     again = structs.replace(asked, call=one.recorder.new_call())
     _, found = index.find(again, index.guess_link(again), None)
     assert found[0].is_guessed

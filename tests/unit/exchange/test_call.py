@@ -141,7 +141,7 @@ def test_a_limit_that_is_reached_before_the_call_is_sent_ends_it() -> None:
 
 
 def test_an_event_that_cannot_happen_is_a_bug() -> None:
-    with pytest.raises(InvalidEvent, match="Woken at stage 'recording'"):
+    with pytest.raises(InvalidEvent, match=r"Woken.*recording"):
         Play(READ).call.handle(ev.Woken(), 0.0)
 
 
@@ -1125,8 +1125,12 @@ def test_a_guessed_caller_joins_a_call_that_was_left_a_moment_ago() -> None:
     assert not play.call.may_be_guessed(0.0)
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     assert [play.call.may_be_guessed(now) for now in (5.0, 5.1)] == [True, False]
-    play.call.on_guess_left(3.0)
+    play.feed(ev.JoinerCame(), ev.Disarm())
+    play.feed(ev.JoinerLeft(is_guessed=True), ev.Arm(600.0), at=3.0)
     assert [play.call.may_be_guessed(now) for now in (8.0, 8.1)] == [True, False]
+    seen = play.call.seen_by_guess(8.0, is_alone=True, may_be_gone=False)
+    assert (seen.likeness, seen.abandoned, seen.is_carried) == (Likeness.GUESSED, True, False)
+    assert not play.call.seen_by_guess(8.0, is_alone=False, may_be_gone=False).abandoned
 
 
 def test_a_call_is_closed_once() -> None:
@@ -1169,7 +1173,8 @@ def test_a_call_whose_retry_was_not_begun_has_ended(event: ev.Event) -> None:
 def test_after_a_bug_a_call_is_over_and_ignores_what_cannot_happen() -> None:
     play = Play(NAMED)
     play.sent()
-    play.call.give_up(1.0)
+    with pytest.raises(InvalidEvent):
+        play.call.handle(ev.Woken(), 1.0)
     assert play.call.is_over
     assert play.call.seen(3.0).ended == 2.0
     play.feed(ev.Woken())

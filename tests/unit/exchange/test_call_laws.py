@@ -227,6 +227,7 @@ class Play:
         if call.terms.is_guarded:
             if call.joiners:
                 yield ev.JoinerLeft()
+                yield ev.JoinerLeft(is_guessed=True)
             if call.joiners < self.most_joiners and not is_over:
                 yield ev.JoinerCame()
             if call.is_abandoned and not is_over:
