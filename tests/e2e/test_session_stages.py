@@ -82,6 +82,19 @@ def test_a_call_into_a_paused_session_is_not_sent_and_may_be_tried_again(
     assert b"done" in met.post(call(tool))
 
 
+def test_a_second_pause_without_a_reason_keeps_that_of_the_first(met: Rig) -> None:
+    change(met, "pause", "--why", "wait for the backup")
+    change(met, "pause")
+    assert "paused by an operator: wait for the backup" in refused(met.post(call("read")))[3]
+    change(met, "pause", "--why", "wait for tomorrow")
+    assert "paused by an operator: wait for tomorrow" in refused(met.post(call("read")))[3]
+    change(met, "resume")
+    change(met, "pause")
+    assert "paused by an operator; the call was not" in refused(met.post(call("read")))[3]
+    change(met, "close")
+    assert refused(met.post(call("read")))[3].startswith("the session is closed; the call was not")
+
+
 @pytest.mark.promise("SESS-10")
 def test_a_closed_session_refuses_calls_for_good(met: Rig) -> None:
     change(met, "close")

@@ -75,7 +75,7 @@ def _looked(view: View, ref: SessionRef) -> SessionRef:
         merged = _merged_into(commit) if commit is not None else None
         if merged is None:
             row = view.session(session)
-            why = commit.body.detail if commit is not None and commit.body is not None else ""
+            why = _reason(view, commit) if commit is not None else ""
             suspension = suspension_of(row.control, why) if row is not None else None
             break
         session = merged
@@ -94,6 +94,17 @@ def _suspending(view: View, session: bytes) -> Commit | None:
         return None
     controls = view.controls(session, newest_first=True)
     return next((c for c in controls if action_of(c.facts) in _SUSPENDING), None)
+
+
+def _reason(view: View, commit: Commit) -> str:
+    """Return the reason of a commit that suspended its session; a repeated pause without one keeps that before."""
+    same = (commit.facts.note, commit.facts.actor)
+    for before in view.controls(commit.link.session, newest_first=True):
+        if action_of(before.facts) is Action.RESUME:
+            break
+        if (before.facts.note, before.facts.actor) == same and before.body and before.body.detail:
+            return before.body.detail
+    return ""
 
 
 def _merged_into(commit: Commit) -> bytes | None:
