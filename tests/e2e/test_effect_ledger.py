@@ -97,6 +97,7 @@ def test_the_same_effect_with_another_input_is_refused(rig: Rig) -> None:
     )
     shown = cli(rig, "show", refused["call"]).stdout
     assert f"call {first['call']}, done at commit {first['intent_seq']}" in shown
+    assert f"`turnlog effect {first['call']}` with --replay, --redo or --override" in shown
     assert ask(rig, "pay", order=1, amount=5)["status"] == "replayed"
     assert ask(rig, "pay", order=2, amount=6)["status"] == "ok"
     assert sent(rig) == 2

@@ -17,6 +17,7 @@ from turnlog.exchange.call import Stage
 from turnlog.exchange.duplicates import (
     DuplicateAction,
     Likeness,
+    choice_advice,
     replayed_ending,
     unsent_detail,
     unsent_ending,
@@ -251,8 +252,7 @@ class GuardedCall(CallDriver):
             ending = unsent_ending(action, self.ask.effect)
         detail = "" if answer is not None else unsent_detail(action)
         if detail and duplicate.earlier.likeness is Likeness.DISCARDED:
-            begun = duplicate.commits[0]
-            detail += f" (call {ids.to_text(duplicate.call)}, done at commit {begun.link.seq})"
+            detail += _discarded(action, duplicate)
         is_told = action not in _WITHOUT_CALLER
         if duplicate.is_guessed:
             flags = (*flags, Flag.INFERRED)
@@ -326,3 +326,11 @@ class GuardedCall(CallDriver):
         ev.AppendIntent: do_append_intent,
         ev.RetractIntent: do_retract_intent,
     }
+
+
+def _discarded(action: DuplicateAction, duplicate: DuplicateMatch) -> str:
+    """Return which discarded call a call was not sent for, and how to choose about it."""
+    begun, call = duplicate.commits[0], ids.to_text(duplicate.call)
+    named = f" (call {call}, done at commit {begun.link.seq})"
+    is_choice = action is DuplicateAction.DISCARDED
+    return named + choice_advice(call, begun.facts.effect) if is_choice else named

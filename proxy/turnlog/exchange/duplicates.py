@@ -273,7 +273,7 @@ _SAID: Final = {
     DuplicateAction.STOPPED: "turnlog stopped while the call it had joined ran",
     DuplicateAction.GIVEN_UP: "left before the call was sent",
     DuplicateAction.DISCARDED: "a call with another input had this effect on another branch of the session, "
-    "and the effect stands; it was not sent. Say what is meant: replay, redo or override",
+    "and the effect stands; it was not sent",
     DuplicateAction.DIVERGED: "this session replays the record of its parent, which has no further answer to "
     "this call; it was not sent",
 }
@@ -282,6 +282,14 @@ _SAID: Final = {
 def unsent_detail(action: DuplicateAction) -> str:
     """Return the text for a call that was not sent, for its record and its caller."""
     return _SAID[action]
+
+
+def choice_advice(call: str, effect: Effect) -> str:
+    """Return how to choose about calls that have the effect of a discarded one; `effect` is that one's."""
+    command = f"`turnlog effect {call}` with --replay, --redo or --override"
+    if effect is Effect.IRREVERSIBLE:
+        return f"; only an operator can choose, by {command}"
+    return f"; choose by turnlog's tool 'effect', or {command}"
 
 
 def unsent_ending(action: DuplicateAction, effect: Effect) -> Ending:

@@ -12,6 +12,7 @@ from turnlog.exchange.duplicates import (
     Likeness,
     NeverTwice,
     NewCall,
+    choice_advice,
     decide_duplicate,
     disconnect_action,
     may_join_guessed_session,
@@ -191,6 +192,16 @@ def test_every_unsent_ending_is_an_error(
     assert (ending.status, ending.phase) == (Status.ERROR, phase)
     assert (ending.kind, ending.executed, ending.retry) == (kind, executed, retry)
     assert unsent_detail(verdict)
+
+
+def test_an_agent_chooses_about_a_discarded_effect_unless_it_cannot_be_undone() -> None:
+    command = "`turnlog effect 01a2` with --replay, --redo or --override"
+    assert (
+        choice_advice("01a2", Effect.WRITE) == f"; choose by turnlog's tool 'effect', or {command}"
+    )
+    assert (
+        choice_advice("01a2", Effect.IRREVERSIBLE) == f"; only an operator can choose, by {command}"
+    )
 
 
 @pytest.mark.parametrize("verdict", [DuplicateAction.UNKNOWN, DuplicateAction.LATE])
