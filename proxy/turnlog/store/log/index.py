@@ -27,6 +27,7 @@ _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 _OK: Final = Status.OK
 _ERROR: Final = Status.ERROR
+_HOLDS: Final = frozenset({NoteKind.HOLD, NoteKind.RELEASE})
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -92,7 +93,7 @@ def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
         return next_call(place, facts.at, facts.turn_label, facts.turn_source)
     if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
         return new_turn(place, facts.at, facts.turn_label)
-    if kind in CONTROL_KINDS:
+    if kind in CONTROL_KINDS or facts.note in _HOLDS:
         # The session is not in use by that.
         return place
     return after_commit(place, facts.at, ended=0)
