@@ -15,7 +15,7 @@ from turnlog.cli.options import writing, writing_options
 @writing_options
 def command(session: str, config: str | None, data: str | None) -> None:
     """Serve the tools for one session over stdin and stdout (MCP): state, log, diff, dangling, note,
-    recall.
+    recall, pause, resume, effect.
 
     A new session is opened by its first note. Works beside running proxies; a proxy has the same
     tools at /turnlog/mcp. Notes are redacted as the settings say, so use those of the proxy.

@@ -150,7 +150,7 @@ COMMANDS: Final = (
         SessionAction.CLOSE,
         """Refuse the calls of a session for good.
 
-        A session that its agent does not name is followed by a new one with the next call.
+        If the agent did not name the session, its next call opens a new one.
         """,
     ),
     _command(
