@@ -93,6 +93,7 @@ def test_gc_deletes_bodies_after_a_commit_with_the_state(old: Path) -> None:
     compacted = turnlog("state", "work", "--at", "1", data=data)
     assert compacted.returncode == 2
     assert "before 2 are compacted: its state is kept from commit 2 on" in compacted.stderr
+    assert "ask for a later one, as with `--at 2` or `--seq 2..`" in compacted.stderr
     assert turnlog("diff", "work", "--seq", "0..2", data=data).returncode == 2
     assert turnlog("diff", "work", "--seq", "2..4", data=data).returncode == 0
 
@@ -107,11 +108,12 @@ def test_gc_uses_the_ages_of_the_configuration(data: Path, tmp_path: Path) -> No
 
 
 def test_a_hold_keeps_content_until_its_release(data: Path) -> None:
+    before = msgspec.json.decode(turnlog("sessions", "--json", data=data).stdout)
     held = turnlog("sessions", "hold", "work", "--why", "a lawsuit", data=data)
     assert held.returncode == 0
     assert held.stdout.endswith(": its content is held\n")
     listed = msgspec.json.decode(turnlog("sessions", "--json", data=data).stdout)
-    assert listed["held"] is True
+    assert (listed["held"], listed["active_at"]) == (True, before["active_at"])
     assert "a lawsuit" in turnlog("show", "work:3", data=data).stdout
 
     assert fates(data, "--yes") == [("2026-10-18", "held")]

@@ -209,6 +209,15 @@ def test_rules_test_reports_failing_and_missing_examples(rules: Path) -> None:
     ]
 
 
+def test_rules_test_reports_every_problem_of_a_file_that_cannot_be_read(rules: Path) -> None:
+    rules.write_text(
+        "rules:\n  - {match: {tool: a}, effect: rite}\n  - {match: {tool: b}, acces: deny}\n"
+    )
+    tested = process("rules", "test", str(rules))
+    assert (tested.returncode, tested.stdout.count("\n")) == (1, 2)
+    assert tested.stdout == process("rules", "check", str(rules)).stdout
+
+
 @pytest.fixture(scope="module")
 def schema() -> Any:
     done = process("rules", "schema")

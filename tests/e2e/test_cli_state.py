@@ -150,6 +150,12 @@ def test_the_diff_of_a_turn_shows_what_changed_and_why(data: Path) -> None:
     assert text(data, "diff", "work", "-4") == told
 
 
+def test_the_commits_of_one_call_are_one_line_of_a_difference(data: Path) -> None:
+    told = text(data, "diff", "work", "1..2")
+    assert any(line.startswith("    by 3, 4 files.write_file") for line in told), told
+    assert not any(line.endswith(" 0.0") for line in told)
+
+
 def test_a_difference_is_one_line_for_each_change(data: Path) -> None:
     found = lines(data, "diff", "work", "--seq", "8..10")
     change = next(line for line in found if line["key"] == "/srv/c")

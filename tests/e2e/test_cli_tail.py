@@ -224,7 +224,7 @@ def test_a_reader_that_closes_the_output_ends_tail_without_further_calls(tmp_pat
     [
         (["--flag", "lat"], "no flag is called 'lat', did you mean 'late'?"),
         (["--last", "-1"], "invalid value for '--last'"),
-        (["work"], "unexpected extra argument"),
+        (["work"], "unexpected extra argument 'work', write --session work"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(

@@ -209,6 +209,7 @@ def test_the_agents_next_look_at_its_state_says_what_was_not_undone(rig: Rig) ->
     assert list(state["state"]["files_modified"]) == ["/a"]
     said = cli(rig, "state", rig.session).stdout
     assert "rewound to commit 3" in said
+    assert "discarded: 1 irreversible; nothing" in said
     assert "stands: " in said
 
 

@@ -128,11 +128,11 @@ def run_examples(source: RuleSource, trial: Trial) -> Report:
     try:
         rules = [placed.rule for placed in read_rules(source)]
         if not file.path.exists():
-            raise _no_examples(source, file)
+            return Report(source=source, problems=(_no_examples(source, file),))
         document = read(file.path, shown=file.shown, wanted="example")
         examples = convert(document, ExampleFile).examples
     except ConfigError as error:
-        return Report(source=source, problems=(error,))
+        return Report(source=source, problems=tuple(check_both(source)) or (error,))
     return Report(
         source=source,
         rules=len(rules),

@@ -93,7 +93,7 @@ def compacted_state(branches: SessionBranches, live: LiveView) -> State:
     if live.newest < first or not live.agrees(branches.live(commit.link.seq), first):
         raise CompactedError(
             f"the commits of session {name} before {first} are compacted: its state is kept from "
-            f"commit {first} on",
+            f"commit {first} on; ask for a later one, as with `--at {first}` or `--seq {first}..`",
             first,
         )
     return _state(commit.body) or _unreadable(name, commit.link.seq, first)

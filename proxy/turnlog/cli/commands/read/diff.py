@@ -1,6 +1,7 @@
 """`turnlog diff`: changes between two states of a session, two sessions, or the attempts of a call."""
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -168,9 +169,10 @@ def _text(changes: list[Difference]) -> Iterator[str]:
         for sign, value in (("-", change.before), ("+", change.after)):
             if value is not None:
                 yield escape_unprintable(f"  {sign} {described(value)}")
-        for by in change.commits[-_SHOWN:]:
-            why = f": {by.why}" if by.why else ""
-            yield escape_unprintable(f"    by {by.seq} {by.what}{why}")
+        # A call is an intent and an outcome, which say the same.
+        for (what, why), commits in groupby(change.commits[-_SHOWN:], lambda by: (by.what, by.why)):
+            seqs = ", ".join(str(by.seq) for by in commits)
+            yield escape_unprintable(f"    by {seqs} {what}{f': {why}' if why else ''}")
         if (rest := len(change.commits) - _SHOWN) > 0:
             yield f"    and {counted(rest, 'commit')} before"
     if not changes:
@@ -178,4 +180,6 @@ def _text(changes: list[Difference]) -> Iterator[str]:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
     return "nothing" if value is None else described(value)

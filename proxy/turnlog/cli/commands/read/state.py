@@ -90,6 +90,10 @@ def _text(state: SessionState, *, alone: bool) -> list[str]:
     return lines
 
 
+_GROUPS = {"stands": "standing", "idempotent": "repeatable", "no_effect": "without effect"}
+"""Words for groups of discarded calls that are no adjectives."""
+
+
 def branch_lines(state: SessionState) -> list[str]:
     """Return what rewinds discarded and did not undo, and what other branches have changed as well."""
     return [escape_unprintable(line) for line in _branches(state)]
@@ -97,7 +101,9 @@ def branch_lines(state: SessionState) -> list[str]:
 
 def _branches(state: SessionState) -> Iterator[str]:
     for made in state.rewinds:
-        counts = ", ".join(f"{count} {group}" for group, count in made.groups.items() if count)
+        counts = ", ".join(
+            f"{count} {_GROUPS.get(group, group)}" for group, count in made.groups.items() if count
+        )
         why = f" because {made.why}" if made.why else ""
         said = f"to commit {made.target} by commit {made.seq}{why}"
         yield f"rewound {said}; discarded: {counts or 'no call'}; nothing outside was undone"

@@ -39,12 +39,15 @@ _POLL = 0.15
 
 
 @click.command("tail")
+@click.argument("named", nargs=-1, metavar="")
 @click.option("--session", metavar="SESSION", help="An id, its beginning, or a name.")
 @filter_options
 @click.option("--last", type=Number(0, MOST), default=0, metavar="N", help="The newest N first.")
 @data_option
 @json_option
-def command(session: str | None, last: int, data: Path, as_json: bool, **wanted: Any) -> int:
+def command(
+    named: tuple[str, ...], session: str | None, last: int, data: Path, as_json: bool, **wanted: Any
+) -> int:
     """Print each attempt of all running proxies once its outcome is known, until Ctrl-C.
 
     Past attempts are printed only with --last. A late outcome is printed as another line. The
@@ -54,6 +57,10 @@ def command(session: str | None, last: int, data: Path, as_json: bool, **wanted:
     turnlog tail --tool 'files/write_*'
     turnlog tail --json --error timeout | jq .call
     """
+    if named:
+        raise click.UsageError(
+            f"unexpected extra argument {named[0]!r}, write --session {named[0]}"
+        )
     refuse_empty("session", session)
     match = filter_of(wanted)
     follower = follow(

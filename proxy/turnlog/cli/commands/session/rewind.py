@@ -42,9 +42,9 @@ from .change import fence_option
 _SHOWN = 50
 """Calls of a group that the text shows."""
 _HEADINGS = {
-    EffectGroup.IRREVERSIBLE: "stand, and cannot be undone",
-    EffectGroup.STANDS: "stand",
-    EffectGroup.IDEMPOTENT: "stand, and may be made again",
+    EffectGroup.IRREVERSIBLE: "effect stands, and cannot be undone",
+    EffectGroup.STANDS: "effect stands",
+    EffectGroup.IDEMPOTENT: "effect stands, and may be made again",
     EffectGroup.NO_EFFECT: "without effect",
 }
 
@@ -84,8 +84,8 @@ def command(
     Without --yes this is a plan: it lists the calls that would be discarded, by what stands of them
     outside, and changes nothing. turnlog never undoes an effect; where a rule names a compensation,
     the plan shows the call that would. With --yes a commit is appended, unless the session has grown
-    since the plan. Nothing is deleted: `--all` of `log`, `state` and `diff` shows what was
-    discarded, and a rewind to a discarded commit takes the rewind back.
+    since the plan. Nothing is deleted: `--all` of `log`, `state`, `diff`, `dangling` and `export`
+    shows what was discarded, and a rewind to a discarded commit takes the rewind back.
 
     \b
     turnlog rewind work 17
@@ -148,7 +148,7 @@ def _text(plan: RewindPlan, session: str) -> Iterator[str]:
 
 def _group(group: EffectGroup, calls: list[DiscardedCall]) -> Iterator[str]:
     if calls:
-        yield painted(f"{counted(len(calls), 'call')}: {_HEADINGS[group]}", Style.FAINT)
+        yield painted(f"{_HEADINGS[group]}: {counted(len(calls), 'call')}", Style.FAINT)
         for one in calls[:_SHOWN]:
             yield from map(escape_unprintable, _call(one))
         if len(calls) > _SHOWN:

@@ -24,6 +24,7 @@ from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.lifecycle import SessionStage
+from turnlog.packs.errors import did_you_mean
 from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
@@ -55,11 +56,11 @@ class _Sessions(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.commands:
-            raise click.UsageError(
-                f"no such command {args[0]!r}, `turnlog sessions` lists all; of one session write "
-                f"`turnlog log {args[0]}` or `turnlog state {args[0]}`",
-                ctx,
+            advice = did_you_mean(args[0], self.commands) or (
+                f"`turnlog sessions` lists all; of one session write `turnlog log {args[0]}` or "
+                f"`turnlog state {args[0]}`"
             )
+            raise click.UsageError(f"no such command {args[0]!r}, {advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
