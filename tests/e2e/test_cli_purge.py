@@ -13,11 +13,13 @@ from kit.commits import changed
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody
 from turnlog.core.note import Decision, Fact, FactAction
+from turnlog.host import boot_id
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import NoteWriter
 from turnlog.store.base import Blob, SessionRef
-from turnlog.store.lmdb import LmdbStore
+from turnlog.store.blobs import BlobReader, BlobWriter, pack
+from turnlog.store.lmdb import DAY, LmdbStore
 
 PLANTED = b"planted-4711"
 TEXT = PLANTED.decode()
@@ -126,6 +128,29 @@ async def test_content_that_another_session_uses_stays_and_is_counted(tmp_path: 
     assert len(holders(data, b"the same question")) == 1
     found = process("show", f"{ids.to_text(known(refs[1]))}:1", "--data", str(data)).stdout
     assert "the same question" in found
+
+
+async def test_content_that_was_written_and_never_committed_goes_with_its_copy(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    ref = await fill(data, "secret", TEXT)
+    await fill(data, "other", "harmless")
+    reader = BlobReader(data / "blobs", boot_id(), readonly=False)
+    writer = BlobWriter(data, DAY, reader, boot_id(), 1 << 40, report=print)
+    again = [f"{number} {text} out" for number in range(3) for text in (TEXT, "harmless")]
+    writer.write([pack(Blob(text.encode())) for text in again], time.time_ns())
+    writer.close()
+    reader.close()
+    name = ids.to_text(known(ref))
+
+    done = msgspec.json.decode(
+        process("purge", name, "--yes", "--json", "--data", str(data)).stdout
+    )
+
+    assert (done["payloads"], done["shared"]) == (80, 0)
+    assert holders(data) == []
+    assert holders(data, b" harmless out")
 
 
 def test_a_held_session_is_not_purged(data: Path) -> None:

@@ -538,6 +538,34 @@ class BlobWriter:
                 mark.unlink(missing_ok=True)
 
 
+def copies(folder: Path, bucket: Bucket, digests: frozenset[bytes], boot: str) -> Iterator[bytes]:
+    """Yield the handles of all contents of a bucket that have one of these digests. Raises `StoreError`.
+
+    No commit may name them: contents are written before their commit.
+    """
+    path = path_of(folder, bucket)
+    if is_torn(path, boot) or not is_begun(path):
+        return
+    with (
+        _open(path, readonly=False, create=False) as env,
+        translated("read", path),
+        env.read() as txn,
+        txn.cursor() as cursor,
+    ):
+        for key, run in cursor:
+            records = blocks.unpack(run)
+            for n, record in enumerate(records, unpack(key) - len(records) + 1):
+                digest = _digest_of(record)
+                if digest in digests:
+                    yield digest + _encode_place((bucket.span, bucket.number, n, record[0]))
+
+
+def _digest_of(record: bytes) -> bytes:
+    with suppress(zstd.ZstdError, IndexError):
+        return sha256(unpack_blob(record).data).digest()
+    return b""
+
+
 class RewriteBusy(StoreError):
     """Another process rewrites buckets."""
 

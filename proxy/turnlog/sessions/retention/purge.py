@@ -91,7 +91,7 @@ def purge_plan(view: View, session: bytes, name: str) -> PurgePlan:
         head=row.head_seq,
         stage=row.stage,
         commits=bodies,
-        payloads=len(content.drop) + len(content.shared),
+        payloads=len(view.contents(session)),
         shared=len(content.shared),
         buckets=sum(
             blobs.path_of(view.data / "blobs", bucket).is_dir() for bucket in content.by_bucket()
@@ -107,8 +107,13 @@ def _open(view: View, session: bytes) -> list[list[Commit]]:
 
 def _content(session: bytes, view: View) -> _Content:
     named = view.contents(session)
-    shared = view.shared(named, session)
-    return _Content(named - shared, frozenset(shared), view.last)
+    digests = frozenset(handle[: blobs.DIGEST] for handle in named)
+    found = {bucket for handle in named if (bucket := blobs.bucket_of(handle)) is not None}
+    folder, boot = view.data / "blobs", boot_id()
+    # A content whose commit was not written lies there a second time.
+    every = named.union(*[blobs.copies(folder, bucket, digests, boot) for bucket in found])
+    shared = view.shared(every, session)
+    return _Content(every - shared, named & shared, view.last)
 
 
 def _states(data: Path, session: bytes) -> Path:
