@@ -229,6 +229,35 @@ def test_a_request_that_is_accepted_when_its_stream_has_ended_is_lost(rig: Rig) 
         assert rig.row().kind == "connection_lost"
 
 
+def test_a_request_that_is_accepted_when_its_stream_has_broken_off_is_refused(rig: Rig) -> None:
+    accept, key = threading.Event(), ("Idempotency-Key", rig.session)
+    with stream(rig, work=lambda _: accept.wait(BOUND)) as one, rig.client() as client:
+        client.ask("POST", one.endpoint, call("add"), headers=(*MCP_HEADERS, key))
+        wait_until(lambda: len(rig.upstream.requests) == 2, "the call is under way")
+        one.server.close()
+        assert one.agent.rest() == b""
+        accept.set()
+        refused = client.response()
+        assert refused.status == 502
+        said = json.loads(refused.body)["result"]["_meta"]["turnlog/outcome"]
+        assert (said["kind"], said["executed"]) == ("connection_lost", "maybe")
+        wait_until(lambda: rig.notes() == ["delivered"], "the refusal is noted")
+    assert rig.row().kind == "connection_lost"
+
+
+def test_an_answer_in_place_of_one_that_a_broken_stream_brought_not_is_noted_as_delivered(
+    rig: Rig,
+) -> None:
+    key = ("Idempotency-Key", rig.session)
+    with stream(rig) as one:
+        with rig.client() as client:
+            client.request("POST", one.endpoint, call("add"), headers=(*MCP_HEADERS, key))
+        one.server.close()
+        assert b"connection_lost" in one.agent.chunk()
+        wait_until(lambda: rig.notes() == ["delivered"], "the event is noted")
+    assert rig.row().kind == "connection_lost"
+
+
 @pytest.mark.parametrize("by", ["leaving", "saying so"])
 def test_a_call_without_a_waiting_caller_was_cancelled(rig: Rig, by: str) -> None:
     with stream(rig) as one:

@@ -27,6 +27,8 @@ class LegacyStream:
         self.target = target
         """Digest of the stream's URL: each stream has another endpoint."""
         self.is_open = True
+        self.has_broken = False
+        """Whether it was cut off, and not ended in order."""
         self._awaited: BoundedDict[str, Message] = BoundedDict(_AWAITED)
 
     def expect(self, message: Message) -> None:

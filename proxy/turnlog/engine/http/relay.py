@@ -579,7 +579,9 @@ class Relay(Struct, eq=False):
                 self._is_withheld = True
             await self._send_whole(made.status, made.reason, head, made.body)
         elif last := self._exchange.last_events():
-            await self._finish(self._ready + last)
+            with self._exchange.giving_others():
+                await self._finish(self._ready + last)
+                await self._mark_delivered()
         else:
             return False
         return True

@@ -15,6 +15,7 @@ from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.command_endpoint import Commands
 from turnlog.engine.context import Context
+from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.request_identity import KEY, Request
 from turnlog.engine.retry_wait import RetryWait
 from turnlog.exchange.call import Stage
@@ -352,6 +353,8 @@ class HttpCarrier(Struct, eq=False):
             if attempt is not None and self._request.server in self.context.health.watched:
                 circuit = self.context.health.watch(self._request.server, attempt)
             answer = await self._sent(attempt, self._content)
+            if self._request.channel is not None:
+                await self._check_accepted(answer)
         except Failure as failure:
             await self._failed(failure)
         else:
@@ -384,6 +387,16 @@ class HttpCarrier(Struct, eq=False):
             progress.late = exchange.late_reader
         size = length if length >= 0 else None
         return self._way.send(target, head, content, progress, size, self._interim)
+
+    async def _check_accepted(self, answer: Answer) -> None:
+        """Raise `Failure` if a POST was accepted whose answer nobody can get any more (2024-11-05)."""
+        exchange = self._exchange
+        assert isinstance(exchange, McpExchange)  # only MCP has such streams
+        try:
+            exchange.check_accepted(answer)
+        except Failure:
+            await answer.close()
+            raise
 
     async def _answered(self, answer: Answer, attempt: Attempt | None) -> None:
         """Relay the answer to an attempt, or withhold it if a retry follows."""

@@ -32,6 +32,8 @@ class Listening:
         self._renamed: bytes | None = None
         self.lost: list[Unanswered] = []
         """What is said in place of answers that never came."""
+        self.told: list[Attempt] = []
+        """The calls whose callers are told so."""
         self.spoken = False
         """Whether an event has come that says anything."""
 
@@ -67,6 +69,12 @@ class Listening:
         """Return whether a request, no call, waits for its answer here."""
         return self._channel is not None and self._channel.is_asked(key)
 
+    def break_off(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
+        """Record that the stream was cut off; `lost` is what the agent is then `told`."""
+        if self._channel is not None:
+            self._channel.has_broken = True
+        return self.hang_up(failure, told=told)
+
     def hang_up(self, failure: Failure, *, told: bool = False) -> Sequence[Ticket]:
         """Record that nothing more is answered here; `lost` is what the agent is then `told`."""
         channel, self._channel = self._channel, None
@@ -96,6 +104,7 @@ class Listening:
         said = said if told else ""
         tickets = self._end(attempt, ending, AnswerFacts(detail=failure.detail, said=said))
         if told:
+            self.told.append(attempt)
             asked = Message(kind=Kind.REQUEST, id=attempt.caller_id, method=ask.method)
             self.lost.append(
                 Unanswered(

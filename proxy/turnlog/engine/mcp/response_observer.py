@@ -184,6 +184,13 @@ class ResponseObserver:
         """Whether the server has accepted the POST, so that its caller waits on another stream (2024-11-05)."""
         return self._request.channel is not None and 200 <= self._status < 300
 
+    def check_accepted(self, answer: Answer) -> None:
+        """Raise `Failure` if a POST was accepted whose answer nobody can get any more (2024-11-05)."""
+        channel = self._request.channel
+        if channel is not None and channel.has_broken and 200 <= answer.head.status < 300:
+            detail = "the stream on which it would be answered has broken off"
+            raise Failure(ErrorKind.CONNECTION_LOST, Phase.HEAD, detail)
+
     # -- an answer as it arrives -----------------------------------------------------------
 
     def _on_retry(self) -> None:
@@ -670,7 +677,9 @@ class ResponseObserver:
     def broken(self, failure: Failure, broken: BrokenAnswer) -> Sequence[Ticket]:
         """Record that the answer will never be complete."""
         if self._listening is not None and self._listening.is_channel:
-            return self._listening.hang_up(failure, told=broken.between_events)
+            tickets = self._listening.break_off(failure, told=broken.between_events)
+            self._others = (*self._others, *self._listening.told)
+            return tickets
         if self._request.channel is not None and self._goes_on:
             self._detach()  # the answer comes on another stream
             return ()
