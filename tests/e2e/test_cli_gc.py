@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from conformance.store.kit import begin, intent, new_id, outcome, put, session
-from e2e.stores import START, turnlog
+from e2e.stores import START, process, turnlog
+from kit.beside import proxy_beside
+from kit.upstreams import RawUpstream
 from turnlog.core.commit import CommitBody
 from turnlog.store.base import Blob
 from turnlog.store.lmdb import DAY, LmdbStore
@@ -41,7 +43,10 @@ def test_gc_deletes_what_is_due_only_when_told_to(data: Path) -> None:
     assert fates(data, "--yes") == [("2026-10-18", "deleted")]
 
     assert fates(data) == []
-    assert turnlog("gc", data=data).stdout.splitlines()[-1] == "nothing is due"
+    assert turnlog("gc", data=data).stdout.splitlines()[-2:] == [
+        "nothing is due",
+        "by retention payloads 7d, bodies 90d (defaults)",
+    ]
     assert "expired" in turnlog("show", "work:1", data=data).stdout
     assert turnlog("verify", data=data).returncode == 0
 
@@ -66,7 +71,7 @@ def test_gc_deletes_bodies_after_a_commit_with_the_state(old: Path) -> None:
 
     assert (
         turnlog("gc", data=data)
-        .stdout.splitlines()[-1]
+        .stdout.splitlines()[-2]
         .endswith("content of 3 commits due, --yes deletes it")
     )
     said = turnlog("gc", "--yes", data=data)
@@ -105,6 +110,30 @@ def test_gc_uses_the_ages_of_the_configuration(data: Path, tmp_path: Path) -> No
 
     config.write_text("retention: {payloads: 3650d}\n")
     assert fates(data, "--config", str(config), "--yes") == []
+
+
+def test_gc_without_a_configuration_uses_the_ages_of_the_proxy(data: Path, tmp_path: Path) -> None:
+    settings = {"retention": {"payloads": "3650d", "bodies": "forever"}}
+    with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url, settings=settings):
+        assert fates(data, "--yes") == []
+    assert fates(data, "--yes") == []
+    said = turnlog("gc", data=data).stdout.splitlines()
+    assert said == [
+        "nothing is due",
+        "by retention payloads 3650d, bodies forever (of the proxy)",
+    ]
+
+    assert turnlog("backup", str(tmp_path / "copy"), data=data).returncode == 0
+    assert fates(tmp_path / "copy", "--yes") == []
+
+    (data / "retention").write_text("{}")
+    refused = turnlog("gc", "--yes", data=data)
+    assert refused.returncode == 3
+    assert "start the proxy once, or give --config" in refused.stderr
+    said_now = process(
+        "gc", "--data", str(data), environ={"TURNLOG_RETENTION_PAYLOADS": "3650d"}
+    ).stdout.splitlines()
+    assert said_now[-1] == "by retention payloads 3650d, bodies 90d (configured)"
 
 
 def test_a_hold_keeps_content_until_its_release(data: Path) -> None:

@@ -43,6 +43,7 @@ from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.retention.gc import write_retention
 from turnlog.sessions.retention.housekeeping import keep_house
 from turnlog.sessions.state.backlog import save_states
 from turnlog.sessions.state.state_at import saved_states
@@ -93,6 +94,10 @@ async def recording(
             log.emit(StoreRekeyed(data=str(settings.data)))
         with suppress(OSError):  # no room for it: `turnlog trust` says less
             write_lock_note(settings.data, pins.path)
+        try:
+            write_retention(settings.data, settings.retention)
+        except OSError as error:  # `turnlog gc` would go by older ages
+            log.emit(StoreFailed(reason=f"cannot note the retention in the data folder: {error}"))
         report_closed(log, store.recovered, store.recovered_epochs)
         async with own_tasks() as work:
             context = _context(settings, reloader, store, log, clock, work, pins)

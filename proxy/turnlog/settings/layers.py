@@ -124,6 +124,11 @@ def config_file(flags: Flags) -> Path | None:
     return Path(config).expanduser().absolute() if config else None
 
 
+def is_set(section: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a variable sets something of a section of the settings."""
+    return any(environ.get(name) for name, path in VARIABLES.items() if path[0] == section)
+
+
 def misspelt_variable_warnings(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable that looks like a misspelt setting."""
     # Only close ones: for a service called turnlog, Kubernetes sets TURNLOG_PORT and the like.

@@ -8,6 +8,7 @@ DATA/definitions/   what tools were defined as, and what each server showed last
 DATA/states/   what commits came to, saved by whoever folded them, within a bound; see `states`
 DATA/turnlog.lock   what is pinned, where there is no configuration file to lie beside
 DATA/lock-path   which lock the proxy reads    DATA/health/   what proxies say of their servers
+DATA/retention   how long the proxy keeps content
 """
 
 import hmac
@@ -46,13 +47,14 @@ _OURS = {
     "health",
     "turnlog.lock",
     "lock-path",
+    "retention",
     "log.converting",
     "log.purging",
     "purge-pending",
     f"log.format-{OLD_FORMAT}",
 }
 
-COPIED = ("key", "token", "turnlog.lock", "format")
+COPIED = ("key", "token", "turnlog.lock", "retention", "format")
 """Files that a copy of a store needs; the last one makes it a store."""
 
 

@@ -6,17 +6,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from turnlog.core import ids
-from turnlog.core.text.units import Age, timestamp
+from turnlog.core.text.units import Age, duration_text, timestamp
 from turnlog.store import blobs
+from turnlog.store.base import StoreError
 from turnlog.store.blobs import Bucket
+from turnlog.store.data_folder import whole_file
 from turnlog.store.lmdb import DAY
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 
 _NS: Final = 1_000_000_000
+_NOTE: Final = "retention"
 
 
 class SessionRetention(StrEnum):
@@ -34,6 +38,48 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Age at which all other content of commits is deleted."""
     sessions: SessionRetention = SessionRetention.FOREVER
     """Headers are a hash chain, which has no holes."""
+
+    def text(self) -> str:
+        """Return the ages as a user writes them."""
+        return f"payloads {_age_text(self.payloads)}, bodies {_age_text(self.bodies)}"
+
+
+class _NotedAges(Struct, frozen=True, kw_only=True):
+    """`Retention` in the data folder; `None` for forever."""
+
+    payloads: float | None
+    bodies: float | None
+
+
+def write_retention(data: Path, retention: Retention) -> None:
+    """Write the retention of a proxy into its data folder, for `turnlog gc`. Raises `OSError`."""
+    ages = [None if a == math.inf else a for a in (retention.payloads, retention.bodies)]
+    noted = _NotedAges(payloads=ages[0], bodies=ages[1])
+    # Whole or not at all: of a part other ages would be read.
+    with whole_file(data / _NOTE, replace=True) as stream:
+        stream.write(msgspec.json.encode(noted) + b"\n")
+
+
+def noted_retention(data: Path) -> Retention | None:
+    """Return the retention of the proxy that opened a data folder last, if there was one.
+
+    Raises `StoreError` for a note that cannot be read.
+    """
+    note = data / _NOTE
+    try:
+        noted = msgspec.json.decode(note.read_bytes(), type=_NotedAges)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(
+            f"cannot read {str(note)!r} ({error}); start the proxy once, or give --config"
+        ) from None
+    ages = [math.inf if age is None else age for age in (noted.payloads, noted.bodies)]
+    return Retention(payloads=ages[0], bodies=ages[1])
+
+
+def _age_text(seconds: float) -> str:
+    return "forever" if seconds == math.inf else duration_text(seconds)
 
 
 class GcItem(StrEnum):

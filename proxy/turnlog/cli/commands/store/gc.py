@@ -33,6 +33,7 @@ from turnlog.sessions.retention.gc import (
     GcLine,
     Retention,
     expired,
+    noted_retention,
     purge_line,
 )
 from turnlog.sessions.retention.purge import Purger
@@ -59,10 +60,11 @@ _COLUMNS = (
 def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> None:
     """Show what has outlived its `retention`, or delete it with --yes.
 
-    A running proxy does the same by itself while it has little to do. Calls stay in the log. What
-    a session under a hold (`turnlog sessions hold`) uses is kept. Works beside running proxies.
+    A running proxy does the same by itself while it has little to do. Without --config the ages are
+    those of the proxy that opened the store last. Calls stay in the log. What a session under a hold
+    (`turnlog sessions hold`) uses is kept. Works beside running proxies.
     """
-    folder, retention = _settings(config, data)
+    folder, retention, origin = _settings(config, data)
     with LmdbReader.open(folder) as reader, ProgressLine() as progress:
         due = progress.during(
             "looking for what is due",
@@ -77,13 +79,20 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
     with printout() as write:
         for line in map(json_line, lines) if as_json else _text(lines):
             write(line)
+        if not as_json:
+            write(f"by retention {retention.text()} ({origin})")
 
 
-def _settings(config: str | None, data: str | None) -> tuple[Path, Retention]:
-    from turnlog.settings.layers import Flags, read_store_settings
+def _settings(config: str | None, data: str | None) -> tuple[Path, Retention, str]:
+    """Return the data folder, the retention, and where that comes from."""
+    from turnlog.settings.layers import Flags, config_file, is_set, read_store_settings
 
-    settings = read_store_settings(Flags(config=config, data=data))
-    return settings.data, settings.retention
+    flags = Flags(config=config, data=data)
+    settings = read_store_settings(flags)
+    if config_file(flags) is not None or is_set("retention"):
+        return settings.data, settings.retention, "configured"
+    noted = noted_retention(settings.data)
+    return settings.data, noted or settings.retention, "of the proxy" if noted else "defaults"
 
 
 async def _collect(
