@@ -93,7 +93,23 @@ def test_a_copy_has_the_whole_log_and_says_what_was_verified(data: Path, tmp_pat
 @pytest.mark.parametrize("inside", ["copy", "blobs/copy", ""])
 def test_a_folder_inside_the_store_is_refused(data: Path, inside: str) -> None:
     done = turnlog("backup", str(data / inside), data=data)
-    assert (done.returncode, "name another folder" in done.stderr) == (3, True)
+    assert (done.returncode, "name another folder" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "file/copy",
+        pytest.param(
+            "/proc/copy",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's"),
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_refused(data: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    done = turnlog("backup", str(tmp_path / place), data=data)
+    assert (done.returncode, "directory; name another folder" in done.stderr) == (2, True)
 
 
 def test_a_folder_that_holds_something_is_refused_and_an_empty_one_is_not(
@@ -102,7 +118,7 @@ def test_a_folder_that_holds_something_is_refused_and_an_empty_one_is_not(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     done = turnlog("backup", str(tmp_path / "mine"), data=data)
-    assert (done.returncode, "name a new or an empty folder" in done.stderr) == (3, True)
+    assert (done.returncode, "name a new or an empty folder" in done.stderr) == (2, True)
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["file"]
     (tmp_path / "mine" / "file").unlink()
     assert turnlog("backup", str(tmp_path / "mine"), data=data).returncode == 0

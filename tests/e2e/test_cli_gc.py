@@ -90,6 +90,9 @@ def test_gc_deletes_bodies_after_a_commit_with_the_state(old: Path) -> None:
         msgspec.json.decode, turnlog("export", "--payloads", data=data).stdout.splitlines()
     )
     assert [exported[side]["kept"] for side in ("input", "output")] == ["expired", "expired"]
+    searched = turnlog("log", "--input", "invoice", data=data)
+    assert searched.stdout == "no attempts\n"
+    assert "the inputs of 1 attempt are gone and were not searched" in searched.stderr
     verdict = msgspec.json.decode(turnlog("verify", "--json", data=data).stdout)
     assert (verdict["verdict"], verdict["bodies_dropped"]) == ("redacted_ok", 2)
 

@@ -393,6 +393,12 @@ def test_a_file_that_is_no_whole_bundle_is_refused_and_nothing_is_written(
     assert not (tmp_path / "there").exists()
 
 
+def test_a_bundle_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
+    done = turnlog("import", str(tmp_path / "absent"), data=tmp_path / "there")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no such file or directory; name a file that" in done.stderr
+
+
 def test_a_bundle_is_not_written_over_a_file(bundle: Path, data: Path) -> None:
     before = bundle.read_bytes()
     done = turnlog("resume", "work", "--bundle", str(bundle), data=data)

@@ -17,7 +17,7 @@ from turnlog.sessions.errors import (
     RewindError,
     UnresolvableError,
 )
-from turnlog.store.base import Conflict, LeaseRefused, StoreError, TransitionRefused
+from turnlog.store.base import Conflict, CopyRefused, LeaseRefused, StoreError, TransitionRefused
 
 FINE = 0
 FAILED = 1
@@ -86,7 +86,7 @@ def describe(error: Exception) -> tuple[str, int]:
         case click.ClickException():
             return _sentence(error.format_message()), WRONG_USE
         # What the caller asked for is not possible; the store can be used.
-        case Conflict() | TransitionRefused() | LeaseRefused():
+        case Conflict() | TransitionRefused() | LeaseRefused() | CopyRefused():
             return str(error), WRONG_USE
         case StoreError():
             return str(error), NO_STORE

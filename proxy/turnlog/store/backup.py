@@ -22,7 +22,7 @@ from turnlog.store.log.tables import NAMES
 from turnlog.store.log.translate_errors import translated
 
 from . import blobs, data_folder, definitions
-from .base import StoreError
+from .base import CopyRefused
 from .data_folder import COPIED, KEYS
 
 _DRAFT: Final = ".{}.turnlog-backup"
@@ -67,16 +67,20 @@ def _draft_of(data: Path, target: Path) -> Generator[Path]:
     """Make an empty folder for the copy, for this process alone."""
     whole, inside = target.resolve(), data.resolve()
     if whole.is_relative_to(inside) or inside.is_relative_to(whole):
-        raise StoreError(
+        raise CopyRefused(
             f"{str(target)!r} lies in the store, or the store in it; name another folder"
         )
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
     if target.exists() or target.is_symlink():
-        raise StoreError(f"{str(target)!r} is there already; name a new or an empty folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
+        raise CopyRefused(f"{str(target)!r} is there already; name a new or an empty folder")
     draft = whole.with_name(_DRAFT.format(whole.name))
-    draft.mkdir(mode=0o700, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir(mode=0o700, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        why = (error.strerror or str(error)).lower()
+        raise CopyRefused(f"cannot make {str(target)!r}: {why}; name another folder") from None
     descriptor = os.open(draft, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +92,9 @@ def _draft_of(data: Path, target: Path) -> Generator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     except BlockingIOError:
-        raise StoreError(f"another process makes the backup {str(target)!r}; wait for it") from None
+        raise CopyRefused(
+            f"another process makes the backup {str(target)!r}; wait for it"
+        ) from None
     finally:
         os.close(descriptor)
 

@@ -28,6 +28,10 @@ class StoreAbsent(StoreError):
     """There is no store yet, and nothing in the way of one: a proxy that starts makes it."""
 
 
+class CopyRefused(StoreError):
+    """A copy of the store cannot be made in the place that was named; the store can be used."""
+
+
 class ProcessIdTaken(StoreError):
     """A process in another pid namespace has this one's id, and LMDB cannot tell the two apart."""
 

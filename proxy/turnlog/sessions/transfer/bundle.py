@@ -278,7 +278,13 @@ class _BundleCheck:
         self._file = file
         self._on_part = on_part
         self._parts = read_bundle(file)
-        head = next(self._parts)
+        try:
+            head = next(self._parts)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise BundleError(
+                f"cannot read {str(file)!r}: {why}; name a file that `turnlog resume --bundle` wrote"
+            ) from None
         assert isinstance(head, BundleHead)
         self.head = head
         try:

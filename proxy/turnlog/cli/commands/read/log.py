@@ -13,6 +13,7 @@ from turnlog.cli.filters import query_of, query_options, refuse_range
 from turnlog.cli.options import data_option, json_option, reading, warn_of_damage
 from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
 from turnlog.core.state.state_view import StateField
+from turnlog.core.text.units import counted
 from turnlog.sessions import log
 from turnlog.sessions.call_detail import attempt_detail
 from turnlog.sessions.log import DEFAULT_LAST, Query
@@ -31,6 +32,9 @@ _SET_BY = {
     StateField.USAGE: "it counts all of them: see `turnlog state`",
 }
 """What sets the fields of the state that attempts do not change."""
+
+_LOOKED_AT = 1000
+"""Number of newest attempts among which inputs that are gone are counted."""
 
 
 @click.command("log")
@@ -57,7 +61,7 @@ def command(session: str | None, payloads: bool, data: Path, as_json: bool, **wa
         query = _query(view, session, wanted, asked)
         for line in _lines(view, query, session is None, payloads=payloads, as_json=as_json):
             write(line)
-        hint = _missing_rules(view, query, wanted)
+        hint = _missing_rules(view, query, wanted) or _unsearched(view, query)
         warn_of_damage(view.left_out)
     if other := _SET_BY.get(wanted["field"]):
         complain(f"no attempt sets {wanted['field']}, {other}")
@@ -74,6 +78,18 @@ def _missing_rules(view: View, query: Query, wanted: dict[str, Any]) -> str:
 
     sessions = () if query.session is None else (query.session,)
     return why_no_changes(view, structs.replace(query.match, sessions=sessions))
+
+
+def _unsearched(view: View, query: Query) -> str:
+    """Return how many inputs could not be searched because they are gone; empty for none."""
+    if not query.match.input:
+        return ""
+    match = structs.replace(query.match, input="")
+    rows = log.read_rows(view, structs.replace(query, match=match, last=query.last or _LOOKED_AT))
+    gone = sum(row.gone is not None for row in rows)
+    return (
+        f"the inputs of {counted(gone, 'attempt')} are gone and were not searched" if gone else ""
+    )
 
 
 def _lines(
