@@ -109,7 +109,7 @@ def test_a_folder_inside_the_store_is_refused(data: Path, inside: str) -> None:
 def test_a_folder_that_cannot_be_made_is_refused(data: Path, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     done = turnlog("backup", str(tmp_path / place), data=data)
-    assert (done.returncode, "directory; name another folder" in done.stderr) == (2, True)
+    assert (done.returncode, "; name another folder" in done.stderr) == (2, True)
 
 
 def test_a_folder_that_holds_something_is_refused_and_an_empty_one_is_not(
