@@ -67,7 +67,9 @@ def test_a_lease_is_claimed_and_an_older_number_is_refused(data: Path) -> None:
         return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
     assert ", lease 3 ends at " in run("claim", "work", "--ttl", "1h", "--holder", "planner")
-    assert run("claim", "work").startswith("2: turnlog: lease 3 holds until 20")
+    refused = run("claim", "work")
+    assert refused.startswith("2: turnlog: lease 3 holds until 20")
+    assert refused.endswith("`turnlog sessions unclaim` (its holder is 'planner')\n")
     assert run("renew", "work").startswith("2: turnlog: the number of the lease is missing")
     assert "after commit 4, lease 3" in run("renew", "work", fence=3)
     assert "lease" not in run("unclaim", "work", fence=3)

@@ -13,6 +13,7 @@ from turnlog.core.lifecycle import (
     LifecycleContent,
     SessionStage,
     after_control,
+    decode_lifecycle,
     encode_content,
     stage_of,
 )
@@ -20,7 +21,7 @@ from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NotFoundError
-from turnlog.store.base import Draft, SessionRef, SessionRow
+from turnlog.store.base import Draft, LeaseRefused, SessionRef, SessionRow
 from turnlog.store.lmdb import LmdbStore
 
 LONGEST_WHY: Final = 2000
@@ -103,7 +104,19 @@ class ControlWriter:
             fence=operation.fence,
             names=operation.names,
         )
-        return _result(await self._store.submit(draft, wait=True).done(), row)
+        try:
+            commit = await self._store.submit(draft, wait=True).done()
+        except LeaseRefused as refused:
+            raise self._with_holder(refused, session) from None
+        return _result(commit, row)
+
+    def _with_holder(self, refused: LeaseRefused, session: bytes) -> LeaseRefused:
+        """Return a refusal that also names who claimed the lease, if they have given a name."""
+        with self._store.view() as view:
+            claim = view.get(session, refused.fence)
+        content = decode_lifecycle(claim.body.note) if claim and claim.body else LifecycleContent()
+        said = f"{refused} (its holder is {content.holder!r})" if content.holder else str(refused)
+        return LeaseRefused(said, fence=refused.fence, seq=refused.seq)
 
     def _row(self, session: bytes) -> SessionRow:
         with self._store.view() as view:
