@@ -1,5 +1,6 @@
-"""Sessions of callers as the store has them: whether calls of tools may pass, by whatever process they were
-paused or closed, and whether they came from another store.
+"""Whether the store lets calls of a session pass, and which sessions were imported.
+
+Any process may pause or close a session, so each call looks whether the store says something new.
 
 Principals and targets are keyed digests, which differ from store to store. The secret of an imported
 session comes with it; so its agent is known again, and so are repeats of its calls.
@@ -60,12 +61,12 @@ class SessionGate:
         """
         try:
             with self._store.view() as view:
-                return _looked(view, ref)
+                return _resolved(view, ref)
         except StoreError:
             return None
 
 
-def _looked(view: View, ref: SessionRef) -> SessionRef:
+def _resolved(view: View, ref: SessionRef) -> SessionRef:
     named = session = view.session_of(ref)
     if session is None:
         return ref  # its first call opens it
@@ -135,10 +136,10 @@ class ImportedSessions:
         self._store = store
         self._known: BoundedDict[bytes, tuple[bytes, str]] = BoundedDict(_MOST)
         self._data: BoundedDict[str, bytes] = BoundedDict(_MOST)
-        """What was digested, by digest: what was used last is at the end, as in `_known`."""
+        """The data of each digest; the one used last is at the end, as in `_known`."""
 
     def digest(self, data: bytes) -> bytes:
-        """Return the digest of `data` under the store's key; of some data it can be translated later."""
+        """Return the digest of `data` under the store's key, which `translated` may translate later."""
         if not data.startswith(_TRANSLATED):
             return self._store.keyed(data)
         known = self._known.get(data)
@@ -180,7 +181,7 @@ class ImportedSessions:
         return ALIAS_SEPARATOR.join((name, rung, self.translated(session, principal)))
 
     def translated(self, session: bytes | None, digest: str) -> str:
-        """Return the digest that a session has in place of one of this store."""
+        """Return the digest of the same data under the key of an imported session."""
         data = self._data.get(digest)
         if data is None or not self._store.is_imported(session):
             return digest

@@ -23,8 +23,8 @@ from turnlog.store.read.view import View
 from turnlog.wire.json_text import value_of
 from turnlog.wire.tool_result import only_text
 
-_LOOKED_THROUGH: Final = 1000
-"""Later calls that are searched for a look."""
+_MOST_SEARCHED: Final = 1000
+"""Later calls among which the call `look` is searched."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -139,7 +139,7 @@ class Compensations:
             server=_literal(look.server), tool=_literal(look.tool), behind=attempt[-1].position
         )
         found = self._view.attempts(match, newest_first=True)
-        for one in islice(found, _LOOKED_THROUGH):
+        for one in islice(found, _MOST_SEARCHED):
             body, last = one[0].body, one[-1].facts
             if body and body.input_hash == wanted and last.status is Status.OK:
                 yield one

@@ -1,7 +1,7 @@
 """Effects that a branch of a session does not show: discarded by a rewind, or made on another branch.
 
-They stand outside, so a call that would have one again is not sent without a word; `exchange.duplicates`
-decides. A session without rewinds costs one lookup each time the store gets a control commit.
+They were not undone, so `exchange.duplicates` decides whether a call that would repeat one is sent.
+A session without rewinds costs one lookup each time the store gets a control commit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +89,7 @@ class EffectLedger:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any session may have another branch, as was last read: the gate of sessions does for each call."""
+        """Whether any session may have another branch, by the count that the session gate reads for each call."""
         return self._controls.count > 0
 
     def link(self, wanted: WantedEffect) -> bytes:
@@ -175,7 +175,7 @@ class EffectLedger:
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
     def _choice(self, view: View, begun: Commit) -> EffectChoice | None:
-        """Return what was said last about a discarded call, by somebody who may say it."""
+        """Return the newest choice about a discarded call, if its author may make it."""
         said = view.linked(
             self._store.keyed_for(begun.link.session, EFFECT_CHOICE + begun.facts.call)
         )
@@ -193,7 +193,7 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
     if not own.rewinds and not parents and next(iter(view.forks(session)), None) is None:
         return None
     shown = {session: own.live(_HEAD)}
-    standing = {(seq, session) for seq in _left_behind(own, _HEAD)}
+    standing = {(seq, session) for seq in _discarded_or_kept(own, _HEAD)}
     child = session
     for parting in parents:
         opened = view.opened(child)
@@ -201,7 +201,7 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
         branches = SessionBranches(view, parting.session)
         shown[parting.session] = branches.live(parting.seq)
         standing |= {(seq, parting.session) for seq in content.standing}
-        standing |= {(seq, parting.session) for seq in _left_behind(branches, parting.seq)}
+        standing |= {(seq, parting.session) for seq in _discarded_or_kept(branches, parting.seq)}
         child = parting.session
     left = tuple(sorted(standing, reverse=True))
     return _Branch(child, shown, left, frozenset(_unnamed(view, shown, left)))
@@ -219,7 +219,7 @@ def _unnamed(
             yield begun.facts.server, begun.facts.tool, begun.body.input_hash
 
 
-def _left_behind(branches: SessionBranches, until: int) -> set[int]:
+def _discarded_or_kept(branches: SessionBranches, until: int) -> set[int]:
     """Return where calls began that the rewinds of a session up to a commit have discarded or kept."""
     made = [commit for commit in branches.commits if commit.link.seq <= until]
     kept = {seq for rewind in branches.rewinds if rewind.seq <= until for seq in rewind.keep}

@@ -1,4 +1,4 @@
-"""Forks: sessions that go on behind a commit of another one, with the state that it had there."""
+"""Forks: sessions that continue a commit of another one, with the state after it."""
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from .rewind_plan import standing_calls
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
-    """A fork that somebody asks for."""
+    """A request to fork a session."""
 
     session: str
     """The parent: an id, the beginning of one, or a name."""
@@ -49,7 +49,7 @@ class ForkMade(Struct, frozen=True, kw_only=True):
 
 
 def fork_draft(view: View, saved: SavedStates, order: ForkOrder, clock: Clock) -> Draft:
-    """Return the first commit of a fork behind that which opens it: it carries the parent's state.
+    """Return the second commit of a fork, behind the one that opens it: it carries the parent's state.
 
     Raises `NotFoundError`, `CompactedError`, `OperationError`.
     """
@@ -100,7 +100,7 @@ async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
 
 
 def _aliases(view: View, parent: bytes, name: str) -> tuple[str, ...]:
-    """Return the aliases of a fork: its name, for whoever reaches the parent."""
+    """Return the aliases of a fork: its name, for each credential of the parent."""
     if not name:
         return ()
     try:

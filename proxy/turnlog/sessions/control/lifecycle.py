@@ -18,7 +18,7 @@ from turnlog.store.read.view import View
 from .writer import LONGEST_WHY, ControlRequest
 
 TTL: Final = 60.0
-"""s for which a lease is taken if nothing else is said."""
+"""Seconds of a lease by default."""
 _LONGEST_TTL: Final = 365 * 86_400.0
 _LONGEST_NAME: Final = 512
 _MOST_SEQ: Final = 10**18
@@ -94,7 +94,7 @@ def operation_of(
 
 
 def _check(change: SessionChange) -> None:
-    """Raise `OperationError` where something is missing, or said of another action."""
+    """Raise `OperationError` where a field is missing, or belongs to another action."""
     needed = _NEEDS.get(change.action)
     if needed is not None and not getattr(change, needed):
         raise OperationError(f"{change.action.value!r} needs {needed!r}")
@@ -126,7 +126,7 @@ def _alias(
 
 
 def _merge(view: View, row: SessionRow, into: str) -> tuple[LifecycleContent, dict[str, bytes]]:
-    """Return the content of a merge, and the aliases that go over."""
+    """Return the content of a merge, and the aliases that lead to the other session after it."""
     session = find_session(view, into)
     if session == row.session:
         raise OperationError("a session cannot be merged into itself, name another")

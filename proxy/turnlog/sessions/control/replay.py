@@ -66,9 +66,9 @@ class ParentRecords:
     def take(
         self, view: View, replay: Replay, server: str, tool: str, form: tuple[str, bytes]
     ) -> list[Commit]:
-        """Return the commits of the next recorded call of this identity, which is not given again.
+        """Return the commits of the next recorded call of this identity; each is returned once.
 
-        `form` is the canonical input. If there is none, a replay that then goes live is over.
+        `form` is the canonical input. If there is no such call, a replay that then goes live is over.
         """
         key = self._store.keyed_for(replay.parent, b"hashes of redacted content")
         for hashed in (input_hash(form), input_hash(form, key=key)):

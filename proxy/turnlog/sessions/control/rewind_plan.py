@@ -1,6 +1,6 @@
-"""The plan of a rewind: which calls and notes it would discard, and what of them stands outside.
+"""The plan of a rewind: which calls and notes it would discard, and which of their effects remain.
 
-Outside effects stand: turnlog undoes nothing. It only proposes the calls that rules name.
+turnlog undoes no effect: it only proposes the calls that rules name.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from .compensation import Compensations, Proposal
 _VOIDED: Final = frozenset({NoteKind.DECISION, NoteKind.FACT})
 MAX_DISCARDED_EFFECTS: Final = 10_000
 """Most calls with standing effects that one rewind or fork leaves behind: its commit names them."""
-_RISING: Final = tuple(Executed)
+_EXECUTED_ORDER: Final = tuple(Executed)
 
 
 class EffectGroup(StrEnum):
@@ -119,11 +119,11 @@ def rewind_plan(
     if target >= head:
         raise RewindError(f"commit {target} is the newest: there is nothing to rewind")
     branches = SessionBranches(view, session)
-    before, after = branches.live(head), _after(branches, head, target)
+    before, after = branches.live(head), _view_after(branches, head, target)
     compacted_state(branches, after)
-    kept = sorted({_kept(view, session, branches, (before, after), seq) for seq in keep})
+    kept = sorted({_begun(view, session, branches, (before, after), seq) for seq in keep})
     if kept:
-        after = _after(branches, head, target, frozenset(kept))
+        after = _view_after(branches, head, target, frozenset(kept))
     discarded, returning = _difference(view, session, branches, before, after)
     calls = _discarded_calls(view, discarded, rules)
     groups = Counter(one.group for one in calls)
@@ -173,14 +173,14 @@ def group_of(effect: Effect, status: Status, executed: Executed) -> EffectGroup:
     return EffectGroup.IRREVERSIBLE if effect is Effect.IRREVERSIBLE else EffectGroup.STANDS
 
 
-def _after(
+def _view_after(
     branches: SessionBranches, head: int, target: int, keep: frozenset[int] = frozenset()
 ) -> LiveView:
     rewind = Rewind(seq=head + 1, target=target, keep=keep)
     return live_view(head + 1, [*branches.rewinds, rewind])
 
 
-def _kept(
+def _begun(
     view: View,
     session: bytes,
     branches: SessionBranches,
@@ -219,8 +219,8 @@ def _discarded_calls(
     for commit in discarded:
         if commit.facts.call:
             calls.setdefault(commit.facts.call, []).append(commit)
-    # `lives` tries to take a lock: once for each process is enough.
-    lives = lru_cache(maxsize=None)(view.is_alive)
+    # `is_alive` tries to take a lock: once for each process is enough.
+    is_alive = lru_cache(maxsize=None)(view.is_alive)
     proposed = Compensations(view, rules, calls).propose if rules else _no_proposal
     # A call whose intent is damaged has no attempt to show.
     attempts = (
@@ -229,7 +229,7 @@ def _discarded_calls(
         if commits[0].facts.kind is CommitKind.INTENT
     )
     return [
-        _discarded_call(commits, attempt, lives, proposed)
+        _discarded_call(commits, attempt, is_alive, proposed)
         for commits, attempt in attempts
         if attempt
     ]
@@ -238,13 +238,13 @@ def _discarded_calls(
 def _discarded_call(
     commits: list[Commit],
     attempt: list[Commit],
-    lives: Callable[[int], bool],
+    is_alive: Callable[[int], bool],
     proposed: Callable[[list[Commit]], Proposal | None],
 ) -> DiscardedCall:
     row, unsettled = row_of(attempt), attempt[-1].facts.status.unsettled or len(attempt) == 1
-    executed = max(_executed(commits), key=_RISING.index)
+    executed = max(_executed(commits), key=_EXECUTED_ORDER.index)
     group = group_of(row.effect, row.status, executed)
-    alive = unsettled and lives(attempt[-1].link.epoch)
+    alive = unsettled and is_alive(attempt[-1].link.epoch)
     return DiscardedCall(
         seq=commits[0].link.seq,
         last_seq=commits[-1].link.seq,

@@ -1,4 +1,4 @@
-"""Lifecycle commits are written, by the head of the session that their writer has seen."""
+"""Lifecycle commits: written only if the session's head is still the one that their author has seen."""
 
 from typing import Final
 

@@ -40,7 +40,7 @@ class Collector(Struct, frozen=True):
     thread: Executor | None = None
     """Reads the store there; `None` for the loop's own."""
     share: int = 10
-    """It works for one part of the time in so many."""
+    """It works for 1/`share` of the time."""
     on_step: Callable[[str], None] = lambda _: None
     """Called with what was just done."""
 
@@ -90,9 +90,9 @@ class Collector(Struct, frozen=True):
         return True
 
     async def append(self, session: bytes, draft: Callable[[int], Draft]) -> Commit:
-        """Append a control commit that any newer commit leaves true.
+        """Append a control commit; if calls move the head meanwhile it is tried again.
 
-        `draft` gets the seq of the session's newest. Raises `Conflict`, any other `StoreError`.
+        `draft` gets the seq of the session's newest commit. Raises `Conflict`, any other `StoreError`.
         """
         for _ in range(_TRIES - 1):
             with suppress(Conflict):
@@ -138,7 +138,7 @@ def _redact(one: ExpiredBodies, head: int, clock: Clock) -> Draft:
 def redact_draft(
     session: bytes,
     until: int,
-    word: Gone,
+    reason: Gone,
     summary: str,
     head: int,
     clock: Clock,
@@ -147,7 +147,7 @@ def redact_draft(
 ) -> Draft:
     """Return the draft of the commit that says why bodies up to `until` are gone.
 
-    `why` is the operator's reason.
+    `why` is the operator's own reason.
     """
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
@@ -158,7 +158,7 @@ def redact_draft(
             actor=Actor.TURNLOG,
             phase=Phase.DONE,
             status=Status.OK,
-            note=word.value,
+            note=reason.value,
         ),
         body=CommitBody(summary=f"{summary} up to commit {until}", detail=why),
         expected_head=head,

@@ -1,4 +1,4 @@
-"""How long content is kept, and which of a store has outlived that."""
+"""Retention: how long content is kept, and which content of a store is older than that."""
 
 import math
 from collections.abc import Iterator
@@ -101,7 +101,7 @@ class GcFate(StrEnum):
     HELD = "held"
     """It stays: a session that is held has content in it."""
     TOO_LARGE = "too_large"
-    """It stays: the session's state is too large for a commit, and could not be known without it."""
+    """It stays: the session's state is too large for a commit, and cannot be computed without the bodies."""
     PENDING = "pending"
     """Only the log's file is left to be rewritten, and another process has it open."""
 
@@ -118,7 +118,7 @@ class GcLine(Struct, frozen=True, kw_only=True):
     bytes: int
     """On the disk; of bodies those that were deleted."""
     commits: int
-    """Number of commits whose bodies it is about; 0 for payloads."""
+    """Number of commits whose bodies it names; 0 for payloads."""
     fate: GcFate
 
 
@@ -220,7 +220,7 @@ def _bodies(view: View, age: float, now: int) -> Iterator[ExpiredBodies]:
         if not view.is_erased(session, earlier, redacted):
             # A process ended before it had erased what its redaction says is gone.
             yield _due(view, session, earlier, redacted, held=False, begun=True)
-        until = _cut(view, session, head, before)
+        until = _newest_before(view, session, head, before)
         if until > redacted and not view.is_erased(session, redacted, until):
             yield _due(view, session, redacted, until, held=session in held)
 
@@ -239,7 +239,7 @@ def _due(
     )
 
 
-def _cut(view: View, session: bytes, head: int, before: int) -> int:
+def _newest_before(view: View, session: bytes, head: int, before: int) -> int:
     """Return the newest commit of a session that was written before a time; the first if none was."""
     low, high = 0, head
     while low < high:

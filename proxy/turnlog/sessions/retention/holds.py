@@ -44,6 +44,6 @@ async def _append(store: LmdbStore, name: str, kind: NoteKind, why: str, clock: 
         status=Status.OK,
         note=kind,
     )
-    said = "its content is held" if kind is NoteKind.HOLD else "its content is no longer held"
-    draft = Draft(session=session, facts=facts, body=CommitBody(summary=said, detail=why))
+    summary = "its content is held" if kind is NoteKind.HOLD else "its content is no longer held"
+    draft = Draft(session=session, facts=facts, body=CommitBody(summary=summary, detail=why))
     return await store.submit(draft, wait=True).done()

@@ -71,7 +71,7 @@ class Housekeeper:
             begun = [session for session, is_erased in view.purges().items() if not is_erased]
             data = view.data
         for session in begun:
-            with suppress(RewriteBusy):  # whoever has begun it is still at it
+            with suppress(RewriteBusy):  # another process still works on it
                 await Purger(self._collector, data).go_on(session)
 
     async def _last(self) -> int:
@@ -81,10 +81,10 @@ class Housekeeper:
     async def _begins(self, wall: int) -> int:
         """Return when this store's content may be deleted for the first time."""
         with self._store.view() as view:
-            told = view.retention_told
-        if not told:
-            told = await self._store.tell_retention(wall)
-        return told + NOTICE
+            announced_at = view.retention_told
+        if not announced_at:
+            announced_at = await self._store.tell_retention(wall)
+        return announced_at + NOTICE
 
     async def _due(self, at: int) -> list[Expired]:
         def read() -> list[Expired]:
@@ -116,7 +116,7 @@ async def keep_house(
     store: LmdbStore, saved: SavedStates, retention: Retention, clock: Clock, log: Log
 ) -> None:
     """Delete what is due until cancelled. What fails is logged once, and tried again."""
-    told = ""
+    logged = ""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-retention") as thread:
         keeper = Housekeeper(store, saved, retention, clock, log, thread)
@@ -125,6 +125,6 @@ async def keep_house(
             try:
                 await keeper.look()
             except StoreError as error:
-                if (reason := str(error)) != told:
+                if (reason := str(error)) != logged:
                     log.emit(StoreFailed(reason=reason))
-                told = reason
+                logged = reason

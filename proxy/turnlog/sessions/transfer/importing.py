@@ -1,6 +1,6 @@
-"""A bundle is taken into a store: checked as a whole, then appended in one transaction.
+"""Import bundles: the commits of a checked bundle are appended in one transaction.
 
-The commits stay byte for byte what they were, with session, seq, hash and number of the process; so
+They stay byte for byte the same, with session, seq, hash and number of the process; so
 the chain verifies, and a longer bundle of the same session can be appended later.
 """
 
@@ -71,7 +71,7 @@ class Imported(Struct, frozen=True, kw_only=True):
 
 
 def relation(view: View, bundle: CheckedBundle) -> tuple[Relation, int]:
-    """Return what a bundle is to what a store holds, and the newest seq that both have; -1 for none."""
+    """Return how a bundle relates to the session in a store, and the newest seq that both have; -1 for none."""
     here = view.session(bundle.head.id)
     if here is None:
         return Relation.NEW, -1
@@ -118,7 +118,7 @@ async def import_bundle(
     resume = None
     if head.fence is not None and not head.was_paused:
         resume = _resume(session, "imported", clock)
-    return await _adopted(
+    return await _adopt(
         store,
         bundle,
         Incoming(
@@ -134,10 +134,10 @@ async def import_bundle(
     )
 
 
-async def _adopted(
+async def _adopt(
     store: LmdbStore, bundle: CheckedBundle, incoming: Incoming, found: Relation, on_part: Watch
 ) -> Imported:
-    handles = await _kept(store, bundle, on_part)
+    handles = await _store_all(store, bundle, on_part)
     epochs = frozenset(decode_link(header).epoch for header, _ in bundle.records())
     on_part("the commits")
     made = await store.adopt(structs.replace(incoming, handles=handles, epochs=epochs))
@@ -154,8 +154,8 @@ async def _adopted(
     )
 
 
-async def _kept(store: LmdbStore, bundle: CheckedBundle, on_part: Watch) -> dict[bytes, bytes]:
-    """Store the payloads of a bundle; return where they lie, or why they are gone."""
+async def _store_all(store: LmdbStore, bundle: CheckedBundle, on_part: Watch) -> dict[bytes, bytes]:
+    """Store the payloads of a bundle; return the handle of each in the store, or why it is gone."""
     handles: dict[bytes, bytes] = {}
     payloads = (part for part in bundle.parts() if isinstance(part, PayloadPart))
     with_content: list[PayloadPart] = []
@@ -166,12 +166,12 @@ async def _kept(store: LmdbStore, bundle: CheckedBundle, on_part: Watch) -> dict
             continue
         with_content.append(part)
         if sum(len(one.data) for one in with_content[-64:]) >= _AT_ONCE or len(with_content) >= 64:
-            handles |= await _stored(store, with_content)
+            handles |= await _store_batch(store, with_content)
             with_content = []
-    return handles | await _stored(store, with_content)
+    return handles | await _store_batch(store, with_content)
 
 
-async def _stored(store: LmdbStore, parts: list[PayloadPart]) -> dict[bytes, bytes]:
+async def _store_batch(store: LmdbStore, parts: list[PayloadPart]) -> dict[bytes, bytes]:
     if not parts:
         return {}
     blobs = [Blob(part.data, redacted=part.redacted, cut=part.cut) for part in parts]
@@ -193,7 +193,7 @@ async def _import_fork(
         if bundle.head.fence is not None and not bundle.head.was_paused
         else None,
     )
-    made = await _adopted(store, bundle, incoming, Relation.NEW, on_part)
+    made = await _adopt(store, bundle, incoming, Relation.NEW, on_part)
     return structs.replace(made, origin=bundle.head.session)
 
 
@@ -202,13 +202,13 @@ def _forked(bundle: CheckedBundle, session: bytes) -> Iterator[_Stored]:
     prev = GENESIS
     for header, body in bundle.records():
         link, facts = decode_header(header)
-        said = decode_body(body) if body else None
-        if said is not None:
-            # Its calls have no duplicates: what they were in answers to the session they were made in.
-            said = structs.replace(said, links=())
+        content = decode_body(body) if body else None
+        if content is not None:
+            # Repeats of its calls belong to the original session: links would find them here.
+            content = structs.replace(content, links=())
             if facts.kind is CommitKind.OPEN:
-                said = _with_origin(said, bundle)
-            body = encode_body(said)
+                content = _with_origin(content, bundle)
+            body = encode_body(content)
         if facts.call:
             facts = structs.replace(facts, call=_other_call(facts.call, session))
         link = structs.replace(
@@ -216,17 +216,17 @@ def _forked(bundle: CheckedBundle, session: bytes) -> Iterator[_Stored]:
             session=session,
             prev=prev,
             body_hash=body_digest(body) if body else link.body_hash,
-            linked=said is not None and is_linked(said),
+            linked=content is not None and is_linked(content),
         )
         header = encode_header(link, encode_facts(facts))
         prev = digest(header)
         yield header, body
 
 
-def _with_origin(said: CommitBody, bundle: CheckedBundle) -> CommitBody:
+def _with_origin(content: CommitBody, bundle: CheckedBundle) -> CommitBody:
     head = bundle.head
     origin = f"session {head.session} up to commit {head.seq}, {head.hash}"
-    return structs.replace(said, metadata={**said.metadata, "origin": origin})
+    return structs.replace(content, metadata={**content.metadata, "origin": origin})
 
 
 def _other_call(call: bytes, session: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Going on with a session, in this store or in another: what a runtime needs for it."""
+"""What a runtime needs to continue a session, in this store or in another one."""
 
 import asyncio
 from typing import IO, Final
@@ -35,9 +35,9 @@ LAST: Final = 20
 """Attempts that are given unless the caller says how many."""
 MOVED: Final = "moved"
 """First word of the reason for the pause of a session that goes on elsewhere."""
-_LOOKS: Final = 40
-_BETWEEN: Final = 0.05
-"""s between two looks: with `_LOOKS` of them, calls that run have 2 s to end."""
+_POLLS: Final = 40
+_POLL_INTERVAL: Final = 0.05
+"""s between two polls: with `_POLLS` of them, calls in flight have 2 s to end."""
 
 
 class Resumption(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Resumption(Struct, frozen=True, kw_only=True):
     pending: list[Row]
     """The newest attempt of each call that is open, or waits for more input or its task."""
     unknown: list[Row]
-    """Calls of which nobody knows whether they happened."""
+    """Calls of unknown outcome: nobody knows whether they happened."""
     dangling: list[Dangling]
     """Calls whose agent has no answer, with the recorded one: for a transcript that ends in them."""
     last: list[Row]
@@ -125,7 +125,7 @@ async def move_session(
     with store.view() as view:
         was_paused = _row(view, session).stage is SessionStage.PAUSED
     paused = await controls.write(session, ControlRequest(action=Action.PAUSE, why=why))
-    await _settled(store, session)
+    await _wait_for_calls(store, session)
     fenced = structs.replace(source, fence=paused.seq, was_paused=was_paused)
     try:
         with store.view() as view:
@@ -161,17 +161,17 @@ def pack_session(
     )
 
 
-async def _settled(store: LmdbStore, session: bytes) -> None:
-    """Wait a while for calls that were running, and for notes that their answers were delivered.
+async def _wait_for_calls(store: LmdbStore, session: bytes) -> None:
+    """Wait for calls in flight, and for the notes that answers were delivered, for 2 s at most.
 
     A commit that comes after the bundle is written would not be in it.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_POLLS):
         with store.view() as view:
             found = find_dangling(view, DanglingFilter(session=session))
             if not any(_may_go_on(view, one) for one in found):
                 return
-        await asyncio.sleep(_BETWEEN)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 def _may_go_on(view: View, call: DanglingCall) -> bool:
