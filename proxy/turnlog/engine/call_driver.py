@@ -286,7 +286,7 @@ class CallDriver:
         if self.machine.stage is Stage.SETTLING:
             self._recorder.abandoned(self.attempt, StopReason.ANSWERED)
             if not late.waits:
-                self.on_outcome_written(written=True)
+                self.on_outcome_settled()
 
     def _on_bug(self, happened: str, stage: str) -> None:
         """End this call, and no other."""
@@ -311,10 +311,10 @@ class CallDriver:
             has_retry_left=carrier.context.health.has_retry_left(self.ask.server),
         )
 
-    def on_outcome_written(self, *, written: bool) -> None:
+    def on_outcome_settled(self) -> None:
         """Release the answer: its outcome is on disk, or could not be written."""
         if self.machine.stage is Stage.SETTLING:
-            self.feed(ev.Recorded() if written else ev.NotRecorded())
+            self.feed(ev.OutcomeSettled())
 
     def on_expired(self, failure: Failure) -> bool:
         """Handle a timeout; return whether the call runs on while its caller is answered."""
@@ -346,7 +346,7 @@ class CallDriver:
     def on_delivered(self) -> None:
         """Mark the whole answer as delivered to a caller."""
         if self.attempt is not None and self.attempt.ending is not None:
-            self.on_outcome_written(written=True)  # no answer leaves before
+            self.on_outcome_settled()  # no answer leaves before
             self.feed(ev.Delivered())
 
     async def resumed(self) -> None:

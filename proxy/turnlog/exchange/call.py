@@ -784,7 +784,7 @@ class CallMachine(Struct, eq=False):
         is_late = self.terms.is_guarded and self.caller is GONE
         return (ev.AppendOutcome(is_late=is_late),)
 
-    def on_outcome_recorded(self, _: ev.Recorded | ev.NotRecorded, __: float) -> Commands:
+    def on_outcome_settled(self, _: ev.OutcomeSettled, __: float) -> Commands:
         # If the outcome cannot be written the answer leaves all the same (flag `unrecorded`).
         self.stage = ENDED
         return (ev.Release(self.given),)
@@ -933,8 +933,7 @@ def _table() -> dict[tuple[Stage, type], Step]:
         },
         SETTLING: {
             **ended,
-            ev.Recorded: CallMachine.on_outcome_recorded,
-            ev.NotRecorded: CallMachine.on_outcome_recorded,
+            ev.OutcomeSettled: CallMachine.on_outcome_settled,
         },
         WAITING: {
             **ended,

@@ -44,7 +44,7 @@ class ServerGone(Event, frozen=True):
 
 
 class Recorded(Event, frozen=True):
-    """The latest record is on disk, or does not have to be."""
+    """The latest intent is on disk, or does not have to be."""
 
     may_be_gone: bool = False
     """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
@@ -53,7 +53,11 @@ class Recorded(Event, frozen=True):
 
 
 class NotRecorded(Event, frozen=True):
-    """The latest record could not be written."""
+    """The intent of a retry could not be written."""
+
+
+class OutcomeSettled(Event, frozen=True):
+    """The outcome is on disk, or could not be written: the answer waits for it no longer."""
 
 
 class Conflicted(Event, frozen=True):
@@ -240,7 +244,7 @@ class Send(Command, frozen=True):
 
 
 class AppendOutcome(Command, frozen=True):
-    """Record the outcome of the latest attempt."""
+    """Record the outcome of the latest attempt; reply with `OutcomeSettled` if the answer waits for it."""
 
     reason: str = ""
     """Why no retry follows, if the attempt failed."""

@@ -43,7 +43,7 @@ class Driver(Protocol):
         """Decide what follows the end of an attempt; return the outcome to record."""
         ...
 
-    def on_outcome_written(self, *, written: bool) -> None:
+    def on_outcome_settled(self) -> None:
         """Release the answer: its outcome is on disk, or could not be written."""
         ...
 

@@ -312,7 +312,7 @@ class Recorder:
         if written:
             self._trouble = ""
         if attempt.waits and attempt.driver is not None:
-            attempt.driver.on_outcome_written(written=written)
+            attempt.driver.on_outcome_settled()
         content = outcome.body if self._tells_content else None
         self._log.emit(_ended(attempt, outcome.facts, content, written=written))
 

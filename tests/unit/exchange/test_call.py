@@ -89,7 +89,7 @@ def test_a_call_is_recorded_sent_judged_recorded_and_answered() -> None:
     play.begun()
     play.feed(ev.Recorded(), ev.Send(1, hold=False))
     play.feed(answered(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     assert (play.call.stage, play.call.ending) == (Stage.DONE, succeeded())
 
@@ -114,7 +114,7 @@ def test_an_outcome_that_cannot_be_recorded_holds_no_answer_back() -> None:
     play = Play(READ)
     play.sent()
     play.feed(answered(), OUTCOME)
-    play.feed(ev.NotRecorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
 
 
 def test_a_call_that_a_rule_counts_waits_for_a_slot_once_it_is_recorded() -> None:
@@ -153,7 +153,7 @@ def test_without_a_rule_nothing_is_sent_again() -> None:
     play = Play(READ)
     play.sent()
     play.feed(lost(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
 
 
 def test_a_failure_that_a_rule_names_is_tried_again_after_a_wait() -> None:
@@ -163,7 +163,7 @@ def test_a_failure_that_a_rule_names_is_tried_again_after_a_wait() -> None:
     play.feed(ev.Woken(), ev.AppendIntent(2))
     play.feed(STORED, ev.Send(2, hold=True))
     play.feed(answered(2), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(2))
+    play.feed(ev.OutcomeSettled(), ev.Release(2))
 
 
 def test_the_answer_to_the_last_attempt_is_not_held() -> None:
@@ -312,7 +312,7 @@ def test_a_late_answer_before_the_retry_settles_the_call() -> None:
     play.sent()
     play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
     play.feed(answered(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     assert play.call.ending is None
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     assert play.call.ending == succeeded()
@@ -327,7 +327,7 @@ def test_a_late_answer_to_a_retry_is_given_in_place_of_an_earlier_one() -> None:
     play.call.handle(lost(2), 0.0)
     assert (play.call.stage, play.call.given) == (Stage.WAITING, 1)
     play.feed(answered(2), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(2))
+    play.feed(ev.OutcomeSettled(), ev.Release(2))
 
 
 def test_a_late_answer_settles_the_call_though_another_attempt_has_failed_since() -> None:
@@ -338,7 +338,7 @@ def test_a_late_answer_settles_the_call_though_another_attempt_has_failed_since(
     play.feed(STORED, ev.Send(2, hold=True))
     play.call.handle(lost(2), 0.0)
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     ending = play.call.ending
     assert ending is not None
@@ -370,7 +370,7 @@ def test_a_late_answer_to_an_earlier_attempt_is_given_if_no_later_one_is_answere
     if not is_sent:
         play.feed(STORED, ev.Send(2, hold=False))
     play.call.handle(lost(2), 0.0)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
 
 
 def test_a_late_answer_is_not_given_if_a_later_attempt_is_answered() -> None:
@@ -382,7 +382,7 @@ def test_a_late_answer_is_not_given_if_a_later_attempt_is_answered() -> None:
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
     play.feed(answered(2), OUTCOME)
     play.feed(answered(1), ev.AppendOutcome(is_late=True))
-    play.feed(ev.Recorded(), ev.Release(2))
+    play.feed(ev.OutcomeSettled(), ev.Release(2))
 
 
 def test_a_late_answer_that_is_too_long_to_be_held_is_only_recorded() -> None:
@@ -393,7 +393,7 @@ def test_a_late_answer_that_is_too_long_to_be_held_is_only_recorded() -> None:
     play.feed(STORED, ev.Send(2, hold=False))
     play.feed(structs.replace(answered(1), is_held=False), ev.AppendOutcome(is_late=True))
     play.call.handle(lost(2), 0.0)
-    play.feed(ev.Recorded(), ev.Release(2))
+    play.feed(ev.OutcomeSettled(), ev.Release(2))
 
 
 WINDOW = RetryWindow(total=20.0, budget=10.0, queue=3.0)
@@ -692,7 +692,7 @@ def test_that_an_answer_arrived_is_noted_of_what_can_be_asked_again() -> None:
     play = Play(NAMED)
     play.sent()
     play.feed(answered(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Delivered(), DELIVERED)
     play.feed(ev.Delivered())
     play.feed(ev.Left(), DROPPED)
@@ -702,7 +702,7 @@ def test_a_cancel_that_crosses_the_answer_counts_it_as_not_delivered() -> None:
     play = Play(NAMED)
     play.sent()
     play.feed(answered(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Delivered(), DELIVERED)
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     play.feed(ev.CancelledLate(), ev.Note(NoteKind.ABANDONED, on_outcome=True))
@@ -713,7 +713,7 @@ def test_a_repeat_that_is_cancelled_right_after_its_answer_counts_however_old_th
     play = Play(NAMED)
     play.sent()
     play.feed(answered(), OUTCOME)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
     play.feed(ev.Over(), ev.Disarm(), ev.Close())
     play.feed(ev.Delivered(), DELIVERED, at=500.0)
@@ -1103,7 +1103,7 @@ def test_an_answer_that_is_on_disk_counts_as_delivered_to_a_caller_that_is_there
     play.sent()
     play.feed(answered(), OUTCOME)
     assert play.call.seen(1.0).ending is None
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     seen = play.call.seen(1.0)
     assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, False)
 
@@ -1113,7 +1113,7 @@ def test_an_ended_call_knows_when_it_ended() -> None:
     play.sent()
     play.feed(ev.Cancelled(), FORWARDED, at=1.0)
     play.feed(answered(), OUTCOME, at=2.0)
-    play.feed(ev.Recorded(), ev.Release(1))
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
     play.feed(ev.Over(), ev.Disarm(), ev.Close(), at=3.0)
     seen = play.call.seen(5.0)
     assert (seen.ended, seen.cancelled, seen.delivered) == (2.0, 4.0, False)

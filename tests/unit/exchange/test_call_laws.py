@@ -63,7 +63,7 @@ OF_STAGE: dict[Stage, tuple[ev.Event, ...]] = {
     Stage.CHECKING_EARLIER: (ev.EarlierCallerChecked(),),
     Stage.JOINING: (ev.EarlierEnded(), ev.Expired(ErrorKind.RESPONSE_TIMEOUT)),
     Stage.CHECKING: (ev.CallerChecked(),),
-    Stage.SETTLING: (ev.Recorded(), ev.NotRecorded()),
+    Stage.SETTLING: (ev.OutcomeSettled(),),
     Stage.WAITING: (ev.Woken(), ev.Overdue(StopReason.TOTAL)),
 }
 """The events that a driver feeds at one stage only."""

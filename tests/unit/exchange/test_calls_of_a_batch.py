@@ -43,7 +43,7 @@ def test_a_cancel_is_for_one_call_and_the_others_run_on() -> None:
     assert cancelled.handle(ev.Cancelled(), 1.0) == ()
     assert (cancelled.caller, other.caller) == (CallerState.CANCELLED, CallerState.HERE)
     assert other.handle(answered(), 2.0) == (OUTCOME,)
-    assert other.handle(ev.Recorded(), 2.0) == (RELEASED,)
+    assert other.handle(ev.OutcomeSettled(), 2.0) == (RELEASED,)
     assert cancelled.stage is Stage.SENT
 
 
@@ -59,7 +59,7 @@ def test_if_the_stream_is_lost_an_answered_call_stays_answered_and_a_cancelled_o
 ):
     answered_one, cancelled, lost = calls = sent(WRITE, WRITE, WRITE)
     answered_one.handle(answered(), 1.0)
-    answered_one.handle(ev.Recorded(), 1.0)
+    answered_one.handle(ev.OutcomeSettled(), 1.0)
     cancelled.handle(ev.Cancelled(), 1.0)
     for call in (cancelled, lost):
         assert call.handle(unanswered(call, ErrorKind.CONNECTION_LOST), 2.0) == (OUTCOME,)
@@ -87,7 +87,7 @@ def test_a_late_answer_replaces_the_failure_of_its_call_only() -> None:
     late, other = sent(WRITE, WRITE)
     for call in (late, other):
         call.handle(unanswered(call, ErrorKind.CONNECTION_LOST), 1.0)
-        call.handle(ev.Recorded(), 1.0)
+        call.handle(ev.OutcomeSettled(), 1.0)
     assert late.handle(answered(), 2.0) == (OUTCOME,)
     assert late.overall == succeeded()
     assert other.overall is not None

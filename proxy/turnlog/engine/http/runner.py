@@ -305,7 +305,7 @@ class HttpCarrier(Struct, eq=False):
                 late, _ = self._held[driver.machine.given]
                 if late is not None and late.outcome is not None:
                     await self.context.recorder.settle([late.outcome])
-                driver.on_outcome_written(written=True)
+                driver.on_outcome_settled()
             return
         self._content = body
         # The id in the answer has to be replaced, so the answer should not be encoded.
@@ -364,7 +364,7 @@ class HttpCarrier(Struct, eq=False):
                 circuit(None)
         driver = self._exchange.driver
         if driver is not None and driver.machine.stage is _SETTLING:
-            driver.on_outcome_written(written=True)
+            driver.on_outcome_settled()
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:
         """Return the coroutine that sends an attempt, with its time limits set."""
