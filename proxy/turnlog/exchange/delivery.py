@@ -1,4 +1,4 @@
-"""The delivery of an answer: what the agent gets of one that broke off, and what commits say of it."""
+"""The delivery of an answer: what the caller gets of one that broke off, and what commits say of it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -148,7 +148,7 @@ def _ending(intent: Commit, outcome: Commit | None, *, alive: bool) -> Ending | 
 
 
 class BrokenAnswer(Struct, frozen=True, kw_only=True):
-    """An answer that broke off, and how much of it was passed on to the agent."""
+    """An answer that broke off, and how much of it was passed on to the caller."""
 
     kind: ErrorKind
     untouched: bool
@@ -161,10 +161,10 @@ class BrokenAnswer(Struct, frozen=True, kw_only=True):
 
 
 class AfterBreak(StrEnum):
-    """The end of an answer that broke off, as the agent gets it."""
+    """The end of an answer that broke off, as the caller gets it."""
 
     RESUMPTION = "resumption"
-    """A closed connection: the agent resumes the stream, and the call stays open."""
+    """A closed connection: the caller resumes the stream, and the call stays open."""
     ANSWER = "answer"
     """turnlog's typed answer, as the end of the call."""
     CUT = "cut"
@@ -172,7 +172,7 @@ class AfterBreak(StrEnum):
 
 
 def after_break(broken: BrokenAnswer, *, managed: bool, events_are_messages: bool) -> AfterBreak:
-    """Return what the agent gets; `managed` is whether a rule made turnlog responsible.
+    """Return what the caller gets; `managed` is whether a rule made turnlog responsible.
 
     `events_are_messages` is true for MCP.
     """

@@ -315,7 +315,7 @@ def may_join_guessed_session(
 
     `calls` has the connections that look like this caller, with the seconds since the latest call.
     """
-    # If another connection than its `own` made one lately, the call may be another agent's.
+    # If another connection than its `own` made one lately, the call may be another caller's.
     return not any(ago <= grace for connection, ago in calls.items() if connection not in own)
 
 

@@ -59,7 +59,7 @@ class PrincipalNames:
     def credentials(self, headers: Iterable[tuple[bytes, bytes]], query: str = "") -> Pairs:
         """Return the stable credentials of a request as sorted pairs of name and value.
 
-        `query` is that of the agent's request, without the `?`.
+        `query` is that of the caller's request, without the `?`.
         """
         found: list[tuple[bytes, bytes]] = []
         for name, value in headers:

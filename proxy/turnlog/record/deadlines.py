@@ -1,6 +1,6 @@
 """How far one attempt has come, and its time limits: timers that give its connection up.
 
-No limit is held against a server while an agent that reads slowly keeps its answer waiting; the
+No limit is held against a server while a caller that reads slowly keeps its answer waiting; the
 clock goes on meanwhile.
 """
 
@@ -26,7 +26,7 @@ _SENT: Final = Phase.SENT
 _POLICIES: Final = 1024
 """Most different limits that are remembered."""
 _AGAIN: Final = 1.0
-"""s: how long after a limit was reached, while the agent was waited for, one looks again."""
+"""s after which a limit that was reached while turnlog waited for the caller is checked again."""
 
 _CALLED: Final = {
     ErrorKind.QUEUE_TIMEOUT: "queue",
@@ -36,7 +36,7 @@ _CALLED: Final = {
     ErrorKind.DEADLINE_EXHAUSTED: "total",
 }
 Expire = Callable[[ErrorKind, str], bool]
-"""Called at a limit, with the error and its detail. Returns false if the agent is slow and not the server; it is called again after 1 s then."""
+"""Called at a limit, with the error and its detail. Returns false if the caller is slow, not the server: then it is called again after 1 s."""
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -51,7 +51,7 @@ class Deadlines(Struct, eq=False):
     """s of `response` that are over."""
     _started: float = 0.0
     _asked: set[str] = set()
-    """Ids of the server's questions that the agent has not answered."""
+    """Ids of the server's questions that the caller has not answered."""
     _sent: bool = False
     runs: bool = False
     """Whether time is counted."""
@@ -100,7 +100,7 @@ class Deadlines(Struct, eq=False):
             self._arm(ErrorKind.PROGRESS_TIMEOUT, self._limits.idle)
 
     def on_server_request(self, question: str) -> None:
-        """Pause the limits: the server has sent a request to the agent (elicitation, sampling)."""
+        """Pause the limits: the server has sent a request to the caller (elicitation, sampling)."""
         first = not self._asked
         self._asked.add(question)
         if first and ErrorKind.RESPONSE_TIMEOUT in self._timers:

@@ -28,7 +28,7 @@ KEY = "turnlog/outcome"
 """The member of `_meta` with the outcome of a call."""
 CANCELLED = "the call was cancelled before another attempt was made"
 NOT_RECORDED = "the call was not forwarded, because it cannot be recorded now"
-"""The text for an agent; the reason is for the operator, in the log."""
+"""The text for a caller; the reason is for the operator, in the log."""
 NOT_RECORDED_BESIDE = (
     "the request was not forwarded, because a call beside it cannot be recorded now"
 )

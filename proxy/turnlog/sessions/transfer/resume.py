@@ -1,4 +1,4 @@
-"""What a runtime needs to continue a session, in this store or in another one."""
+"""Resume a session, in this store or in another one: what a runtime needs for it."""
 
 import asyncio
 from typing import IO, Final
