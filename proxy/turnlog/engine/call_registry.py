@@ -155,7 +155,7 @@ class CallRegistry:
         return {a.wire_id: a.caller_id for a in self.of(scope) if a.wire_id}
 
     def on_server_request(self, scope: Scope, id_key: str, attempts: list[Attempt]) -> None:
-        """Note that the server asks the agent something, and wait for the agent."""
+        """Note that the server has asked the caller something: limits pause until it answers."""
         waiting = [a.deadlines for a in attempts if a.deadlines is not None]
         for deadlines in waiting:
             deadlines.on_server_request(id_key)

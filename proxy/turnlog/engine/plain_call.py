@@ -207,7 +207,7 @@ class PlainCall:
         """Leave an answer as it is."""
 
     def instead(self) -> OwnAnswer | None:
-        """Return what the agent gets in place of an answer that never came."""
+        """Return what the caller gets in place of an answer that never came."""
         ending = self.attempt.overall if self.attempt is not None else None
         if self._lost is None or ending is None:
             return None

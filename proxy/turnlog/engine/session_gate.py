@@ -3,7 +3,7 @@
 Any process may pause or close a session, so each call looks whether the store says something new.
 
 Principals and targets are keyed digests, which differ from store to store. The secret of an imported
-session comes with it; so its agent is known again, and so are repeats of its calls.
+session comes with it; so its caller is known again, and so are repeats of its calls.
 """
 
 from typing import Final

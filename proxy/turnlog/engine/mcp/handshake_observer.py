@@ -26,7 +26,7 @@ LIST_LIMIT: Final = 4 << 20
 
 
 class HandshakeObserver(Struct, frozen=True):
-    """Reads the answers to one request of an agent that are no answers to a call."""
+    """Reads the answers to one request of a caller that are not answers to calls."""
 
     context: Context
     request: Request

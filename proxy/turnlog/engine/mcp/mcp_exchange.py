@@ -114,7 +114,7 @@ class McpExchange(ResponseObserver):
             self._resumed = await self._context.calls.resume(self._request.scope, event_id)
         for number, message in enumerate(self._messages):
             if number % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)  # other agents' requests go on meanwhile
+                await asyncio.sleep(0)  # requests of other callers go on meanwhile
             key = self._keys[number]
             if message.method == _CALL or self._may_be_denied(message):
                 await self._open(message, key)

@@ -296,7 +296,7 @@ class ResponseObserver:
 
     @property
     def hands_over(self) -> bool:
-        """Whether a response was read that counts as delivered once the agent has it."""
+        """Whether a response was read that counts as delivered once the caller has it."""
         return self._is_awaited or self.holds_others
 
     @property
@@ -305,7 +305,7 @@ class ResponseObserver:
         return bool(self._others)
 
     def giving_others(self) -> ExitStack:
-        """Keep repeats of the calls of other exchanges waiting, within the block, while the agent gets the
+        """Keep repeats of the calls of other exchanges waiting, within the block, while the caller gets the
         responses to them (decision 79)."""
         giving = ExitStack()
         for attempt in self._others:
@@ -320,7 +320,7 @@ class ResponseObserver:
         return is_answered and driver is not None and driver.is_guarded and driver.is_awaited
 
     def handed_over(self) -> None:
-        """Mark the responses that were read as delivered to the agent."""
+        """Mark the responses that were read as delivered to the caller."""
         if self.driver is not None and self._is_awaited:
             self.driver.on_delivered()
         others, self._others = self._others, ()
@@ -448,7 +448,7 @@ class ResponseObserver:
         return tickets
 
     def _server_asks(self, key: str) -> None:
-        """Mark the calls that a request of the server may belong to: they may wait for the agent."""
+        """Mark the calls that a request of the server may belong to: they may wait for the caller."""
         attempts = list(self.attempts) or self._context.calls.of(self._request.scope)
         for attempt in attempts:
             attempt.marks.add(Flag.SERVER_REQUEST)
@@ -655,7 +655,7 @@ class ResponseObserver:
             verdict = instead(self._unfit, self._around(attempt.ask))
             if verdict is not None and not attempt.is_cancelled:
                 tickets += self._end_by_answer(attempt, *verdict)
-        # The agent sees the server's incomplete answer as it is, unless a rule manages such failures.
+        # The caller sees the server's incomplete answer as it is, unless a rule manages such failures.
         return [*tickets, *self._lose(failure, told=self._manages(failure))]
 
     @property
@@ -721,7 +721,7 @@ class ResponseObserver:
         return is_open and attempt is not None and failure.is_managed(attempt.ask.policy)
 
     def _lose(self, failure: Failure, *, told: bool) -> Sequence[Ticket]:
-        """Record open attempts as failed; if `told`, the agent gets an answer to each that it did not cancel."""
+        """Record open attempts as failed; if `told`, the caller gets an answer to each that it did not cancel."""
         if self._resumed is not None and self._listening is not None:
             if self._context.calls.take(self._request.scope, self._resumed):
                 return self._listening.lose(self._resumed, failure, told=told)
