@@ -164,3 +164,10 @@ def test_configured_secrets_are_removed_from_a_reason(data: Path, tmp_path: Path
     shown = turnlog("show", name(1), data=data).stdout
     assert "as [redacted] says" in shown
     assert not any(b"AB-123456" in path.read_bytes() for path in data.rglob("*") if path.is_file())
+
+
+def test_the_beginning_of_an_id_needs_four_digits(data: Path) -> None:
+    for command in (("resolve", "01", "--happened"), ("effect", "0", "--redo"), ("show", "01-")):
+        done = turnlog(*command, data=data)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is too short, write at least 4 digits of the id" in done.stderr, command

@@ -5,8 +5,10 @@ import re
 import shutil
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +373,13 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "another payload": (lambda w: repacked(w, ("eyJwYXRo", "eyJwYXRp")), "damaged"),
     "more lines": (lambda w: zstd.compress(zstd.decompress(w) + b"{}\n"), "damaged"),
     "no session": (lambda w: repacked(w, (ids.to_text(session_id("work")), "x")), "damaged"),
+    "seq too low": (lambda w: crafted(w, seq=3), "damaged"),
+    "seq below 0": (lambda w: crafted(w, seq=-5), "damaged"),
+    "fence below 0": (lambda w: crafted(w, fence=-1), "damaged"),
+    "fence too high": (lambda w: crafted(w, fence=10**20), "damaged"),
+    "no secret": (lambda w: crafted(w, secret=""), "damaged"),
+    "short secret": (lambda w: crafted(w, secret="AAAA"), "damaged"),
+    "no such format": (lambda w: crafted(w, format=-1), "damaged"),
     "another head": (lambda w: repacked(w, ('"hash":"sha256:', '"hash":"sha256:00')), "damaged"),
 }
 
@@ -379,6 +388,15 @@ def repacked(whole: bytes, change: tuple[str, str]) -> bytes:
     """Return a bundle with another content under its own checksum of lines."""
     before, after = change
     return zstd.compress(zstd.decompress(whole).replace(before.encode(), after.encode(), 1))
+
+
+def crafted(whole: bytes, **fields: Any) -> bytes:
+    """Return a bundle with other fields in its head, and the checksum of its lines."""
+    lines = zstd.decompress(whole).splitlines(keepends=True)
+    lines[0] = json.dumps({**json.loads(lines[0]), **fields}).encode() + b"\n"
+    end = json.loads(lines[-1])
+    end["digest"] = b64encode(sha256(b"".join(lines[:-1])).digest()).decode()
+    return zstd.compress(b"".join(lines[:-1]) + json.dumps(end).encode() + b"\n")
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -402,8 +420,10 @@ def test_a_bundle_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
 def test_a_bundle_is_not_written_over_a_file(bundle: Path, data: Path) -> None:
     before = bundle.read_bytes()
     done = turnlog("resume", "work", "--bundle", str(bundle), data=data)
-    assert (done.returncode, "name a new file" in done.stderr) == (2, True)
+    assert (done.returncode, "is there already, name a new file" in done.stderr) == (2, True)
     assert bundle.read_bytes() == before
+    done = turnlog("resume", "work", "--bundle", str(bundle / "more" / "x"), data=data)
+    assert (done.returncode, "is not there, make it or name another" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", [("--copy",), ("--why", "x")])

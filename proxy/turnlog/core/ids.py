@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import Final
 from uuid import UUID
 
 _BLOCK_BYTES = 4096
@@ -70,6 +71,18 @@ def to_text(identifier: bytes) -> str:
         return ""
     start, middle, end = identifier[:4], identifier[4:10], identifier[10:]
     return f"{start.hex()}-{middle.hex('-', 2)}-{end.hex()}"
+
+
+SHORTEST_PREFIX: Final = 4
+"""Digits of the beginning of an id by which something is looked for."""
+
+
+def too_short(text: str) -> str:
+    """Return why the beginning of an id is not looked for; empty if it is long enough."""
+    digits = text.replace("-", "")
+    if len(digits) >= SHORTEST_PREFIX or set(digits.lower()) - set("0123456789abcdef"):
+        return ""
+    return f"{text!r} is too short, write at least {SHORTEST_PREFIX} digits of the id"
 
 
 def has_prefix(identifier: bytes, text: str) -> bool:

@@ -75,7 +75,8 @@ def find_call(view: View, name: str) -> bytes:
     if not found:
         log = f"log {name} --json" if view.find_sessions(name) else "log --json"
         raise NotFoundError(
-            f"no call begins with {name!r}, `turnlog {log}` (or the tool 'log') names them"
+            ids.too_short(name)
+            or f"no call begins with {name!r}, `turnlog {log}` (or the tool 'log') names them"
         )
     some = ", ".join(ids.to_text(call) for call in found[:5])
     raise NotFoundError(f"{name!r} begins {len(found)} calls or more, name one of: {some}")

@@ -75,7 +75,8 @@ def find_resolvable(view: View, name: str) -> bytes:
         return calls[0]
     if not calls:
         raise NotFoundError(
-            f"no call begins with {name!r}, `turnlog dangling` lists those that can be resolved"
+            ids.too_short(name)
+            or f"no call begins with {name!r}, `turnlog dangling` lists those that can be resolved"
         )
     found = [ids.to_text(call) for call in _resolvable(view) if ids.has_prefix(call, name)]
     some = ", ".join(found[:5]) or "there is none"

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import IO
+from typing import IO, Final
 from uuid import UUID
 
 from turnlog.host import sync_path
@@ -31,6 +31,7 @@ from .base import StoreAbsent, StoreDamaged, StoreError
 FORMAT = 5
 OLD_FORMAT = 4
 """Of release 0.2, which kept its newest commits in slots of the log's file as well; see `convert`. 3 had no index of what calls changed, 2 had no seals, 1 a value for each record; no version that was released wrote them."""
+KEY_BYTES: Final = 32
 KEYS = "keys"
 """Folder of the secrets of sessions that came from other stores."""
 _OURS = {
@@ -212,9 +213,9 @@ def read_key(path: Path) -> bytes:
     file = path / "key"
     with translated("read", file):
         if not file.exists():
-            publish(file, secrets.token_bytes(32))
+            publish(file, secrets.token_bytes(KEY_BYTES))
         key = file.read_bytes()
-    if len(key) != 32:
+    if len(key) != KEY_BYTES:
         raise StoreError(f"the key {str(file)!r} is damaged; restore it from a backup")
     return key
 

@@ -16,12 +16,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core import ids
-from turnlog.core.commit import decode_body, digest
+from turnlog.core.commit import decode_body, decode_link, digest
 from turnlog.core.kinds import Gone
 from turnlog.sessions.errors import BundleError
 from turnlog.sessions.verify import verify
 from turnlog.store.base import Blob
 from turnlog.store.blobs import DIGEST
+from turnlog.store.data_folder import KEY_BYTES
 from turnlog.store.read.view import View
 
 if sys.version_info >= (3, 14):
@@ -195,19 +196,32 @@ def _head(line: bytes, file: Path) -> BundleHead:
     try:
         known = msgspec.json.decode(line, type=dict[str, Raw])
         is_bundle = known.get("type") == Raw(b'"bundle"')
-        newer = is_bundle and msgspec.json.decode(known["format"], type=int) > FORMAT
+        form = msgspec.json.decode(known["format"], type=int) if is_bundle else FORMAT
     except (KeyError, UnicodeDecodeError, msgspec.DecodeError) as error:
         is_bundle = line.startswith(_BEGIN)
         raise (_damaged(file, f"line 1: {error}") if is_bundle else _foreign(file)) from None
-    if newer:
+    if form > FORMAT:
         raise BundleError(
-            f"the bundle {str(file)!r} has format {bytes(known['format']).decode()}, this turnlog reads "
+            f"the bundle {str(file)!r} has format {form}, this turnlog reads "
             f"{FORMAT}; install a newer turnlog"
         )
     part = _read(line, file, 0) if is_bundle else None
     if not isinstance(part, BundleHead):
         raise _foreign(file)
+    if flaw := _flaw(part):
+        raise _damaged(file, flaw)
     return part
+
+
+def _flaw(head: BundleHead) -> str:
+    """Return what in a head no turnlog has written; empty for nothing."""
+    if head.format < 1:
+        return f"there is no format {head.format}"
+    if len(head.secret) != KEY_BYTES:
+        return f"its secret has {len(head.secret)} bytes, not {KEY_BYTES}"
+    if head.fence is not None and not 0 <= head.fence <= head.seq:
+        return f"its fence {head.fence} is none of its commits"
+    return ""
 
 
 def _read(line: bytes, file: Path, lines: int) -> _Line:
@@ -266,7 +280,8 @@ def check_bundle(file: Path, on_part: Watch = lambda _: None) -> CheckedBundle:
     found = verify(check.session, check.commits(), read=check.payload)
     if not found.verdict.intact:
         raise _damaged(file, f"commit {found.seq}: {found.detail}")
-    if f"sha256:{digest(check.newest).hex()}" != head.hash:
+    newest = f"sha256:{digest(check.newest).hex()}"
+    if newest != head.hash or decode_link(check.newest).seq != head.seq:
         raise _damaged(file, "its newest commit is not the one that its head names")
     return CheckedBundle(file=file, head=head, payloads=len(check.payloads))
 

@@ -7,7 +7,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.ids import has_prefix
+from turnlog.core.ids import SHORTEST_PREFIX, has_prefix
 from turnlog.core.kinds import CommitKind, Gone, NoteKind, Rung
 from turnlog.core.lifecycle import CONTROL_KINDS
 from turnlog.core.text.terminal import contains_text
@@ -510,9 +510,9 @@ def _uuid(text: str) -> bytes | None:
 def _by_prefix(
     snapshot: Snapshot, text: str, table: Table, recent: dict[bytes, list[int]]
 ) -> list[bytes]:
-    """Return the ids whose text starts with `text`, at most 10 and at least 4 digits long."""
+    """Return the ids whose text starts with `text`, at most 10; none for less than `ids.SHORTEST_PREFIX` digits."""
     digits = text.replace("-", "").lower()
-    if not 4 <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
+    if not SHORTEST_PREFIX <= len(digits) < 32 or set(digits) - set("0123456789abcdef"):
         return []
     start = bytes.fromhex(digits[: len(digits) // 2 * 2])
     return [i for i in snapshot.prefixed(table, recent, start) if has_prefix(i, text)][:10]

@@ -109,8 +109,12 @@ def command(
 def new_file(name: str) -> Path:
     """Return the path of a file that is to be made. Raises `click.UsageError`."""
     file = Path(name)
-    if file.exists() or not file.parent.is_dir():
-        raise click.UsageError(f"{name!r} is there, or its folder is not: name a new file")
+    if not file.parent.is_dir():
+        raise click.UsageError(
+            f"the folder {str(file.parent)!r} is not there, make it or name another"
+        )
+    if file.exists():
+        raise click.UsageError(f"{name!r} is there already, name a new file")
     return file
 
 
