@@ -89,23 +89,45 @@ def test_a_call_is_closed_by_its_answer_on_the_stream(rig: Rig) -> None:
     assert targets == [b"/mcp", *2 * [f"/messages?id={rig.session}".encode()]]
 
 
-def test_a_call_that_is_not_sent_again_has_an_error_status(
-    rig: Rig,
-) -> None:
-    key = ("Idempotency-Key", rig.session)
+def keyed(rig: Rig, client: Client, endpoint: str, number: int) -> int:
+    """Post a call with a key; return the status."""
+    headers = (*MCP_HEADERS, ("Idempotency-Key", rig.session))
+    body = call("add", {"n": 1}, request_id=number)
+    return client.request("POST", endpoint, body, headers=headers).status
+
+
+def test_a_call_that_is_not_sent_again_is_answered_on_the_stream(rig: Rig) -> None:
     with stream(rig) as one, rig.client() as client:
+        assert keyed(rig, client, one.endpoint, 1) == 202
+        # Line ends between the tokens must not end an event.
+        spread = json.dumps(text_result(1, "three"), indent=1).replace("\n", "\ndata: ")
+        one.server.send(chunked(f"data: {spread}\n\n".encode()))
+        assert b"three" in one.agent.event()
+        for number in (2, 3):
+            assert keyed(rig, client, one.endpoint, number) == 202
+            event = one.agent.event()
+            name, _, data = event.partition(b"\ndata: ")
+            said = json.loads(data)
+            assert (name, said["id"]) == (b"event: message", number)
+            assert said["result"]["content"] == [{"type": "text", "text": "three"}]
+            assert said["result"]["_meta"]["turnlog/outcome"]["status"] == "replayed"
+        one.server.send_event(text_result(4, "more"))
+        assert b"more" in one.agent.event()
+    assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "replayed"]
+    assert len(rig.upstream.requests) == 2
 
-        def ask(number: int) -> int:
-            body = call("add", {"n": 1}, request_id=number)
-            return client.request("POST", one.endpoint, body, headers=(*MCP_HEADERS, key)).status
 
-        assert ask(1) == 202
+def test_amid_an_event_a_call_that_is_not_sent_again_has_an_error_status(rig: Rig) -> None:
+    with stream(rig) as one, rig.client() as client:
+        assert keyed(rig, client, one.endpoint, 1) == 202
         one.server.send_event(text_result(1, "three"))
         assert b"three" in one.agent.event()
-        assert [ask(number) for number in (2, 3)] == [502, 502]
-    assert [row.status for row in rig.ended_rows(3)] == ["ok", "replayed", "replayed"]
-    wait_until(lambda: rig.notes() == ["delivered"], "the answer on the stream is noted, no other")
-    assert len(rig.upstream.requests) == 2
+        one.server.send(chunked(b"event: mess"))
+        assert one.agent.chunk() == b"event: mess"
+        assert keyed(rig, client, one.endpoint, 2) == 502
+        one.server.send(chunked(b"age\ndata: {}\n\n"))
+        assert one.agent.event() == b"age\ndata: {}\n\n"
+    assert [row.status for row in rig.ended_rows(2)] == ["ok", "replayed"]
 
 
 def test_a_caller_that_closes_an_accepted_post_still_waits_on_the_stream(rig: Rig) -> None:

@@ -4,6 +4,7 @@ The stream's first event names the endpoint. What is posted there gets 202, and 
 stream: so to its requests the endpoint is what a protocol session is in later revisions.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from turnlog.core.bounded_dict import BoundedDict
@@ -15,11 +16,16 @@ _PLACES: Final = 8
 _AWAITED: Final = 1024
 """Most requests of one stream that are remembered; the oldest goes first."""
 
+Say = Callable[[bytes], Awaitable[bool]]
+"""Sends the agent a message as an event of its stream; returns whether it got that."""
+
 
 class LegacyStream:
     """One stream. `endpoint` is the target of its requests as the server sees it."""
 
-    def __init__(self, server: str, endpoint: str, target: str = "") -> None:
+    def __init__(
+        self, server: str, endpoint: str, target: str = "", say: Say | None = None
+    ) -> None:
         self.server = server
         self.endpoint = endpoint
         self.places = {endpoint}
@@ -29,7 +35,12 @@ class LegacyStream:
         self.is_open = True
         self.has_broken = False
         """Whether it was cut off, and not ended in order."""
+        self._say = say
         self._awaited: BoundedDict[str, Message] = BoundedDict(_AWAITED)
+
+    async def say(self, message: bytes) -> bool:
+        """Send the agent a message of turnlog's as an event; return whether it got that."""
+        return self.is_open and self._say is not None and await self._say(message)
 
     def expect(self, message: Message) -> None:
         """Remember a request that is no call, whose answer tells something."""
@@ -57,9 +68,11 @@ class LegacyStreams:
         self.by_endpoint: dict[tuple[str, str], LegacyStream] = {}
         """Streams by server and endpoint."""
 
-    def open(self, server: str, endpoint: str, target: str = "") -> LegacyStream:
+    def open(
+        self, server: str, endpoint: str, target: str = "", say: Say | None = None
+    ) -> LegacyStream:
         """Register a stream that has named its endpoint; of several with one endpoint the last counts."""
-        channel = LegacyStream(server, endpoint, target)
+        channel = LegacyStream(server, endpoint, target, say)
         self.by_endpoint[server, endpoint] = channel
         return channel
 

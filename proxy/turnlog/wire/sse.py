@@ -82,6 +82,11 @@ class EventReader:
         self._fields = False
 
     @property
+    def is_between(self) -> bool:
+        """Whether nothing of the next event has arrived."""
+        return not (self._line or self._fields or self._streaming or self._after_cr)
+
+    @property
     def in_data(self) -> bool:
         """Whether an event's data has begun to arrive, even with a letter of `data:`, and is not complete."""
         begins = len(self._line) > 0 and _DATA.startswith(bytes(self._line))
@@ -91,8 +96,7 @@ class EventReader:
         """Read a chunk; return its pieces."""
         pieces: list[EventPiece] = []
         done = 0
-        if not (self._line or self._fields or self._streaming or self._after_cr):
-            # Nothing of the next event has arrived.
+        if self.is_between:
             done = self._usual(chunk, pieces)
             if done == len(chunk):
                 return pieces

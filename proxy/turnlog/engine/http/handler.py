@@ -30,6 +30,8 @@ from .runner import NO_RULES, Guard, HttpCarrier, Outlived, UpstreamSender
 
 _BODILESS: Final = frozenset({204, 304})
 """Statuses of answers that never have a body (RFC 9110, 15.3.5 and 15.4.5)."""
+_ACCEPTED: Final = OwnAnswer(202, b"Accepted", (), b"")
+"""The answer to a POST whose call is answered on the stream (2024-11-05)."""
 _FAULT: Final = "turnlog failed at this request; its log says where"
 
 
@@ -124,7 +126,7 @@ class Handler:
                 carried = self._carrier(down, request, exchange).carry(content)
                 await (self._listen(down, carried) if exchange.listens else carried)
             elif driver.is_over:
-                await self._repeat(down, exchange, driver)
+                await self._repeat(down, request, exchange, driver)
             else:
                 await self._guard(driver, down, request, exchange, content)
         finally:
@@ -279,23 +281,31 @@ class Handler:
         policy = attempt.ask.policy if attempt is not None else NO_RULES
         return HttpCarrier(self._context, way, down, request, exchange, monotonic(), policy)
 
-    async def _repeat(self, down: Downstream, exchange: Exchange, driver: CallDriver) -> None:
+    async def _repeat(
+        self, down: Downstream, request: Request, exchange: Exchange, driver: CallDriver
+    ) -> None:
         """Answer a call that is not sent because of an earlier one."""
         unsent = driver.unsent
         if unsent is None:
             # A cancelled request gets no answer (MCP, cancellation).
             raise AgentGone("the call was taken back")
-        attempt = unsent.attempt
+        attempt, channel = unsent.attempt, request.channel
         await self._context.recorder.opened(attempt)
         made = exchange.repeated(unsent)
         if attempt.waits and attempt.outcome is not None:
             await self._context.recorder.settle([attempt.outcome])
-        await self._send(down, made, call_lines(attempt, whole=True))
-        # Not asked before: until the answer is written the agent may leave (decision 79).
-        if exchange.is_answered_here:
-            with self._context.duplicate_index.giving(unsent.earlier):
-                if await down.is_taken():
+        said, giving = call_lines(attempt, whole=True), self._context.duplicate_index.giving
+        if channel is not None:
+            with giving(unsent.earlier):
+                if is_told := await channel.say(made.body):
                     driver.on_delivered()
+            await self._send(down, _ACCEPTED if is_told else made, said)
+            return
+        await self._send(down, made, said)
+        # Not asked before: until the answer is written the agent may leave (decision 79).
+        with giving(unsent.earlier):
+            if await down.is_taken():
+                driver.on_delivered()
 
     async def _listen(self, down: Downstream, run: Coroutine[None, None, object]) -> None:
         """Relay a listening stream, which `stop_listening` can end."""

@@ -21,6 +21,7 @@ from turnlog.record.own_answers import call_lines
 from turnlog.record.recorder import Recorder
 from turnlog.store.base import Ticket
 from turnlog.transport.http_client import Answer, Failure
+from turnlog.transport.http_server import AgentGone
 from turnlog.transport.message_heads import Raw
 from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import Body, changed_body, fields, lines
@@ -105,6 +106,8 @@ class Relay(Struct, eq=False):
     """The start of an event, held until it is complete."""
     _torn: bool = False
     """Whether the start of an event was sent without its end."""
+    _is_between: bool = False
+    """Whether an event of turnlog's may be sent: nothing of the server's next one was."""
     _begun: bool = False
     """Whether an event has come: only the first may follow a byte order mark."""
     _held_head: tuple[int, bytes, bytes, int | None] | None = None
@@ -438,7 +441,7 @@ class Relay(Struct, eq=False):
 
     async def _goes_on(self, events: EventReader, chunk: bytes) -> bool:
         """Relay a chunk; return whether the stream can be read further."""
-        read = self._body
+        read, self._is_between = self._body, False
         text = read.feed(chunk)
         if read.is_forged:
             return False
@@ -461,7 +464,21 @@ class Relay(Struct, eq=False):
                 self._torn = events.in_data
                 ready.append(raw)
         await self._leave(ready, is_last=self._at_end)
+        self._is_between = events.is_between
         return not (read.is_sent_decoded and read.is_unread)
+
+    async def say(self, message: bytes) -> bool:
+        """Send the agent a message of turnlog's between two events; return whether the agent got it."""
+        is_plain = self._length is None and self._respelling is None
+        if not (self._is_between and is_plain and self._held_head is None):
+            return False
+        # Between the tokens of JSON a line end is a blank.
+        event = as_event(message.replace(b"\n", b" ").replace(b"\r", b" "))
+        try:
+            await self._down.write(event)
+        except AgentGone:
+            return False
+        return await self._down.is_taken()
 
     async def _written(self, ready: list[bytes], tickets: Sequence[Ticket]) -> None:
         """Send the events before one, and wait until what that one recorded is on disk."""

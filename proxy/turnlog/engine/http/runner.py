@@ -483,6 +483,8 @@ class HttpCarrier(Struct, eq=False):
             self._lines_of,
             answer.length,
         )
+        if self._exchange.listens and isinstance(self._exchange, McpExchange):
+            self._exchange.on_relayed(self._out.say)
         return self._out.run()
 
     def _unauthenticated(self, answer: Answer) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from turnlog.core.classify import Ending, ending_of_call, failed
 from turnlog.core.kinds import Effect
 from turnlog.engine.context import Context
-from turnlog.engine.legacy_sse import LegacyStream, endpoint_of, renamed
+from turnlog.engine.legacy_sse import LegacyStream, Say, endpoint_of, renamed
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Attempt
@@ -29,6 +29,8 @@ class Listening:
         self._request = request
         self._end = end
         self._channel: LegacyStream | None = None
+        self.say: Say | None = None
+        """Sends the agent an event of turnlog's on this stream."""
         self._renamed: bytes | None = None
         self.lost: list[Unanswered] = []
         """What is said in place of answers that never came."""
@@ -51,7 +53,7 @@ class Listening:
         host = self._request.field(b"host")
         if endpoint := endpoint_of(route, named, host):
             server, target = self._request.server, self._request.target
-            self._channel = self._context.legacy_streams.open(server, endpoint, target)
+            self._channel = self._context.legacy_streams.open(server, endpoint, target, self.say)
             self._request.joins(self._channel)
             self._renamed = renamed(route, named, host)
         return True

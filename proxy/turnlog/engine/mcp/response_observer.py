@@ -20,7 +20,7 @@ from turnlog.core.kinds import Effect, ErrorKind, Flag, NoteKind, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
 from turnlog.engine.duplicate_index import KEPT
-from turnlog.engine.legacy_sse import LegacyStream
+from turnlog.engine.legacy_sse import LegacyStream, Say
 from turnlog.engine.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
 from turnlog.engine.request_identity import Request
 from turnlog.exchange.call import Stage
@@ -183,6 +183,11 @@ class ResponseObserver:
     def was_accepted(self) -> bool:
         """Whether the server has accepted the POST, so that its caller waits on another stream (2024-11-05)."""
         return self._request.channel is not None and 200 <= self._status < 300
+
+    def on_relayed(self, say: Say) -> None:
+        """Note how the agent can be sent an event of turnlog's, if this is a listening stream."""
+        if self._listening is not None:
+            self._listening.say = say
 
     def check_accepted(self, answer: Answer) -> None:
         """Raise `Failure` if a POST was accepted whose answer nobody can get any more (2024-11-05)."""
