@@ -225,6 +225,74 @@ def test_a_session_that_is_packed_is_paused_here_and_goes_on_there(stores: Store
     assert stores.tool.asked == 1
 
 
+def test_a_session_comes_back_to_a_proxy_that_ran_on_and_refused_its_calls(
+    stores: Stores, tmp_path: Path
+) -> None:
+    stores.tool.go.set()
+    back = tmp_path / "back.bundle"
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+        stores.move("--why", "moving house")
+        for number in range(2):
+            refused = ask(proxy, call("write", {"stray": number}))
+            said = refused["_meta"]["turnlog/outcome"]
+            assert (said["kind"], said["retry"]) == ("session_unavailable", "never")
+            assert "the session was moved to another store" in text(refused)
+        with stores.proxy("there") as other:
+            assert text(ask(other, call("write", {"a": 2}))) == "done 2"
+        packed = turnlog("resume", "work", "--bundle", str(back), data=stores.data("there"))
+        assert packed.returncode == 0
+        assert imported(proxy.data, back)["relation"] == "longer"
+        assert text(ask(proxy, call("write", {"a": 3}))) == "done 3"
+    data = stores.data("here")
+    assert [row.status for row in session_rows(data, "work")] == ["ok"] * 3
+    listed = [
+        json.loads(line)
+        for line in turnlog("sessions", "--json", data=data).stdout.split("\n")
+        if line
+    ]
+    (strays,) = (one for one in listed if "work" not in one["names"])
+    rows = [
+        json.loads(line)
+        for line in turnlog("log", strays["session"], "--json", data=data).stdout.splitlines()
+    ]
+    assert [row["kind"] for row in rows] == ["session_unavailable"] * 2
+    moved = session_rows(data, "work")[0].session
+    opened = turnlog("show", f"{strays['session']}:0", "--json", data=data).stdout
+    assert json.loads(opened)["metadata"]["follows"] == moved
+    assert turnlog("verify", data=data).returncode == 0
+
+
+def test_a_session_that_was_moved_goes_on_here_only_with_a_word(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+    stores.move()
+    data = stores.data("here")
+    assert turnlog("sessions", "pause", "work", "--why", "sure", data=data).returncode == 0
+    refused = turnlog("sessions", "resume", "work", data=data)
+    assert refused.returncode == 2
+    assert "has packed the session for another store" in refused.stderr
+    assert "--anyway" in refused.stderr
+    assert turnlog("sessions", "resume", "work", "--anyway", data=data).returncode == 0
+    # There it is an ordinary session.
+    there = stores.data("there")
+    for action in ("pause", "resume"):
+        assert turnlog("sessions", action, "work", data=there).returncode == 0
+
+
+def test_a_session_that_was_paused_before_is_paused_there_as_well(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+    assert turnlog("sessions", "pause", "work", data=stores.data("here")).returncode == 0
+    stores.move()
+    with stores.proxy("there") as proxy:
+        refused = ask(proxy, call("write", {"a": 2}))["_meta"]["turnlog/outcome"]
+        assert (refused["kind"], refused["retry"]) == ("session_unavailable", "safe")
+    assert turnlog("sessions", "resume", "work", data=stores.data("there")).returncode == 0
+
+
 def test_a_copy_leaves_the_session_as_it_is(stores: Stores) -> None:
     stores.tool.go.set()
     with stores.proxy("here") as proxy:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from .commit import Facts, decoder
+from .commit import CommitBody, Facts, decoder
 from .kinds import Actor, CommitKind
 from .text.units import timestamp
 
@@ -122,11 +122,13 @@ class Suspension(Struct, frozen=True, gc=False):
 
     stage: SessionStage
     detail: str
+    is_moved: bool = False
+    """Whether the session goes on in another store."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it never ends: only a pause does."""
-        return self.stage is not _PAUSED
+        """Whether the same call would be refused again: only a pause ends by itself."""
+        return self.stage is not _PAUSED or self.is_moved
 
 
 class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -138,6 +140,8 @@ class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     """On `alias`: the further name."""
     into: str = ""
     """On `merge`: the session that takes over."""
+    moved: bool = False
+    """On `pause`: whether the session goes on in another store."""
 
 
 encode_content: Final[Callable[[Struct], bytes]] = msgspec.msgpack.Encoder().encode
@@ -151,6 +155,12 @@ def decode_lifecycle(data: bytes) -> LifecycleContent:
         return _decode_content(data) if data else LifecycleContent()
     except msgspec.DecodeError:
         return LifecycleContent()
+
+
+def is_move(facts: Facts, body: CommitBody | None) -> bool:
+    """Return whether a commit paused its session because that goes on in another store."""
+    is_pause = action_of(facts) is Action.PAUSE
+    return is_pause and body is not None and decode_lifecycle(body.note).moved
 
 
 def action_of(facts: Facts) -> Action | None:
@@ -188,14 +198,19 @@ def after_control(control: Control | None, facts: Facts, seq: int) -> Control:
     return structs.replace(after, stage=stage, actor=facts.actor, resumes=resumes)
 
 
-def suspension_of(control: Control | None, why: str) -> Suspension | None:
+def suspension_of(
+    control: Control | None, why: str, *, is_moved: bool = False
+) -> Suspension | None:
     """Return why calls are refused in a session; `None` if they are not. `why` is the recorded reason."""
     if control is None or control.stage in (_OPEN, _ACTIVE):
         return None
     said = f"the session is {control.stage}"
-    if control.stage is _PAUSED:
+    is_moved = is_moved and control.stage is _PAUSED
+    if is_moved:
+        said = "the session was moved to another store, make the call there"
+    elif control.stage is _PAUSED:
         said += " by the agent itself" if control.actor is Actor.AGENT else " by an operator"
-    return Suspension(control.stage, f"{said}: {why}" if why else said)
+    return Suspension(control.stage, f"{said}: {why}" if why else said, is_moved)
 
 
 def transition_refusal(control: Control | None, stage: SessionStage, facts: Facts) -> str:

@@ -17,7 +17,7 @@ from turnlog.core.classify import (
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag, Phase
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.outcome import AnswerFacts, answered_plainly, judged, waiting
-from turnlog.record.attempt import Ask, Attempt, following
+from turnlog.record.attempt import Ask, Attempt, following, suspended
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
@@ -411,7 +411,7 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         client=identity.client,
     )
     if session.suspension is not None:
-        ask = structs.replace(ask, suspension=session.suspension)
+        ask = suspended(ask, session.suspension)
     if whole and context.redirects.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirects.followed(ask, context.clock.monotonic(), key)

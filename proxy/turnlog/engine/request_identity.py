@@ -158,6 +158,7 @@ class Sessions:
             identity.rung is _IMPLICIT
             and checked.suspension is not None
             and checked.suspension.is_final
+            and not checked.suspension.is_moved  # it goes on, and must not go on here
         ):
             before, checked = checked, self._open(identity, client)
             checked.metadata["follows"] = ids.to_text(before.id or before.candidate)

@@ -6,6 +6,7 @@ Principals and targets are keyed digests, which differ from store to store. The 
 session comes with it; so its caller is known again, and so are repeats of its calls.
 """
 
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from turnlog.core.lifecycle import (
     Suspension,
     action_of,
     decode_lifecycle,
+    is_move,
     suspension_of,
 )
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRef, StoreError
@@ -32,6 +34,8 @@ _TRANSLATED: Final = (_CREDENTIAL, _TARGET, _PROTOCOL_SESSION)
 """How the data begins whose digests name a caller, a target or a protocol session."""
 _CHARS: Final = 32
 """Of such a digest."""
+_ENTROPY: Final = 10
+"""Random bytes of a UUIDv7."""
 _MERGES: Final = 8
 """Merges that are followed one after the other."""
 _SUSPENDING: Final = frozenset(
@@ -71,13 +75,16 @@ def _resolved(view: View, ref: SessionRef) -> SessionRef:
     if session is None:
         return ref  # its first call opens it
     suspension: Suspension | None = None
+    commit: Commit | None = None
     for _ in range(_MERGES):
         commit = _suspending(view, session)
         merged = _merged_into(commit) if commit is not None else None
         if merged is None:
             row = view.session(session)
             why = _reason(view, commit) if commit is not None else ""
-            suspension = suspension_of(row.control, why) if row is not None else None
+            is_moved = commit is not None and is_move(commit.facts, commit.body)
+            control = row.control if row is not None else None
+            suspension = suspension_of(control, why, is_moved=is_moved)
             break
         session = merged
     else:
@@ -85,7 +92,21 @@ def _resolved(view: View, ref: SessionRef) -> SessionRef:
     is_same = session == named and ref.id in (session, None)
     found = ref if is_same else _reference(session, ref)
     found.suspension = suspension
+    is_moved = suspension is not None and suspension.is_moved
+    found.refusals = _refusals(session, commit) if commit is not None and is_moved else None
     return found
+
+
+def _refusals(session: bytes, moved: Commit) -> SessionRef:
+    """Return the session for the calls that are refused because their session was moved.
+
+    In that one they would fork it from its continuation in the other store, which then could not come back.
+    """
+    drawn = sha256(b"refused calls" + session + moved.hash).digest()[:_ENTROPY]
+    candidate = session[:6] + ids.uuid7(0, drawn)[6:]  # the same in each process
+    return SessionRef(
+        candidate=candidate, rung=Rung.IMPLICIT, metadata={"follows": ids.to_text(session)}
+    )
 
 
 def _suspending(view: View, session: bytes) -> Commit | None:

@@ -251,6 +251,12 @@ BLANK: Final = Ask(
 """The template of all calls, with nothing known."""
 
 
+def suspended(ask: Ask, suspension: Suspension) -> Ask:
+    """Return a call of a session in which calls are refused."""
+    session = ask.session.refusals or ask.session
+    return structs.replace(ask, suspension=suspension, session=session)
+
+
 def blocked(ask: Ask) -> Failure:
     """Return why a call is not sent that its session or a rule blocks."""
     if ask.suspension is not None:

@@ -147,6 +147,8 @@ class SessionRef(Struct, kw_only=True, eq=False):
     """Where it forks from another session, if it is new."""
     suspension: Suspension | None = None
     """Why calls of tools are refused in it, as its process knows; `None` if they are not."""
+    refusals: "SessionRef | None" = None
+    """The session that gets the refused calls, if not this one: it was moved to another store."""
 
 
 class Blob(Struct, frozen=True, gc=False):
@@ -242,9 +244,9 @@ class Incoming(Struct, frozen=True, kw_only=True):
     handles: Mapping[bytes, bytes] = {}
     """Where the payloads that its bodies name lie here, or the word (`Gone`) for why they are gone."""
     epochs: frozenset[int] = frozenset()
-    """Of its commits."""
-    resume: "Draft | None" = None
-    """A control commit that ends the pause in which the other store left it."""
+    """Of its commits that are not here yet."""
+    control: "Draft | None" = None
+    """A control commit that says that it goes on here, or why it does not."""
 
 
 class Adopted(Struct, frozen=True, kw_only=True):

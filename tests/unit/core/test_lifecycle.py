@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from msgspec import structs
 
-from turnlog.core.commit import Facts
+from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
@@ -18,6 +18,7 @@ from turnlog.core.lifecycle import (
     after_control,
     decode_lifecycle,
     encode_content,
+    is_move,
     lease_refusal,
     stage_of,
     suspension_of,
@@ -233,6 +234,26 @@ def test_calls_are_refused_where_a_session_is_suspended_and_only_a_pause_ends(
     because = suspension_of(control, "the reason")
     assert because is not None
     assert because.detail == f"{said}: the reason"
+
+
+def test_a_session_that_was_moved_says_so_as_long_as_it_is_paused() -> None:
+    found = suspension_of(folded(does(Action.PAUSE)), "to host b", is_moved=True)
+    assert found is not None
+    assert (found.detail, found.is_final) == (
+        "the session was moved to another store, make the call there: to host b",
+        True,
+    )
+    closed = suspension_of(folded(does(Action.CLOSE)), "", is_moved=True)
+    assert closed is not None
+    assert (closed.detail, closed.is_moved) == ("the session is closed", False)
+
+
+def test_only_a_pause_that_says_so_is_a_move() -> None:
+    moved = CommitBody(note=encode_content(LifecycleContent(moved=True)))
+    assert is_move(does(Action.PAUSE), moved)
+    assert not is_move(does(Action.PAUSE), CommitBody())
+    assert not is_move(does(Action.PAUSE), None)
+    assert not is_move(does(Action.CLOSE), moved)
 
 
 def test_a_session_that_goes_on_is_not_suspended() -> None:

@@ -21,7 +21,7 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.redirects import call_key
 from turnlog.engine.request_identity import Request, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
-from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following
+from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following, suspended
 from turnlog.record.deadlines import LateReader
 from turnlog.record.own_answers import (
     CANCELLED,
@@ -199,7 +199,7 @@ class McpExchange(ResponseObserver):
             ask = self._with_guessed_caller(ask, params)
         # A further leg goes on with a call that is in flight.
         if ask.session.suspension is not None and not ask.leg:
-            ask = structs.replace(ask, suspension=ask.session.suspension)
+            ask = suspended(ask, ask.session.suspension)
         if context.redirects.waiting:
             keys = call_key(ask, key, request.asker), call_key(ask, "")
             ask = context.redirects.followed(ask, context.clock.monotonic(), *keys)

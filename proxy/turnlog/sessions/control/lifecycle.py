@@ -7,9 +7,17 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from turnlog.core import ids
+from turnlog.core.commit import Commit
 from turnlog.core.identity import session_name
 from turnlog.core.kinds import Actor, Rung
-from turnlog.core.lifecycle import LIVE, Action, LifecycleContent
+from turnlog.core.lifecycle import (
+    LIVE,
+    Action,
+    LifecycleContent,
+    SessionStage,
+    action_of,
+    is_move,
+)
 from turnlog.sessions.errors import NotFoundError, OperationError
 from turnlog.sessions.log import find_session
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, alias
@@ -52,6 +60,9 @@ class SessionChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `alias`.")] = ""
     into: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `merge`.")] = ""
     holder: Annotated[str, Meta(max_length=_LONGEST_NAME, description="Of `claim`.")] = ""
+    anyway: Annotated[bool, Meta(description="Of `resume`: also if it was moved elsewhere.")] = (
+        False
+    )
     ttl: Annotated[float, Meta(gt=0, le=_LONGEST_TTL, description="Seconds of a lease.")] | None = (
         None
     )
@@ -72,7 +83,7 @@ def operation_of(
     row = view.session(session)
     if row is None:
         raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
-    content: LifecycleContent | None = None
+    content = _moved(view, session, change)
     names: dict[str, bytes] = {}
     if change.action is SessionAction.ALIAS:
         content, names = _alias(view, row, change.name, clean)
@@ -93,6 +104,33 @@ def operation_of(
     )
 
 
+def _moved(view: View, session: bytes, change: SessionChange) -> LifecycleContent | None:
+    """Return the content of a pause or a resume where the session was moved to another store."""
+    if change.action not in (SessionAction.PAUSE, SessionAction.RESUME):
+        return None
+    moved = moved_by(view, session)
+    if moved is None:
+        return None
+    if change.action is SessionAction.PAUSE:
+        return LifecycleContent(moved=True)
+    if not change.anyway:
+        raise OperationError(
+            f"commit {moved.link.seq} has packed the session for another store, where it may go on: import its "
+            "bundle from there to go on here, or say `anyway` (--anyway) to go on without what was done there"
+        )
+    return None
+
+
+def moved_by(view: View, session: bytes) -> Commit | None:
+    """Return the commit that paused a session because it goes on in another store; `None` if it goes on here."""
+    row = view.session(session)
+    if row is None or row.stage is not SessionStage.PAUSED:
+        return None
+    controls = view.controls(session, newest_first=True)
+    pause = next((c for c in controls if action_of(c.facts) is Action.PAUSE), None)
+    return pause if pause is not None and is_move(pause.facts, pause.body) else None
+
+
 def _check(change: SessionChange) -> None:
     """Raise `OperationError` where a field is missing, or belongs to another action."""
     needed = _NEEDS.get(change.action)
@@ -100,7 +138,8 @@ def _check(change: SessionChange) -> None:
         raise OperationError(f"{change.action.value!r} needs {needed!r}")
     allowed = {needed, "ttl"} if change.action in _LEASING else {needed}
     allowed |= {"holder"} if change.action is SessionAction.CLAIM else set()
-    for name in ("name", "into", "holder", "ttl"):
+    allowed |= {"anyway"} if change.action is SessionAction.RESUME else set()
+    for name in ("name", "into", "holder", "ttl", "anyway"):
         if getattr(change, name) and name not in allowed:
             raise OperationError(f"{change.action.value!r} has no {name!r}, leave it out")
 

@@ -34,7 +34,7 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.index import is_linked
 from turnlog.store.read.view import View
 
-from .bundle import CheckedBundle, PayloadPart, Watch
+from .bundle import BundleHead, CheckedBundle, PayloadPart, Watch
 
 _AT_ONCE: Final = 4 << 20
 """Bytes of payloads that are stored at a time."""
@@ -115,9 +115,6 @@ async def import_bundle(
             shared,
         )
     head, session = bundle.head, bundle.head.id
-    resume = None
-    if head.fence is not None and not head.was_paused:
-        resume = _resume(session, "imported", clock)
     return await _adopt(
         store,
         bundle,
@@ -127,7 +124,7 @@ async def import_bundle(
             records=bundle.records,
             secret=head.secret,
             aliases=head.aliases,
-            resume=resume,
+            control=_control(session, head, "imported", clock),
         ),
         found,
         on_part,
@@ -138,7 +135,10 @@ async def _adopt(
     store: LmdbStore, bundle: CheckedBundle, incoming: Incoming, found: Relation, on_part: Watch
 ) -> Imported:
     handles = await _store_all(store, bundle, on_part)
-    epochs = frozenset(decode_link(header).epoch for header, _ in bundle.records())
+    # Commits that are here already may well be of a process that still runs: the session came from here.
+    after = -1 if incoming.expected is None else incoming.expected[0]
+    links = (decode_link(header) for header, _ in bundle.records())
+    epochs = frozenset(link.epoch for link in links if link.seq > after)
     on_part("the commits")
     made = await store.adopt(structs.replace(incoming, handles=handles, epochs=epochs))
     on_part("the end")
@@ -189,9 +189,7 @@ async def _import_fork(
         expected=None,
         records=lambda: _forked(bundle, session),
         secret=bundle.head.secret,
-        resume=_resume(session, "imported as a fork", clock)
-        if bundle.head.fence is not None and not bundle.head.was_paused
-        else None,
+        control=_control(session, bundle.head, "imported as a fork", clock),
     )
     made = await _adopt(store, bundle, incoming, Relation.NEW, on_part)
     return structs.replace(made, origin=bundle.head.session)
@@ -234,8 +232,14 @@ def _other_call(call: bytes, session: bytes) -> bytes:
     return call[:6] + ids.uuid7(0, sha256(session + call).digest()[:10])[6:]
 
 
-def _resume(session: bytes, why: str, clock: Clock) -> Draft:
-    """Return the commit that ends the pause in which the other store left a session."""
+def _control(session: bytes, head: BundleHead, why: str, clock: Clock) -> Draft | None:
+    """Return the commit that says that a session goes on here, if it was paused because of the move.
+
+    If it was paused before, that pause goes on.
+    """
+    if head.fence is None:
+        return None
+    action = Action.PAUSE if head.was_paused else Action.RESUME
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
         facts=Facts(
@@ -245,7 +249,7 @@ def _resume(session: bytes, why: str, clock: Clock) -> Draft:
             actor=Actor.OPERATOR,
             phase=Phase.DONE,
             status=Status.OK,
-            note=Action.RESUME.value,
+            note=action.value,
         ),
-        body=CommitBody(summary=Action.RESUME.value, detail=why),
+        body=CommitBody(summary=action.value, detail=why),
     )

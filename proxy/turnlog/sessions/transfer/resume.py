@@ -7,9 +7,10 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.lifecycle import Action, SessionStage
+from turnlog.core.lifecycle import Action, LifecycleContent, SessionStage
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
+from turnlog.sessions.control.lifecycle import moved_by
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.dangling import (
     Dangling,
@@ -123,15 +124,20 @@ async def move_session(
     await store.recover()
     session = source.session
     with store.view() as view:
-        was_paused = _row(view, session).stage is SessionStage.PAUSED
-    paused = await controls.write(session, ControlRequest(action=Action.PAUSE, why=why))
+        # A bundle may be packed again where the first was lost.
+        is_paused = _row(view, session).stage is SessionStage.PAUSED
+        was_paused = is_paused and moved_by(view, session) is None
+    content = LifecycleContent(moved=True)
+    paused = await controls.write(
+        session, ControlRequest(action=Action.PAUSE, why=why, content=content)
+    )
     await _wait_for_calls(store, session)
     fenced = structs.replace(source, fence=paused.seq, was_paused=was_paused)
     try:
         with store.view() as view:
             return pack_session(view, fenced, sink, on_part)
     except Exception:
-        if not was_paused:
+        if not is_paused:
             why = "the bundle could not be written"
             await controls.write(session, ControlRequest(action=Action.RESUME, why=why))
         raise

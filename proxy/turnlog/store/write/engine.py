@@ -241,11 +241,11 @@ class LmdbEngine:
                 txn.put(moved_key(handle), here, db=self.tables.aliases)
             self._pass_epochs(txn, incoming.epochs)
             drafts.extend(self._abandoned(txn))
-            if incoming.resume is not None:
+            if incoming.control is not None:
                 # Behind the outcomes of its open attempts.
                 own = sum(draft.session.candidate == session for draft in drafts)
-                incoming.resume.expected_head = self._ledger.heads[session].seq + own
-                drafts.append(prepare(incoming.resume, self._sources.entropy))
+                incoming.control.expected_head = self._ledger.heads[session].seq + own
+                drafts.append(prepare(incoming.control, self._sources.entropy))
             return drafts
 
         self._commit(fill)

@@ -145,7 +145,15 @@ COMMANDS: Final = (
         flight go on. The agent cannot lift it.
         """,
     ),
-    _command(SessionAction.RESUME, "Forward the calls of a paused session again."),
+    _command(
+        SessionAction.RESUME,
+        """Forward the calls of a paused session again.
+
+        One that `turnlog resume --bundle` has packed for another store goes on here only with --anyway: its
+        bundle from there can then be imported as a fork only.
+        """,
+        click.option("--anyway", is_flag=True, help="Also if it was moved to another store."),
+    ),
     _command(
         SessionAction.CLOSE,
         """Refuse the calls of a session for good.
