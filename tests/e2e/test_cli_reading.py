@@ -341,6 +341,8 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["verify", "nobody"], "no session is called 'nobody'"),
         (["verify", "--anchor", "/nowhere/anchors"], "No such file or directory"),
         (["sessions", "burn"], "no such command 'burn'"),
+        (["sessions", "state", "work"], "write `turnlog log work` or `turnlog state work`"),
+        (["rules", "chek"], "no such command 'chek', did you mean 'check'? (see `turnlog rules"),
         (["sessions", "pasue", "x"], "no such command 'pasue', did you mean 'pause'?"),
         (["fly"], "no such command 'fly'"),
         (["lgo"], "no such command 'lgo', did you mean 'log'? (see `turnlog --help`)"),

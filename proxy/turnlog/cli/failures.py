@@ -7,7 +7,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 import click
 
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.packs.errors import ConfigError, SettingError
+from turnlog.packs.errors import ConfigError, SettingError, did_you_mean
 from turnlog.sessions.errors import (
     BundleError,
     CompactedError,
@@ -31,6 +31,19 @@ PIPE_CLOSED = 141
 """128 + SIGPIPE, as shells report it."""
 INTERRUPTED = 130
 """128 + SIGINT."""
+
+
+class SuggestingGroup(click.Group):
+    """A group that suggests the closest of its commands for one that it does not have."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        hint = "" if args[0] in names else did_you_mean(args[0], names)
+        if hint:
+            raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 class PipeClosedError(Exception):

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from turnlog.packs.errors import did_you_mean
 from turnlog.store.base import ProcessIdTaken
 
 from .failures import (
@@ -27,6 +26,7 @@ from .failures import (
     WRONG_USE,
     OutputError,
     PipeClosedError,
+    SuggestingGroup,
     complain,
     describe,
     output_errors,
@@ -76,7 +76,7 @@ COMMANDS: Final = {
 _STDERR = 2
 
 
-class _Commands(click.Group):
+class _Commands(SuggestingGroup):
     """A group that imports a command when it is called."""
 
     # When the output has no reader, click itself would exit with 1, the code of a failed check.
@@ -106,15 +106,6 @@ class _Commands(click.Group):
         if cmd_name != "wrap" and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Click would only suggest commands that are already imported: none.
-        hint = "" if args[0] in COMMANDS else did_you_mean(args[0], COMMANDS)
-        if hint:
-            raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

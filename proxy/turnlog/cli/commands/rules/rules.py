@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.app.trial import run_sample
-from turnlog.cli.failures import FAILED, FINE
+from turnlog.cli.failures import FAILED, FINE, SuggestingGroup
 from turnlog.cli.options import config_option, json_option
 from turnlog.cli.render import Cell, Column, Style, json_line, table
 from turnlog.core.kinds import Effect
@@ -51,7 +51,7 @@ class ProblemLine(Struct, frozen=True, kw_only=True):
     message: str
 
 
-@click.group("rules")
+@click.group("rules", cls=SuggestingGroup)
 def command() -> None:
     """Check, explain and test rules.
 

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from turnlog.cli.attempts import session_id_cell, time_cell
+from turnlog.cli.failures import SuggestingGroup
 from turnlog.cli.options import (
     data_option,
     json_option,
@@ -49,18 +50,19 @@ _COLUMNS = (
 _PUT_AWAY: Final = frozenset({SessionStage.ARCHIVED, SessionStage.PURGED})
 
 
-class _Sessions(click.Group):
+class _Sessions(SuggestingGroup):
     """A group that explains what to write when a session is given instead of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands:
-            advice = did_you_mean(args[0], self.commands) or (
-                f"`turnlog sessions` lists all; of one session write `turnlog log {args[0]}` or "
-                f"`turnlog state {args[0]}`"
+        if args[0] not in self.commands and not did_you_mean(args[0], self.commands):
+            session = next((arg for arg in args[1:] if not arg.startswith("-")), args[0])
+            raise click.UsageError(
+                f"no such command {args[0]!r}, `turnlog sessions` lists all; of one session write "
+                f"`turnlog log {session}` or `turnlog state {session}`",
+                ctx,
             )
-            raise click.UsageError(f"no such command {args[0]!r}, {advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
