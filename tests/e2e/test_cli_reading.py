@@ -333,7 +333,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
         (["log", "a", "b"], "unexpected extra argument"),
         (["show"], "missing argument"),
         (["show", "0000"], "no call begins with '0000'"),
-        (["show", "01"], "no call begins with '01'"),
+        (["show", "01"], "'01' is too short, write at least 4 digits of the id"),
         (["show", "work:99"], "session 'work' has no commit 99"),
         (["show", "work:x"], "'work:x' is not a commit, write SESSION:SEQ"),
         (["show", "work:" + "9" * 23], "is not a commit, write SESSION:SEQ"),
