@@ -26,6 +26,7 @@ from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.call_detail import commit_entry
 from turnlog.sessions.control.fork import ForkOrder, fork, fork_draft
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import rewind_plan
@@ -415,6 +416,28 @@ async def test_what_a_rewind_discarded_expires_as_all_else(days: Days) -> None:
         gone = [commit.link.seq for commit in view.commits(known(ref)) if commit.gone]
     assert gone == [1, 2, 3, 4]
     assert days.states(ref)[:6] == [*5 * ["compacted"], before[5]]
+
+
+async def test_what_rewinds_kept_and_why_a_session_was_changed_does_not_expire(days: Days) -> None:
+    ref = session("a")
+    for day in (-110, -109):
+        await days.call(ref, day, b"content")
+    days.now = TODAY - 100 * DAY
+    with days.store.view() as view:
+        plan = rewind_plan(view, known(ref), 0, keep=(3,))
+    order = RewindOrder(expect=4, at=days.now, clock=0, why="the wrong customer")
+    await rewind(days.store, plan, order)
+    controls = ControlWriter(days.store, Redactor(), days.clock)
+    await controls.write(known(ref), ControlRequest(action=Action.PAUSE, why="lunch"))
+    days.now = TODAY
+
+    await days.lines()
+
+    with days.store.view() as view:
+        rewound, paused = list(view.controls(known(ref)))[:2]
+    shown = [commit_entry(commit).content for commit in (rewound, paused)]
+    assert (shown[0]["keep"], shown[0]["standing"]) == ((3,), (1,))
+    assert [content["why"] for content in shown] == ["the wrong customer", "lunch"]
 
 
 async def test_bodies_of_a_held_session_stay(days: Days) -> None:
