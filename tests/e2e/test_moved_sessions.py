@@ -22,6 +22,7 @@ from kit.proxy import Proxy
 from kit.ten_steps import finished
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.core import ids
+from turnlog.store.blobs import DIGEST
 
 RULES = """
 rules:
@@ -585,6 +586,9 @@ def test_what_was_imported_can_be_purged(data: Path, tmp_path: Path, *, shares: 
     kept = [file for file in there.rglob("*") if file.is_file() and planted in file.read_bytes()]
     assert [file.parent.parent.name for file in kept] == (["blobs"] if shares else [])
     assert turnlog("verify", data=there).returncode == 0
+    assert list((there / "keys").iterdir()) == []
+    in_log = sha256(planted).digest()[:DIGEST] in (there / "log" / "data.mdb").read_bytes()
+    assert in_log is shares
     if shares:
         assert planted.decode() in turnlog("export", "own", "--payloads", data=there).stdout
 

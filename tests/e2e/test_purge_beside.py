@@ -44,3 +44,22 @@ def test_a_purge_is_pending_beside_a_proxy_and_the_next_start_ends_it(tmp_path: 
     verdicts = {one["session"]: one["verdict"] for one in map(msgspec.json.decode, lines)}
     assert verdicts[session] == "redacted_ok"
     assert set(verdicts.values()) == {"ok", "redacted_ok"}
+
+
+def test_a_purged_session_gets_no_more_content_from_a_running_proxy(tmp_path: Path) -> None:
+    with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
+        data, rig = proxy.data, Rig(upstream, proxy)
+        rig.session = "work"
+        rig.post(call("send", {"to": PLANTED}))
+        purged = rig.row().session
+        assert process("purge", purged, "--yes", "--data", str(data)).returncode == 0
+
+        rig.post(call("send", {"to": "somebody else"}))
+
+        row = rig.row()
+        assert (row.status, row.session != purged) == ("ok", True)
+        # As a proxy that is started now would have it: the name is free.
+        found = process("show", f"{row.session}:0", "--json", "--data", str(data)).stdout
+        assert msgspec.json.decode(found)["metadata"]["follows"] == purged
+    assert process("gc", "--yes", "--data", str(data)).returncode == 0
+    assert holders(data, PLANTED.encode()) == []

@@ -11,6 +11,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.identity import CallerEvidence, SessionIdentity, Vendor, identify, vendor_headers
 from turnlog.core.kinds import Rung
+from turnlog.core.lifecycle import SessionStage, Suspension
 from turnlog.engine.legacy_sse import LegacyStream
 from turnlog.exchange.principal import Pairs, PrincipalNames
 from turnlog.exchange.replacement import Replacements, SessionStart
@@ -154,12 +155,7 @@ class Sessions:
         checked = gate.look(met.ref) if number else met.ref
         if checked is None:
             return  # the store cannot be read: the next call looks again
-        if (
-            identity.rung is _IMPLICIT
-            and checked.suspension is not None
-            and checked.suspension.is_final
-            and not checked.suspension.is_moved  # it goes on, and must not go on here
-        ):
+        if checked.suspension is not None and _begins_anew(identity, checked.suspension):
             before, checked = checked, self._open(identity, client)
             checked.metadata["follows"] = ids.to_text(before.id or before.candidate)
         met.ref, met.checked = checked, number
@@ -258,6 +254,14 @@ class Sessions:
                 name: self._clean(value[:_NAME_CHARS]) for name, value in metadata.items() if value
             },
         )
+
+
+def _begins_anew(identity: SessionIdentity, suspension: Suspension) -> bool:
+    """Return whether the next call of a suspended session opens another one."""
+    if suspension.stage is SessionStage.PURGED:
+        return True  # its names are gone
+    # A moved one goes on, and must not go on here.
+    return identity.rung is _IMPLICIT and suspension.is_final and not suspension.is_moved
 
 
 def _kin(evidence: CallerEvidence) -> str:

@@ -261,6 +261,11 @@ class Secrets:
             with whole_file(self._folder / str(UUID(bytes=session)), replace=True) as stream:
                 stream.write(secret)
 
+    def remove(self, session: bytes) -> None:
+        """Delete the secret of a session, if it has one of its own. Raises `StoreError`."""
+        with translated("delete", self._folder):
+            (self._folder / str(UUID(bytes=session))).unlink(missing_ok=True)
+
 
 def key_mark(key: bytes) -> bytes:
     """Return a digest that identifies a store's secret without revealing it."""

@@ -303,13 +303,16 @@ class LmdbStore:
         return await self._writer.run(lambda: self._engine.erase_bodies(positions))
 
     async def erase_session(self, session: bytes) -> int:
-        """Erase the names of a session and note that only the log's file holds what is erased.
+        """Erase the names of a session, and what came with it from another store, and note that only the log's
+        file holds what is erased.
 
         Return the number of names. Raises `StoreError`.
         """
 
         def work() -> int:
             names = self._engine.erase_names(session)
+            self._engine.erase_moves()
+            self._secrets.remove(session)
             compact_copy.set_pending(self._data)
             self._engine.set_purge(session, PURGE_ERASED)
             return names

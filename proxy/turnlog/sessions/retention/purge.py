@@ -80,10 +80,7 @@ def purge_plan(view: View, session: bytes, name: str) -> PurgePlan:
         raise OperationError(
             f"the session {name!r} is held; `turnlog sessions release` ends the hold"
         )
-    if any(view.is_alive(attempt[0].link.epoch) for attempt in _open(view, session)):
-        raise OperationError(
-            f"calls of the session {name!r} are in flight; purge it once they have ended"
-        )
+    _refuse_in_flight(session, name, view)
     content = _content(session, view)
     bodies = sum(1 for _ in view.bodies_to_purge(session, -1, row.head_seq))
     return PurgePlan(
@@ -99,6 +96,13 @@ def purge_plan(view: View, session: bytes, name: str) -> PurgePlan:
         names=len(row.aliases),
         states=sum(1 for _ in _states(view.data, session).glob("*")),
     )
+
+
+def _refuse_in_flight(session: bytes, name: str, view: View) -> None:
+    if any(view.is_alive(attempt[0].link.epoch) for attempt in _open(view, session)):
+        raise OperationError(
+            f"calls of the session {name!r} are in flight; purge it once they have ended"
+        )
 
 
 def _open(view: View, session: bytes) -> list[list[Commit]]:
@@ -131,10 +135,12 @@ class Purger(Struct, frozen=True):
     ) -> PurgePlan:
         """Remove the content of a session, but for what the log's file holds; return what was removed.
 
-        Raises `Conflict`, `TransitionRefused`, `StoreError`.
+        Raises `Conflict`, `TransitionRefused`, `OperationError`, `StoreError`.
         """
         if plan.stage in _LIVE:
             await writer.write(session, ControlRequest(action=Action.CLOSE, why=why))
+        # A call that began before it was closed would bring an output.
+        await self.collector.read(partial(_refuse_in_flight, session, plan.session))
         if plan.stage is SessionStage.PURGED:
             await self.collector.store.begin_purge(session)
         else:

@@ -303,17 +303,39 @@ def referred_by_others(
     """Return those of `handles` that bodies of other sessions name, in commits behind a position."""
     named: set[bytes] = set()
     here_of = partial(moved_handle, txn, tables) if has_moved_handles(txn, tables) else _unmoved
+    for position, found in _named_handles(txn, tables, after):
+        here = {*map(here_of, found)} & handles
+        if here and _session_at(txn, tables, position) != session:
+            named |= here
+    return named
+
+
+def unnamed_moves(txn: Txn, tables: Tables) -> set[bytes]:
+    """Return the handles of payloads from other stores that no body names any more."""
+    rows = keys_with(txn, tables.aliases, moved_key(b""))
+    return still_unnamed(txn, tables, {key.removeprefix(moved_key(b"")) for key, _ in rows})
+
+
+def still_unnamed(txn: Txn, tables: Tables, handles: set[bytes], after: int = 0) -> set[bytes]:
+    """Return those of `handles` that no body names in a commit behind a position."""
+    unnamed = set(handles)
+    if unnamed:
+        for _, found in _named_handles(txn, tables, after):
+            unnamed -= found
+    return unnamed
+
+
+def _named_handles(txn: Txn, tables: Tables, after: int) -> Iterator[tuple[int, set[bytes]]]:
+    """Yield the handles that each body behind a position names."""
     with txn.cursor(tables.bodies) as cursor:
         found = cursor.set_range(number(after + 1))
         while found:
             key, run = cursor.item()
             records = blocks.unpack(run)
             for position, record in enumerate(records, unpack(key) - len(records) + 1):
-                here = {*map(here_of, _handles_in(record))} & handles if position > after else None
-                if here and _session_at(txn, tables, position) != session:
-                    named |= here
+                if position > after:
+                    yield position, _handles_in(record)
             found = cursor.next()
-    return named
 
 
 def moved_handle(txn: Txn, tables: Tables, handle: bytes) -> bytes:

@@ -27,7 +27,16 @@ from turnlog.store.log.keys import (
     moved_key,
     number,
 )
-from turnlog.store.log.tables import Tables, notes_check, read_head, read_number, referred_by_others
+from turnlog.store.log.tables import (
+    Tables,
+    last_position,
+    notes_check,
+    read_head,
+    read_number,
+    referred_by_others,
+    still_unnamed,
+    unnamed_moves,
+)
 from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
@@ -175,6 +184,17 @@ class LmdbEngine:
         """Erase the names of a session in one transaction; return how many there were. Raises `StoreError`."""
         with translated("erase from", self.data), self.env.write() as txn:
             return erase_names(txn, self.tables, session)
+
+    def erase_moves(self) -> None:
+        """Erase where payloads from other stores lie here, if no commit names them. Raises `StoreError`."""
+        with translated("erase from", self.data):
+            with self.env.read() as txn:
+                seen, handles = last_position(txn, self.tables), unnamed_moves(txn, self.tables)
+            if not handles:
+                return
+            with self.env.write() as txn:
+                for handle in still_unnamed(txn, self.tables, handles, seen):
+                    txn.delete(moved_key(handle), db=self.tables.aliases)
 
     def set_purge(self, session: bytes, state: bytes) -> None:
         """Note what is to be done of a purge. Raises `StoreError`."""

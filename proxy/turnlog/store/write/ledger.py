@@ -82,6 +82,7 @@ from turnlog.store.log.tables import (
 )
 
 from .drafts import SALT, complete, forget, prepare
+from .erase import erase_names
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
@@ -172,6 +173,8 @@ class Ledger:
         self.heads[session] = msgspec.structs.replace(after, control=control)
         if action_of(draft.facts) is Action.PURGE:
             txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
+            # From now on they open another session: nothing may be added to this one.
+            erase_names(txn, self._tables, session)
         self._count_control(txn)
         for alias, named in draft.names.items():
             self._rename(txn, alias, named)
