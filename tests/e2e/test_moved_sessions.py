@@ -226,6 +226,7 @@ def test_a_session_that_is_packed_is_paused_here_and_goes_on_there(stores: Store
     assert stores.tool.asked == 1
 
 
+@pytest.mark.promise("STORE-21")
 def test_a_session_comes_back_to_a_proxy_that_ran_on_and_refused_its_calls(
     stores: Stores, tmp_path: Path
 ) -> None:

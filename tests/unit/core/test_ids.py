@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.core.ids import Entropy, Ids, from_text, has_prefix, to_text, uuid7
+from turnlog.core.ids import Entropy, Ids, from_text, has_prefix, to_text, too_short, uuid7
 
 times = st.integers(0, (1 << 48) * 1_000_000 - 1)
 entropy = st.binary(min_size=10, max_size=10)
@@ -82,3 +82,13 @@ def test_random_bytes_are_never_returned_twice(counts: list[int]) -> None:
     assert [len(piece) for piece in drawn] == [4 * count for count in counts]
     words = [piece[i : i + 4] for piece in drawn for i in range(0, len(piece), 4)]
     assert words == sorted(set(words))
+
+
+@pytest.mark.parametrize("text", ["0193", "01-93", "not-hex", "xyz"])
+def test_a_beginning_of_four_digits_is_looked_for_and_so_is_what_is_no_id(text: str) -> None:
+    assert too_short(text) == ""
+
+
+@pytest.mark.parametrize("text", ["", "019", "0-1-9"])
+def test_a_shorter_beginning_of_an_id_is_not_looked_for(text: str) -> None:
+    assert "too short" in too_short(text)
