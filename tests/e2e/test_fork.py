@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,59 @@ def test_a_wrapped_command_gets_nothing_that_another_branch_has_done(tmp_path: P
         assert wrap.stdout.json() == text_answer("sent", "read again")
         wrap.send(line("replay", "read", "diverged"))
         assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+
+
+@pytest.mark.promise("LEDGER-1", "LEDGER-2")
+def test_a_fork_sends_nothing_again_once_its_parent_is_purged(rig: Rig) -> None:
+    parent, fork = rig.session, f"{rig.session}-fork"
+    seq = ask(rig, parent, "read")["seq"]
+    ask(rig, parent, "pay", order=1, amount=5)
+    forked(rig, f"{parent}:{seq}", fork)
+    assert cli(rig, "purge", parent, "--yes").returncode == 0
+    again = ask(rig, fork, "pay", order=1, amount=5)
+    assert (again["status"], again["executed"], again["retry"]) == ("replayed", "yes", "never")
+    said = cli(rig, "show", again["call"]).stdout
+    assert "already executed and its result is not available" in said
+    assert ask(rig, fork, "pay", order=1, amount=6)["kind"] == "policy_blocked"
+    assert len(rig.upstream.requests) == 2
+
+
+@pytest.mark.promise("LEDGER-1", "LEDGER-2")
+def test_a_fork_that_is_imported_without_its_parent_sends_nothing_again(
+    rig: Rig, tmp_path: Path
+) -> None:
+    parent, fork = rig.session, f"{rig.session}-fork"
+    seq = ask(rig, parent, "read")["seq"]
+    ask(rig, parent, "pay", order=1, amount=5)
+    forked(rig, f"{parent}:{seq}", fork)
+    bundle = str(tmp_path / "fork.bundle")
+    assert cli(rig, "resume", fork, "--bundle", bundle, "--copy").returncode == 0
+    with ruled(tmp_path, RULES) as there:
+        done = cli(there, "import", bundle)
+        assert done.returncode == 0, done.stderr
+        again = ask(there, fork, "pay", order=1, amount=5)
+        assert (again["status"], again["executed"], again["retry"]) == ("replayed", "yes", "never")
+        refused = ask(there, fork, "pay", order=1, amount=6)
+        assert refused["kind"] == "policy_blocked"
+        assert "it is not in this store" in cli(there, "show", refused["call"]).stdout
+        assert there.upstream.requests == []
+
+
+@pytest.mark.promise("LEDGER-1")
+def test_branches_that_ask_for_the_same_effect_at_once_have_it_once(rig: Rig) -> None:
+    parent = rig.session
+    ask(rig, parent, "read")
+    branches = [parent, f"{parent}-x", f"{parent}-y"]
+    for name in branches[1:]:
+        forked(rig, parent, name)
+    sent = len(rig.upstream.requests)
+
+    def pay(session: str) -> str:
+        path = f"/s/{session}{rig.path.removeprefix(f'/s/{parent}')}"
+        with rig.client() as client:
+            client.request("POST", path, call("pay", {"order": 7}), headers=MCP_HEADERS)
+        return session
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(pay, branches))
+    assert len(rig.upstream.requests) == sent + 1

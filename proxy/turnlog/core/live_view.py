@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from .commit import Commit, decoder
-from .kinds import CommitKind
+from .kinds import CommitKind, Effect, Executed, Status
 
 
 class Rewind(Struct, frozen=True, kw_only=True, gc=False):
@@ -22,6 +22,27 @@ class Rewind(Struct, frozen=True, kw_only=True, gc=False):
     target: int
     keep: frozenset[int] = frozenset()
     """First intents of calls that count although the rewind discards what is around them."""
+
+
+class StandingEffect(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A call whose effect stands, as the commit that left it behind knows it. New fields go to the end."""
+
+    # All that is needed to find the call again: bodies expire, and a fork may be without its parent.
+    seq: int
+    """Where it began."""
+    session: bytes
+    call: bytes
+    server: str
+    tool: str
+    effect: Effect
+    link: bytes
+    """Keyed digest of the effect, if a rule names it."""
+    input_hash: str
+    status: Status
+    """As it was then; `unknown` for a call that was running."""
+    executed: Executed
+    is_shown: bool = False
+    """Whether it counts on the branch, because the rewind or an ancestor kept it."""
 
 
 class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -38,6 +59,8 @@ class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """Where discarded calls began whose effects stand, newest first."""
     open: tuple[int, ...] = ()
     """Where discarded calls began whose outcome was not final: it may come later."""
+    effects: tuple[StandingEffect, ...] = ()
+    """The calls of `standing` and `keep`; empty in older commits."""
 
 
 class ForkMode(StrEnum):
@@ -64,6 +87,8 @@ class ForkContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     then: AfterDivergence = AfterDivergence.STOP
     standing: tuple[int, ...] = ()
     """Where calls of the parent began behind the parting whose effects stand, newest first."""
+    effects: tuple[StandingEffect, ...] = ()
+    """The calls of `standing`, and those that the parent had left behind before; empty in older commits."""
 
 
 _decode_content = decoder(RewindContent)

@@ -79,6 +79,10 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     """Whether the match is by a guessed session."""
     running: CallDriver | None = None
     commits: Sequence[Commit] = ()
+    seq: int | None = None
+    """Where a discarded call began, if it has begun."""
+    effect: Effect = Effect.UNKNOWN
+    """Of a discarded call."""
 
     @property
     def outcome(self) -> Commit | None:
@@ -236,6 +240,8 @@ class DuplicateIndex:
         if ask.replays and (recorded := self._recorded(ask)) is not None:
             return ask, [recorded]
         guessed, seen = self._guess(ask, guess_link, waited_for), None
+        # Read before the store is: what is on disk by then, the store's view shows.
+        beginning = self._beginning_elsewhere(ask) if ask.links.effect else None
         found: list[DuplicateMatch | None] = []
         looks = self._same, self._others
         hidden: DuplicateMatch | None = None
@@ -243,7 +249,7 @@ class DuplicateIndex:
             with self._store.view() if ask.links is not NO_LINKS else nullcontext() as view:
                 if view is not None and ask.effect is not Effect.READ:
                     seen = view.last
-                    hidden = self._hidden(view, ask)
+                    hidden = self._hidden(view, ask, beginning)
                 for look in looks:
                     found.append(look(view, ask.links))  # noqa: PERF401 - the first one stays if the second fails
         except StoreError as error:
@@ -328,14 +334,39 @@ class DuplicateIndex:
             effect_link=ask.effect_link,
         )
 
-    def _hidden(self, view: View, ask: Ask) -> DuplicateMatch | None:
+    def _beginning_elsewhere(self, ask: Ask) -> CallDriver | None:
+        """Return the call with the same effect that another branch begins in this process: its intent is
+        not on disk yet."""
+        link, session = ask.links.effect, ask.session.id or ask.session.candidate
+        for running in self._under_way:
+            other = running.ask.session
+            is_others = (other.id or other.candidate) != session
+            if is_others and running.ask.links.effect == link and not running.is_written:
+                return running
+        return None
+
+    def _hidden(self, view: View, ask: Ask, beginning: CallDriver | None) -> DuplicateMatch | None:
         """Return the call with the same effect that the branch of a call does not show, if any."""
+        if beginning is not None and not view.readable(beginning.ask.call):
+            same_input = (ask.canonical or canonical(ask.arguments)) == (
+                beginning.ask.canonical or canonical(beginning.ask.arguments)
+            )
+            earlier = structs.replace(
+                beginning.seen(), likeness=Likeness.DISCARDED, same_input=same_input
+            )
+            effect, call = beginning.ask.effect, beginning.ask.call
+            return DuplicateMatch(earlier=earlier, call=call, running=beginning, effect=effect)
         wanted = self._wanted_effect(ask) if ask.links.effect else None
         found = self._ledger.find(view, ask.links.effect, wanted) if wanted else None
         if found is None:
             return None
-        call = found.commits[0].facts.call
-        return DuplicateMatch(earlier=found.earlier, call=call, commits=found.commits)
+        return DuplicateMatch(
+            earlier=found.earlier,
+            call=found.call,
+            commits=found.commits,
+            seq=found.seq,
+            effect=found.effect,
+        )
 
     def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
         """Return the call of a guessed session that may be from the same caller."""

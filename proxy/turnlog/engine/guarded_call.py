@@ -330,7 +330,9 @@ class GuardedCall(CallDriver):
 
 def _discarded(action: DuplicateAction, duplicate: DuplicateMatch) -> str:
     """Return which discarded call a call was not sent for, and how to choose about it."""
-    begun, call = duplicate.commits[0], ids.to_text(duplicate.call)
-    named = f" (call {call}, done at commit {begun.link.seq})"
-    is_choice = action is DuplicateAction.DISCARDED
-    return named + choice_advice(call, begun.facts.effect) if is_choice else named
+    call, seq = ids.to_text(duplicate.call), duplicate.seq
+    named = f" (call {call}, {'under way' if seq is None else f'done at commit {seq}'})"
+    if action is not DuplicateAction.DISCARDED:
+        return named
+    is_here = bool(duplicate.commits) or duplicate.running is not None
+    return named + choice_advice(call, duplicate.effect, is_here=is_here)

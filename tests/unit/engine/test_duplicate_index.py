@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from kit.attempts import Bench, ask, bench, session
+from kit.branches import Work
 from turnlog.core.classify import failed, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.engine.call_driver import CallDriver
@@ -281,3 +283,41 @@ async def test_a_guessed_caller_is_not_alone_where_others_are_forgotten(
     _, found = index.find(again, index.guess_link(again), None)
     assert found[0].is_guessed
     assert not found[0].earlier.abandoned
+
+
+async def test_branches_that_begin_the_same_effect_at_once_do_not_both_send_it(
+    one: Bench, index: DuplicateIndex, tmp_path: Path
+) -> None:
+    work = Work(one.store, tmp_path)
+    await work.call("/a")
+    other, _ = await work.fork()
+    assert one.store.control_counter().read() > 0
+
+    def begun(branch: Work, **arguments: str) -> GuardedCall:
+        asked = ask(
+            branch.ref,
+            one.recorder.new_call(),
+            tool="pay",
+            effect=Effect.IRREVERSIBLE,
+            is_named=True,
+            arguments=json.dumps(arguments).encode(),
+            effect_link=b"order 1".ljust(32),
+        )
+        call = guarded(index, asked, stateless=False)
+        assert call is not None
+        call.begin()
+        return call
+
+    first = begun(work, amount="5")
+    assert not first.machine.is_undecided
+    assert not first.is_written
+    same = begun(other, amount="5")
+    assert same.machine.stage is Stage.JOINING
+    refused = begun(other, amount="6").unsent
+    assert refused is not None
+    assert refused.attempt.ending is not None
+    assert refused.attempt.ending.kind == ErrorKind.POLICY_BLOCKED
+    assert "under way" in refused.sentence
+    # A branch's own calls are its own.
+    assert not begun(work, amount="6").machine.is_undecided
+    same.give_up()

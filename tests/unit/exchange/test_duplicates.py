@@ -197,10 +197,12 @@ def test_every_unsent_ending_is_an_error(
 def test_an_agent_chooses_about_a_discarded_effect_unless_it_cannot_be_undone() -> None:
     command = "`turnlog effect 01a2` with --replay, --redo or --override"
     assert (
-        choice_advice("01a2", Effect.WRITE) == f"; choose by turnlog's tool 'effect', or {command}"
+        choice_advice("01a2", Effect.WRITE, is_here=True)
+        == f"; choose by turnlog's tool 'effect', or {command}"
     )
     assert (
-        choice_advice("01a2", Effect.IRREVERSIBLE) == f"; only an operator can choose, by {command}"
+        choice_advice("01a2", Effect.IRREVERSIBLE, is_here=True)
+        == f"; only an operator can choose, by {command}"
     )
 
 

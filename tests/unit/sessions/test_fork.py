@@ -9,7 +9,8 @@ from msgspec import structs
 from conformance.store.kit import START
 from kit.branches import Work
 from turnlog.core import ids
-from turnlog.core.kinds import Effect
+from turnlog.core.kinds import Effect, Executed
+from turnlog.core.live_view import decode_fork
 from turnlog.core.state.session_state import State, state_hash
 from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.sessions.errors import NotFoundError, OperationError
@@ -166,18 +167,75 @@ async def test_an_effect_of_another_branch_is_hidden_and_one_from_before_the_par
                 c for c in view.commits(work.id) if c.body is not None and c.body.preview == name
             )
             assert begun.body is not None
-            wanted = WantedEffect(
-                session=branch.ref,
-                server="files",
-                tool="write",
-                target="",
-                canonical=("sha256", name.encode()),
-                effect_link=b"",
-            )
-            link = ledger.link(wanted)
+            call = wanted(branch, name)
+            link = ledger.link(call)
             assert link
-            return ledger.find(view, link, wanted) is not None
+            return ledger.find(view, link, call) is not None
 
     assert hidden(other, "/behind")
     assert not hidden(other, "/before")
     assert not hidden(work, "/behind")
+
+
+def wanted(branch: Work, name: str) -> WantedEffect:
+    return WantedEffect(
+        session=branch.ref,
+        server="files",
+        tool="write",
+        target="",
+        canonical=("sha256", name.encode()),
+        effect_link=b"",
+    )
+
+
+async def without_bodies(work: Work) -> None:
+    """Erase the bodies of the session's calls, as their retention does."""
+    with work.store.view() as view:
+        gone = [commit.position for commit in view.commits(work.id) if commit.facts.call]
+    await work.store.erase_bodies(gone)
+
+
+@pytest.mark.promise("LEDGER-1")
+async def test_an_effect_is_known_again_when_the_bodies_of_its_call_are_gone(work: Work) -> None:
+    cut = await work.call("/a", Effect.READ)
+    await work.call("/discarded")
+    await work.begin("/running")
+    await work.rewind(cut)
+    await work.call("/behind")
+    other, _ = await work.fork(cut)
+    await without_bodies(work)
+    ledger = EffectLedger(work.store, lambda: START + 10**9, 600.0)
+    for branch, name in ((work, "/discarded"), (other, "/discarded"), (other, "/behind")):
+        call = wanted(branch, name)
+        with work.store.view() as view:
+            found = ledger.find(view, ledger.link(call), call)
+        assert found is not None, (branch.id, name)
+        assert found.earlier.same_input
+        assert found.earlier.ending is not None
+        assert found.earlier.ending.executed is Executed.YES
+    call = wanted(other, "/running")
+    with work.store.view() as view:
+        found = ledger.find(view, ledger.link(call), call)
+        assert found is not None
+        assert ledger.find(view, ledger.link(call), wanted(other, "/never made")) is None
+
+
+@pytest.mark.promise("LEDGER-1")
+async def test_a_fork_knows_what_its_parent_kept_and_what_it_had_left_behind(work: Work) -> None:
+    cut = await work.call("/a", Effect.READ)
+    await work.call("/gone")
+    kept = await work.call("/kept")
+    made = await work.rewind(cut, kept)
+    other, _ = await work.fork(made)
+    with work.store.view() as view:
+        opened = view.opened(other.id)
+        assert opened is not None
+        assert opened.body is not None
+        carried = decode_fork(opened.body.note).effects
+    assert [one.is_shown for one in carried] == [True, False]
+    await without_bodies(work)
+    ledger = EffectLedger(work.store, lambda: START + 10**9, 600.0)
+    for name, is_hidden in (("/gone", True), ("/kept", False)):
+        call = wanted(other, name)
+        with work.store.view() as view:
+            assert (ledger.find(view, ledger.link(call), call) is not None) is is_hidden

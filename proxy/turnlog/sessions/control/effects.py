@@ -12,25 +12,27 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
+from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, Effect, Executed
-from turnlog.core.live_view import ForkContent, LiveView, decode_fork
+from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Phase
+from turnlog.core.live_view import LiveView, StandingEffect
 from turnlog.core.note import EffectChoice, EffectNote, decode_note
 from turnlog.core.operation import LEDGER_EFFECTS
-from turnlog.exchange.delivery import earlier_call, last_of
+from turnlog.exchange.delivery import earlier_call
 from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
 from turnlog.sessions.errors import NoteError
-from turnlog.sessions.live import SessionBranches, content_of
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.notes import EFFECT_CHOICE
 from turnlog.sessions.state.family import ancestry
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
+from .standing import HEAD, call_commits, effect_of, left_behind
+
 _MOST: Final = 4096
 """Sessions that are remembered."""
-_HEAD: Final = 1 << 62
 _UNNAMED: Final = 1000
 """Of the newest calls of other branches it is known whether their effect was named."""
 
@@ -48,11 +50,16 @@ class WantedEffect(Struct, frozen=True, kw_only=True):
     """Digest of the effect as a rule names it; empty if the input identifies it."""
 
 
-class HiddenEffect(Struct, frozen=True):
+class HiddenEffect(Struct, frozen=True, kw_only=True):
     """An earlier call with the same effect that this branch does not show."""
 
     earlier: EarlierCall
-    commits: Sequence[Commit]
+    call: bytes
+    seq: int
+    """Where it began."""
+    effect: Effect
+    commits: Sequence[Commit] = ()
+    """Empty if it is not in this store."""
 
 
 class _Branch(Struct, frozen=True):
@@ -62,9 +69,8 @@ class _Branch(Struct, frozen=True):
     """The session that its family began with."""
     shown: dict[bytes, LiveView]
     """Of itself and each session that it descends from: which commits it shows."""
-    standing: tuple[tuple[int, bytes], ...]
-    """Where calls began that a rewind has discarded or kept, or that an ancestor made behind the parting,
-    and whose effects stand: seq and session, newest first."""
+    standing: Sequence[StandingEffect]
+    """Calls that it has left behind and whose effects stand, newest first."""
     unnamed: frozenset[tuple[str, str, str]]
     """Server, tool and input hash of those whose effect no rule named."""
 
@@ -116,41 +122,31 @@ class EffectLedger:
         branch = self._branches[session] if session else None
         if session is None or branch is None:
             return None
-        for commits in self._newest_first(view, session, branch, link, wanted):
-            earlier = earlier_call(commits, self._wall(), view.is_alive, self._drain)
+        hashes = _hashes(self._store, session, wanted)
+        for one, commits in _newest_first(view, branch, link, wanted, hashes):
+            earlier = self._earlier(view, one, commits)
             if earlier.ending is not None and earlier.ending.executed is Executed.NO:
                 continue
-            if branch.shows(commits[0]):
+            if one.is_shown:
                 return None
-            hashes = _hashes(self._store, session, wanted)
-            body = commits[0].body
-            same_input = body is not None and body.input_hash in hashes
-            choice = self._choice(view, commits[0])
             earlier = structs.replace(
-                earlier, likeness=Likeness.DISCARDED, same_input=same_input, choice=choice
+                earlier,
+                likeness=Likeness.DISCARDED,
+                # What no rule names is found by its input alone.
+                same_input=not wanted.effect_link or one.input_hash in hashes,
+                choice=self._choice(view, one),
             )
-            return HiddenEffect(earlier, commits)
+            return HiddenEffect(
+                earlier=earlier, call=one.call, seq=one.seq, effect=one.effect, commits=commits
+            )
         return None
 
-    def _newest_first(
-        self, view: View, session: bytes, branch: _Branch, link: bytes, wanted: WantedEffect
-    ) -> Iterator[list[Commit]]:
-        """Yield the commits of earlier calls with the effect of a call."""
-        newest = view.linked(link)
-        if newest is not None:
-            yield from self._call(view, newest)
-        hashes = _hashes(self._store, session, wanted)
-        for seq, holder in branch.standing:
-            begun = view.get(holder, seq)
-            is_known = newest is not None and begun is not None and begun.hash == newest.hash
-            if begun is not None and not is_known and _has_effect(begun, wanted, hashes):
-                yield from self._call(view, begun)
-
-    def _call(self, view: View, begun: Commit) -> Iterator[list[Commit]]:
-        session = begun.link.session
-        commits = [c for c in view.readable(begun.facts.call) if c.link.session == session]
-        if last_of(commits, CommitKind.INTENT) is not None:
-            yield commits
+    def _earlier(self, view: View, one: StandingEffect, commits: Sequence[Commit]) -> EarlierCall:
+        if commits:
+            return earlier_call(commits, self._wall(), view.is_alive, self._drain)
+        # What came of it later is not known here: its session is in another store.
+        ending = Ending(status=one.status, phase=Phase.DONE, executed=one.executed)
+        return EarlierCall(ending=ending, began=0.0)
 
     def _session(self, wanted: WantedEffect) -> bytes | None:
         """Return the session of a call once it is on disk, with its branch read; `None` before."""
@@ -174,17 +170,31 @@ class EffectLedger:
         tool = f"{wanted.server}\0{wanted.tool}\0{wanted.target}".encode("utf-8", "surrogatepass")
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
-    def _choice(self, view: View, begun: Commit) -> EffectChoice | None:
+    def _choice(self, view: View, one: StandingEffect) -> EffectChoice | None:
         """Return the newest choice about a discarded call, if its author may make it."""
-        said = view.linked(
-            self._store.keyed_for(begun.link.session, EFFECT_CHOICE + begun.facts.call)
-        )
+        said = view.linked(self._store.keyed_for(one.session, EFFECT_CHOICE + one.call))
         note = decode_note(said.body.note) if said is not None and said.body is not None else None
         if said is None or not isinstance(note, EffectNote):
             return None
         is_agents = said.facts.actor is Actor.AGENT
-        is_refused = is_agents and begun.facts.effect is Effect.IRREVERSIBLE
+        is_refused = is_agents and one.effect is Effect.IRREVERSIBLE
         return None if is_refused else note.choice
+
+
+def _newest_first(
+    view: View, branch: _Branch, link: bytes, wanted: WantedEffect, hashes: Sequence[str]
+) -> Iterator[tuple[StandingEffect, Sequence[Commit]]]:
+    """Yield the earlier calls with the effect of a call, each with its commits."""
+    newest = view.linked(link)
+    commits = call_commits(view, newest.link.session, newest.facts.call) if newest else []
+    if commits:
+        begun = commits[0]
+        known = (one for one in branch.standing if one.call == begun.facts.call)
+        yield next(known, effect_of(view, begun, is_shown=branch.shows(begun))), commits
+    for one in branch.standing:
+        is_known = newest is not None and one.call == newest.facts.call
+        if not is_known and _has_effect(one, wanted, hashes):
+            yield one, call_commits(view, one.session, one.call)
 
 
 def _read_branch(view: View, session: bytes) -> _Branch | None:
@@ -192,47 +202,27 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
     own = SessionBranches(view, session)
     if not own.rewinds and not parents and next(iter(view.forks(session)), None) is None:
         return None
-    shown = {session: own.live(_HEAD)}
-    standing = {(seq, session) for seq in _discarded_or_kept(own, _HEAD)}
-    child = session
+    shown = {session: own.live(HEAD)}
     for parting in parents:
-        opened = view.opened(child)
-        content = decode_fork(opened.body.note) if opened and opened.body else ForkContent()
-        branches = SessionBranches(view, parting.session)
-        shown[parting.session] = branches.live(parting.seq)
-        standing |= {(seq, parting.session) for seq in content.standing}
-        standing |= {(seq, parting.session) for seq in _discarded_or_kept(branches, parting.seq)}
-        child = parting.session
-    left = tuple(sorted(standing, reverse=True))
-    return _Branch(child, shown, left, frozenset(_unnamed(view, shown, left)))
+        shown[parting.session] = SessionBranches(view, parting.session).live(parting.seq)
+    left = left_behind(view, session)
+    root = parents[-1].session if parents else session
+    return _Branch(root, shown, left, frozenset(_unnamed(left)))
 
 
-def _unnamed(
-    view: View, shown: dict[bytes, LiveView], left: Sequence[tuple[int, bytes]]
-) -> Iterator[tuple[str, str, str]]:
+def _unnamed(left: Sequence[StandingEffect]) -> Iterator[tuple[str, str, str]]:
     """Yield server, tool and input hash of the calls of unknown effect that a branch does not show."""
-    for seq, session in left[:_UNNAMED]:
-        begun = view.get(session, seq)
-        if begun is None or begun.body is None or shown[session].has_call(seq):
-            continue
-        if begun.facts.effect is Effect.UNKNOWN and begun.body.input_hash:
-            yield begun.facts.server, begun.facts.tool, begun.body.input_hash
+    for one in left[:_UNNAMED]:
+        if one.effect is Effect.UNKNOWN and one.input_hash and not one.is_shown:
+            yield one.server, one.tool, one.input_hash
 
 
-def _discarded_or_kept(branches: SessionBranches, until: int) -> set[int]:
-    """Return where calls began that the rewinds of a session up to a commit have discarded or kept."""
-    made = [commit for commit in branches.commits if commit.link.seq <= until]
-    kept = {seq for rewind in branches.rewinds if rewind.seq <= until for seq in rewind.keep}
-    return kept | {seq for commit in made for seq in content_of(commit).standing}
-
-
-def _has_effect(begun: Commit, wanted: WantedEffect, hashes: Sequence[str]) -> bool:
-    """Return whether a recorded call has the effect of a call."""
-    facts, body = begun.facts, begun.body
-    if body is None or (facts.server, facts.tool) != (wanted.server, wanted.tool):
+def _has_effect(one: StandingEffect, wanted: WantedEffect, hashes: Sequence[str]) -> bool:
+    """Return whether a call that was left behind has the effect of a call."""
+    if one.effect not in LEDGER_EFFECTS or (one.server, one.tool) != (wanted.server, wanted.tool):
         return False
-    is_named = facts.effect in LEDGER_EFFECTS
-    return is_named and (wanted.effect_link in body.links or body.input_hash in hashes)
+    is_named = bool(wanted.effect_link) and one.link == wanted.effect_link
+    return is_named or one.input_hash in hashes
 
 
 def _hashes(store: LmdbStore, session: bytes, wanted: WantedEffect) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from turnlog.core import ids
 from turnlog.core.identity import session_name
 from turnlog.core.kinds import Rung
 from turnlog.core.lifecycle import encode_content
-from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode
+from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, StandingEffect
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import OperationError
@@ -18,7 +18,8 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
-from .rewind_plan import standing_calls
+from .rewind_plan import MAX_DISCARDED_EFFECTS, standing_calls
+from .standing import effects_of, left_behind
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
@@ -62,8 +63,12 @@ def fork_draft(view: View, saved: SavedStates, order: ForkOrder, clock: Clock) -
     draft = compact_draft(fork, state, seq + 1, clock)
     if draft is None:
         raise OperationError("the state there is too large to be carried by a fork")
+    standing = tuple(standing_calls(view, parent, seq))
     content = ForkContent(
-        mode=order.mode, then=order.then, standing=tuple(standing_calls(view, parent, seq))
+        mode=order.mode,
+        then=order.then,
+        standing=standing,
+        effects=_effects(view, parent, seq, standing),
     )
     draft.session = SessionRef(
         candidate=fork,
@@ -97,6 +102,19 @@ async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
         then=order.then,
         timestamp=timestamp(commit.facts.at),
     )
+
+
+def _effects(
+    view: View, parent: bytes, seq: int, standing: tuple[int, ...]
+) -> tuple[StandingEffect, ...]:
+    """Return the effects that the fork does not show: made behind the parting, or left behind before."""
+    behind = effects_of(view, parent, standing)
+    found = (*behind, *left_behind(view, parent, seq))
+    if len(found) > MAX_DISCARDED_EFFECTS:
+        raise OperationError(
+            f"more than {MAX_DISCARDED_EFFECTS} effects stand that the fork would not show"
+        )
+    return found
 
 
 def _aliases(view: View, parent: bytes, name: str) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ from turnlog.core import ids
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import SessionStage, encode_content
-from turnlog.core.live_view import RewindContent
+from turnlog.core.live_view import RewindContent, StandingEffect
 from turnlog.sessions.errors import RewindError
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 
 from .rewind_plan import MAX_DISCARDED_EFFECTS, EffectGroup, RewindPlan
+from .standing import effects_of
 
 
 class RewindOrder(Struct, frozen=True, kw_only=True):
@@ -38,7 +39,9 @@ async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> Rewi
     if len(standing) > (most := MAX_DISCARDED_EFFECTS):
         raise RewindError(f"more than {most} effects would be discarded; rewind in steps")
     with store.view() as view:
-        row = view.session(ids.from_text(plan.session))
+        session = ids.from_text(plan.session)
+        row = view.session(session)
+        effects = effects_of(view, session, standing, plan.kept)
     # In a paused session only refused calls move the head, and they do not change the plan.
     is_paused = row is not None and row.stage is SessionStage.PAUSED
     if order.expect != plan.head and not is_paused:
@@ -46,13 +49,18 @@ async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> Rewi
             f"the session's newest commit is {plan.head}, not {order.expect}; read the plan again"
         )
         raise Conflict(message, plan.head)
-    draft = _draft(plan, order, standing)
+    draft = _draft(plan, order, standing, effects)
     draft.allows_calls = is_paused
     placed = await store.submit(draft, wait=True).done()
     return structs.replace(plan, rewound=placed.link.seq)
 
 
-def _draft(plan: RewindPlan, order: RewindOrder, standing: tuple[int, ...]) -> Draft:
+def _draft(
+    plan: RewindPlan,
+    order: RewindOrder,
+    standing: tuple[int, ...],
+    effects: tuple[StandingEffect, ...],
+) -> Draft:
     content = RewindContent(
         keep=tuple(plan.kept),
         groups={group.value: count for group, count in plan.groups.items()},
@@ -60,6 +68,7 @@ def _draft(plan: RewindPlan, order: RewindOrder, standing: tuple[int, ...]) -> D
         in_flight=plan.in_flight,
         standing=standing,
         open=tuple(c.seq for c in plan.discarded if c.standing is not None),
+        effects=effects,
     )
     return Draft(
         session=SessionRef(candidate=ids.from_text(plan.session), rung=Rung.IMPLICIT),
