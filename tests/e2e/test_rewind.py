@@ -134,6 +134,21 @@ def test_what_a_tool_without_a_rule_did_is_said_to_be_unknown(rig: Rig) -> None:
     assert "what was done without turnlog is not known" in nothing
 
 
+def test_a_plan_names_the_command_that_carries_it_out(rig: Rig) -> None:
+    rig.post(call("put", {"path": "/a", "text": "x"}))
+    settle(rig)
+    plain = cli(rig, "rewind", rig.session, "0").stdout.splitlines()
+    assert "no rules were given, so no compensation is shown: --config or --rules" in plain
+    rules, data = str(rig.proxy.data.parent / "rules.yaml"), str(rig.proxy.data)
+    *_, ruled, last = cli(rig, "rewind", rig.session, "0", "--rules", rules).stdout.splitlines()
+    head = plan(rig, 0)["head"]
+    place = f"{rig.session} 0 --data {data} --rules {rules}"
+    assert last == f"to do it: turnlog rewind {place} --yes --expect {head}"
+    assert "no rules" not in ruled
+    done = turnlog(*last.removeprefix("to do it: turnlog ").split())
+    assert done.stdout.startswith("rewound")
+
+
 @pytest.mark.promise("REWIND-2")
 def test_decisions_after_the_cut_are_void(rig: Rig) -> None:
     rig.post(call("put", {"path": "/a", "text": "x"}))

@@ -1,6 +1,7 @@
 """`turnlog rewind`: take a session back to an earlier commit; without --yes only the plan."""
 
 import asyncio
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +118,12 @@ def command(
                 fence=fence,
             )
             plan = asyncio.run(_rewind(settings.data, limit, plan, order))
-        for line in [json_line(plan)] if as_json else _text(plan, session):
+        given = {"--config": config, "--data": data}
+        told = [word for name, value in given.items() if value for word in (name, value)]
+        told += [word for source in rules for word in ("--rules", source)]
+        is_ruled = bool(settings.rules or any(up.packs for up in settings.upstreams.values()))
+        again = shlex.join([session, str(plan.target), *told])
+        for line in [json_line(plan)] if as_json else _text(plan, again, is_ruled=is_ruled):
             write(line)
 
 
@@ -126,7 +132,8 @@ async def _rewind(data: Path, limit: int, plan: RewindPlan, order: RewindOrder) 
         return await rewind(store, plan, order)
 
 
-def _text(plan: RewindPlan, session: str) -> Iterator[str]:
+def _text(plan: RewindPlan, again: str, *, is_ruled: bool) -> Iterator[str]:
+    """Yield the lines of a plan; `again` are the arguments that made it."""
     done = plan.rewound is not None
     where = f"{plan.session} to commit {plan.target}, turn {plan.target_turn}"
     yield f"rewound {where}, by commit {plan.rewound}" if done else f"plan: rewind {where}"
@@ -140,10 +147,12 @@ def _text(plan: RewindPlan, session: str) -> Iterator[str]:
         yield painted("decisions and facts that are void", Style.FAINT)
         yield from (escape_unprintable(f"  {note.seq}  {note.summary}") for note in plan.voided)
     yield from _remarks(plan)
+    if plan.discarded and not is_ruled:
+        yield "no rules were given, so no compensation is shown: --config or --rules"
     if not done:
         keep = "".join(f" --keep {seq}" for seq in plan.kept)
-        name = escape_unprintable(session)
-        yield f"to do it: turnlog rewind {name} {plan.target} --yes --expect {plan.head}{keep}"
+        again = escape_unprintable(again)
+        yield f"to do it: turnlog rewind {again} --yes --expect {plan.head}{keep}"
 
 
 def _group(group: EffectGroup, calls: list[DiscardedCall]) -> Iterator[str]:
