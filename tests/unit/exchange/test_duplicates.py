@@ -206,6 +206,12 @@ def test_an_agent_chooses_about_a_discarded_effect_unless_it_cannot_be_undone() 
     )
 
 
+def test_what_to_do_about_an_effect_of_another_store_is_for_a_rule_to_say() -> None:
+    advice = choice_advice("01a2", Effect.WRITE, is_here=False)
+    assert "`on_duplicate: pass`" in advice
+    assert "turnlog effect" not in advice
+
+
 @pytest.mark.parametrize("verdict", [DuplicateAction.UNKNOWN, DuplicateAction.LATE])
 @pytest.mark.parametrize(
     ("effect", "retry"),

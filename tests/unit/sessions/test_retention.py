@@ -18,8 +18,9 @@ from e2e.stores import process
 from kit.clients import wait_until
 from kit.holding import nobody_writes
 from turnlog.core import ids
+from turnlog.core.canon import input_hash
 from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import CommitKind, Gone, NoteKind, Rung
+from turnlog.core.kinds import CommitKind, Effect, Gone, NoteKind, Rung
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.session_state import state_hash
@@ -27,6 +28,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import LogEvent, RetentionAnnounced, RetentionEnforced
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.call_detail import commit_entry
+from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.sessions.control.fork import ForkOrder, fork, fork_draft
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import rewind_plan
@@ -603,3 +605,35 @@ async def test_a_call_in_flight_keeps_its_session_from_a_purge(days: Days) -> No
     await begin(days.store, intent(ref, new_id(days.now)))
     with days.store.view() as view, pytest.raises(OperationError, match="are in flight"):
         purge_plan(view, known(ref), "a")
+
+
+@pytest.mark.promise("LEDGER-1")
+async def test_an_effect_that_a_rewind_discarded_is_known_after_its_body_expired(
+    days: Days,
+) -> None:
+    ref = session("a")
+    days.now = TODAY - 110 * DAY
+    call, form = new_id(days.now), ("sha256", b"a letter")
+    body = CommitBody(input_hash=input_hash(form))
+    draft = intent(ref, call, tool="send", effect=Effect.IRREVERSIBLE, at=days.now, body=body)
+    ticket = await begin(days.store, draft)
+    await put(days.store, outcome(ref, call, ticket, at=days.now))
+    with days.store.view() as view:
+        plan = rewind_plan(view, known(ref), 0)
+    await rewind(days.store, plan, RewindOrder(expect=plan.head, at=days.now, clock=0))
+    await days.call(ref, -100, b"content")
+    days.now = TODAY
+
+    await days.lines()
+
+    ledger = EffectLedger(days.store, lambda: TODAY, 600.0)
+    wanted = WantedEffect(
+        session=ref, server="files", tool="send", target="", canonical=form, effect_link=b""
+    )
+    with days.store.view() as view:
+        begun = view.get(known(ref), 1)
+        found = ledger.find(view, ledger.link(wanted), wanted)
+    assert begun is not None
+    assert begun.body is None
+    assert found is not None
+    assert (found.call, found.earlier.same_input) == (call, True)
