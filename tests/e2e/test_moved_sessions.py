@@ -1,5 +1,6 @@
 """A session is packed into a bundle, and its agent goes on through another proxy on another store."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -15,14 +16,19 @@ from typing import Any
 import pytest
 from backports import zstd
 
-from e2e.stores import Call, fill, session_id, turnlog
+from conformance.store.kit import begin, intent, new_id, note, outcome, put
+from conformance.store.kit import session as named
+from e2e.stores import Call, fill, process, session_id, turnlog
 from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
 from kit.proxy import Proxy
 from kit.ten_steps import finished
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.core import ids
+from turnlog.core.kinds import NoteKind
+from turnlog.store.base import Conflict
 from turnlog.store.blobs import DIGEST
+from turnlog.store.lmdb import LmdbStore
 
 RULES = """
 rules:
@@ -609,3 +615,43 @@ def test_an_effect_that_a_rewind_has_discarded_is_not_had_again_there(stores: St
         again = ask(proxy, call("write", {"a": 1}))
     assert (text(again), status(again)) == ("done 1", "replayed")
     assert stores.tool.asked == 1
+
+
+async def noted_late(data: Path, bundle: Path) -> None:
+    """Make a call, pack its session, and note that the answer was delivered after that."""
+    store = LmdbStore.open(data)
+    ref, made = named("work"), new_id()
+    ended = outcome(ref, made, await begin(store, intent(ref, made)))
+    await put(store, ended)
+    packed = process("resume", "work", "--bundle", str(bundle), "--data", str(data))
+    assert packed.returncode == 0, packed.stderr
+    with pytest.raises(Conflict, match="packed for another store"):
+        await put(store, note(ref, made, NoteKind.DELIVERED, ended))
+    await store.close()
+
+
+def test_a_note_that_comes_after_the_bundle_does_not_keep_the_session_from_coming_back(
+    tmp_path: Path,
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    away, back = tmp_path / "away.bundle", tmp_path / "back.bundle"
+    asyncio.run(noted_late(here, away))
+    imported(there, away)
+    assert turnlog("resume", "work", "--bundle", str(back), data=there).returncode == 0
+    assert imported(here, back)["relation"] == "longer"
+    assert turnlog("verify", data=here).returncode == 0
+
+
+@pytest.mark.parametrize("was_paused", [False, True])
+def test_a_second_bundle_goes_on_as_the_first_would(
+    bundle: Path, tmp_path: Path, *, was_paused: bool
+) -> None:
+    store, there, second = tmp_path / "store", tmp_path / "there", tmp_path / "second.bundle"
+    imported(store, bundle)
+    if was_paused:
+        assert turnlog("sessions", "pause", "work", data=store).returncode == 0
+    for file in (tmp_path / "lost.bundle", second):
+        assert turnlog("resume", "work", "--bundle", str(file), data=store).returncode == 0
+    imported(there, second)
+    shown = json.loads(turnlog("resume", "work", "--json", data=there).stdout)
+    assert shown["stage"] == ("paused" if was_paused else "active")

@@ -142,6 +142,8 @@ class LifecycleContent(Struct, frozen=True, kw_only=True, array_like=True, gc=Fa
     """On `merge`: the session that takes over."""
     moved: bool = False
     """On `pause`: whether the session goes on in another store."""
+    packed: bool = False
+    """On such a pause: whether the bundle for that ends with it."""
 
 
 encode_content: Final[Callable[[Struct], bytes]] = msgspec.msgpack.Encoder().encode
@@ -161,6 +163,11 @@ def is_move(facts: Facts, body: CommitBody | None) -> bool:
     """Return whether a commit paused its session because that goes on in another store."""
     is_pause = action_of(facts) is Action.PAUSE
     return is_pause and body is not None and decode_lifecycle(body.note).moved
+
+
+def ends_bundle(facts: Facts, body: CommitBody | None) -> bool:
+    """Return whether a commit is the last one in a bundle by which its session was moved."""
+    return is_move(facts, body) and body is not None and decode_lifecycle(body.note).packed
 
 
 def action_of(facts: Facts) -> Action | None:

@@ -18,6 +18,7 @@ from turnlog.core.lifecycle import (
     after_control,
     decode_lifecycle,
     encode_content,
+    ends_bundle,
     is_move,
     lease_refusal,
     stage_of,
@@ -254,6 +255,17 @@ def test_only_a_pause_that_says_so_is_a_move() -> None:
     assert not is_move(does(Action.PAUSE), CommitBody())
     assert not is_move(does(Action.PAUSE), None)
     assert not is_move(does(Action.CLOSE), moved)
+
+
+def test_only_a_move_that_says_so_ends_a_bundle() -> None:
+    moved, packed = (
+        CommitBody(note=encode_content(LifecycleContent(moved=True, packed=is_packed)))
+        for is_packed in (False, True)
+    )
+    assert ends_bundle(does(Action.PAUSE), packed)
+    assert not ends_bundle(does(Action.PAUSE), moved)
+    assert not ends_bundle(does(Action.PAUSE), None)
+    assert not ends_bundle(does(Action.RESUME), packed)
 
 
 def test_a_session_that_goes_on_is_not_suspended() -> None:

@@ -7,10 +7,9 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.lifecycle import Action, LifecycleContent, SessionStage
+from turnlog.core.lifecycle import Action, LifecycleContent, SessionStage, action_of, is_move
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
-from turnlog.sessions.control.lifecycle import moved_by
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.dangling import (
     Dangling,
@@ -124,16 +123,16 @@ async def move_session(
     await store.recover()
     session = source.session
     with store.view() as view:
-        # A bundle may be packed again where the first was lost.
         is_paused = _row(view, session).stage is SessionStage.PAUSED
-        was_paused = is_paused and moved_by(view, session) is None
-    content = LifecycleContent(moved=True)
-    paused = await controls.write(
-        session, ControlRequest(action=Action.PAUSE, why=why, content=content)
-    )
+        was_paused = is_paused and _was_paused(view, session)
+    move = ControlRequest(action=Action.PAUSE, why=why, content=LifecycleContent(moved=True))
+    await controls.write(session, move)
     await _wait_for_calls(store, session)
-    fenced = structs.replace(source, fence=paused.seq, was_paused=was_paused)
     try:
+        # Behind this one the store adds no note on a delivery: it would not be in the bundle.
+        packed = LifecycleContent(moved=True, packed=True)
+        fence = await controls.write(session, structs.replace(move, content=packed))
+        fenced = structs.replace(source, fence=fence.seq, was_paused=was_paused)
         with store.view() as view:
             return pack_session(view, fenced, sink, on_part)
     except Exception:
@@ -141,6 +140,17 @@ async def move_session(
             why = "the bundle could not be written"
             await controls.write(session, ControlRequest(action=Action.RESUME, why=why))
         raise
+
+
+def _was_paused(view: View, session: bytes) -> bool:
+    """Return whether a paused session was paused before it was moved: a bundle may be packed again."""
+    for commit in view.controls(session, newest_first=True):
+        action = action_of(commit.facts)
+        if action is Action.PAUSE and not is_move(commit.facts, commit.body):
+            return True
+        if action is Action.RESUME:
+            return False
+    return False
 
 
 def pack_session(

@@ -23,12 +23,14 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import Actor, CommitKind, Flag, Phase, Status
+from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Phase, Status
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
     Action,
+    SessionStage,
     action_of,
     after_control,
+    ends_bundle,
     lease_refusal,
     transition_refusal,
 )
@@ -156,7 +158,12 @@ class Ledger:
             follows = self._predecessor(txn, session, draft)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
-        may_conflict = linked or draft.claims or (follows is None and intent is not None)
+        may_conflict = (
+            linked
+            or draft.claims
+            or (follows is None and intent is not None)
+            or facts.note == NoteKind.DELIVERED
+        )
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
         if draft.refused is None:
             self._extend(session, draft, facts, follows, linked)
@@ -357,10 +364,31 @@ class Ledger:
         intent = draft.intent
         if isinstance(intent, Draft) and intent.refused is not None:
             return intent.refused
+        if draft.facts.note == NoteKind.DELIVERED:
+            return self._late_note(txn, session)
         if body is None or not body.fact_key:
             return None
         newest = self._linked(txn, session + body.fact_key)
         return version_conflict(newest, draft.seen, self.heads[session].seq)
+
+    def _late_note(self, txn: Txn, session: bytes) -> Conflict | None:
+        """Return why the note that an answer was delivered is refused; `None` if it is not.
+
+        A session that was packed for another store can come back only if nothing was added here. Without
+        the note its answer is given again there, if its caller asks for it.
+        """
+        head = self.heads[session]
+        if head.control is None or head.control.stage is not SessionStage.PAUSED:
+            return None
+        known = head.position - self.tail.after - 1
+        is_recent = known >= 0
+        entry = (
+            self.tail.entries[known] if is_recent else read_log(txn, self._tables, head.position)
+        )
+        newest = self._read(txn, entry) if entry is not None else None
+        if newest is None or not ends_bundle(newest.facts, newest.body):
+            return None
+        return Conflict("the session was packed for another store", head.seq)
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""
