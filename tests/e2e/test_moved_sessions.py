@@ -655,3 +655,22 @@ def test_a_second_bundle_goes_on_as_the_first_would(
     imported(there, second)
     shown = json.loads(turnlog("resume", "work", "--json", data=there).stdout)
     assert shown["stage"] == ("paused" if was_paused else "active")
+
+
+async def opened(data: Path, limit: int) -> None:
+    """Make a store with a limit."""
+    await LmdbStore.open(data, limit=limit).close()
+
+
+def test_a_session_that_has_no_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    here, there, bundle = tmp_path / "here", tmp_path / "there", tmp_path / "work.bundle"
+    fill(here, [Call(tool="read", minute=1, output=bytes(range(256)) * 20_000)])
+    assert turnlog("resume", "work", "--bundle", str(bundle), data=here).returncode == 0
+    asyncio.run(opened(there, 4 << 20))
+    before = {file.name for file in (there / "blobs").rglob("*")}
+    refused = turnlog("import", str(bundle), data=there)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "no room for the session" in refused.stderr
+    assert {file.name for file in (there / "blobs").rglob("*")} == before
+    asyncio.run(opened(there, 40 << 20))
+    assert imported(there, bundle)["relation"] == "new"

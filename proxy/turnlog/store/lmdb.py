@@ -263,6 +263,10 @@ class LmdbStore:
         """The secrets of the sessions that came from other stores, by session. Raises `StoreError`."""
         return self._secrets.read()
 
+    def check_room(self, need: int) -> None:
+        """Check that a session of `need` bytes from another store has room. Raises `StoreFull`, `StoreError`."""
+        self._admission.check_import(need)
+
     async def keep(self, blobs: Sequence[Blob]) -> list[bytes]:
         """Store payloads for `adopt`, and wait for the disk; return their handles. Raises `StoreError`."""
         return await self._writer.run(lambda: self._engine.keep(blobs))

@@ -6,7 +6,7 @@ stored bytes, so the chain and the handles of payloads stay what they are. Bytes
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -257,7 +257,8 @@ class CheckedBundle(Struct, frozen=True, kw_only=True):
 
     file: Path
     head: BundleHead
-    payloads: int
+    sizes: Mapping[bytes, int]
+    """Bytes of each payload, by handle."""
 
     def parts(self) -> Iterator[PayloadPart | CommitPart]:
         """Yield its payloads, then its commits. Raises `BundleError`, `OSError`."""
@@ -283,7 +284,7 @@ def check_bundle(file: Path, on_part: Watch = lambda _: None) -> CheckedBundle:
     newest = f"sha256:{digest(check.newest).hex()}"
     if newest != head.hash or decode_link(check.newest).seq != head.seq:
         raise _damaged(file, "its newest commit is not the one that its head names")
-    return CheckedBundle(file=file, head=head, payloads=len(check.payloads))
+    return CheckedBundle(file=file, head=head, sizes=check.sizes)
 
 
 class _BundleCheck:
@@ -308,6 +309,7 @@ class _BundleCheck:
             raise _damaged(file, "its session has no id") from None
         self.payloads: dict[bytes, Blob | Gone] = {}
         """By handle, without their content."""
+        self.sizes: dict[bytes, int] = {}
         self.newest = b""
         """Header of the last commit so far."""
 
@@ -316,6 +318,7 @@ class _BundleCheck:
         for number, part in enumerate(self._parts, 1):
             self._on_part(f"line {number}")
             if isinstance(part, PayloadPart):
+                self.sizes[part.handle] = len(part.data)
                 self.payloads[part.handle] = part.gone or _checked(part, self._file)
             elif isinstance(part, CommitPart):
                 self.newest = part.header

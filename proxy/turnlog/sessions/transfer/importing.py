@@ -34,7 +34,7 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.index import is_linked
 from turnlog.store.read.view import View
 
-from .bundle import BundleHead, CheckedBundle, PayloadPart, Watch
+from .bundle import BundleHead, CheckedBundle, PayloadPart, Watch, payload_handles
 
 _AT_ONCE: Final = 4 << 20
 """Bytes of payloads that are stored at a time."""
@@ -134,13 +134,19 @@ async def import_bundle(
 async def _adopt(
     store: LmdbStore, bundle: CheckedBundle, incoming: Incoming, found: Relation, on_part: Watch
 ) -> Imported:
-    handles = await _store_all(store, bundle, on_part)
     # Commits that are here already may well be of a process that still runs: the session came from here.
     after = -1 if incoming.expected is None else incoming.expected[0]
-    links = (decode_link(header) for header, _ in bundle.records())
-    epochs = frozenset(link.epoch for link in links if link.seq > after)
+    size, epochs, named = 0, set[int](), set[bytes]()
+    for header, body in bundle.records():
+        link = decode_link(header)
+        if link.seq > after:
+            size += len(header) + len(body)
+            epochs.add(link.epoch)
+            named.update(payload_handles(body))
+    store.check_room(size + sum(bundle.sizes.get(handle, 0) for handle in named))
+    handles = await _store_all(store, bundle, on_part)
     on_part("the commits")
-    made = await store.adopt(structs.replace(incoming, handles=handles, epochs=epochs))
+    made = await store.adopt(structs.replace(incoming, handles=handles, epochs=frozenset(epochs)))
     on_part("the end")
     return Imported(
         session=ids.to_text(incoming.session),
@@ -148,7 +154,7 @@ async def _adopt(
         seq=made.seq,
         hash=f"sha256:{made.hash.hex()}",
         commits=made.commits,
-        payloads=bundle.payloads,
+        payloads=len(bundle.sizes),
         closed=made.closed,
         names_taken=names_of(made.taken),
     )
@@ -160,7 +166,7 @@ async def _store_all(store: LmdbStore, bundle: CheckedBundle, on_part: Watch) ->
     payloads = (part for part in bundle.parts() if isinstance(part, PayloadPart))
     with_content: list[PayloadPart] = []
     for number, part in enumerate(payloads, 1):
-        on_part(f"payload {number} of {bundle.payloads}")
+        on_part(f"payload {number} of {len(bundle.sizes)}")
         if part.gone is not None:
             handles[part.handle] = part.gone.encode()
             continue

@@ -167,6 +167,17 @@ class DraftAdmission:
                 "space on the disk"
             )
 
+    def check_import(self, need: int) -> None:
+        """Refuse a session of `need` bytes from another store if there is no room. Raises `StoreFull`,
+        `StoreError`."""
+        with translated("measure", self._data):
+            left = self.quota.look()
+        if left < need:
+            raise StoreFull(
+                f"no room for the session in {str(self._data)!r}: it has up to {need} bytes, {left} are left "
+                "of limits.store or on the disk; raise limits.store, or free space on the disk"
+            )
+
     def _check_room(self, draft: Draft, queued: int) -> None:
         kind = draft.facts.kind
         begins = kind is _INTENT
