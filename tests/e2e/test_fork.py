@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kit.clients import MCP_HEADERS, call, wait_until
 from kit.upstreams import Peer, text_result
 from kit.wraps import initialize, outcome, text_answer, wrapping
 
+ORDERS = 5
 RULES = """
 rules:
   - {match: {tool: "read*"}, effect: read}
@@ -284,14 +286,15 @@ def test_branches_that_ask_for_the_same_effect_at_once_have_it_once(rig: Rig) ->
     branches = [parent, f"{parent}-x", f"{parent}-y"]
     for name in branches[1:]:
         forked(rig, parent, name)
-    sent = len(rig.upstream.requests)
+    sent, at_once = len(rig.upstream.requests), Barrier(len(branches))
 
-    def pay(session: str) -> str:
+    def pay(session: str) -> None:
         path = f"/s/{session}{rig.path.removeprefix(f'/s/{parent}')}"
         with rig.client() as client:
-            client.request("POST", path, call("pay", {"order": 7}), headers=MCP_HEADERS)
-        return session
+            for order in range(ORDERS):
+                at_once.wait()
+                client.request("POST", path, call("pay", {"order": order}), headers=MCP_HEADERS)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(pay, branches))
-    assert len(rig.upstream.requests) == sent + 1
+    assert len(rig.upstream.requests) == sent + ORDERS
