@@ -104,8 +104,8 @@ class Carrier(Protocol):
         """Record the timeout and answer the caller with it; the call runs on."""
         ...
 
-    def fail(self, kind: ErrorKind) -> None:
-        """Record what is open as failed, unless its answer may still come on another stream."""
+    def fail(self, attempt: Attempt, kind: ErrorKind) -> None:
+        """Record an attempt as failed, unless its answer may still come on another stream."""
         ...
 
     def cancel_at_server(self) -> None:
@@ -495,8 +495,8 @@ class CallDriver:
 
     def do_fail(self, command: ev.Fail) -> None:
         """End the attempt as failed; after a timeout its connection does that."""
-        if self._failure is None and self.carrier is not None:
-            self.carrier.fail(command.kind)
+        if self._failure is None and self.carrier is not None and self.attempt is not None:
+            self.carrier.fail(self.attempt, command.kind)
 
     def do_cancel_at_server(self, _: ev.CancelAtServer) -> None:
         """Cancel the latest attempt at the server."""

@@ -47,6 +47,16 @@ def test_a_cancel_is_for_one_call_and_the_others_run_on() -> None:
     assert cancelled.stage is Stage.SENT
 
 
+def test_a_call_whose_caller_cancels_and_waits_no_longer_fails_alone() -> None:
+    cancelled, other = sent(WRITE, WRITE)
+    cancelled.handle(ev.Cancelled(), 1.0)
+    assert cancelled.handle(ev.Left(), 1.0) == (GIVEN_UP,)
+    ended = unanswered(cancelled, ErrorKind.CANCELLED_BY_CALLER)
+    assert cancelled.handle(ended, 1.0) == (OUTCOME,)
+    assert cancelled.overall == ended.ending
+    assert (other.stage, other.caller) == (Stage.SENT, CallerState.HERE)
+
+
 def test_a_cancelled_call_may_still_be_answered() -> None:
     call, _ = sent(WRITE, WRITE)
     call.handle(ev.Cancelled(), 1.0)

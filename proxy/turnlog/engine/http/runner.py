@@ -161,8 +161,9 @@ class HttpCarrier(Struct, eq=False):
         self.guard.agent.drop()
         self.guard.told.set_result(self._exchange.outlived(failure))
 
-    def fail(self, kind: ErrorKind) -> None:
+    def fail(self, attempt: Attempt, kind: ErrorKind) -> None:
         """Record what is open as failed, unless its answer may still come on another stream."""
+        # Over HTTP the calls of a batch share the stream, and fail together.
         self._exchange.left(kind)
 
     def cancel_at_server(self) -> None:

@@ -19,7 +19,7 @@ from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.retry_wait import RetryWait
 from turnlog.exchange.call import Stage
-from turnlog.exchange.events import CallerChecked, Overdue
+from turnlog.exchange.events import CallerChecked, Left, Overdue
 from turnlog.exchange.open_requests import OpenRequests
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt, blocked
@@ -109,21 +109,16 @@ class PipedExchange(McpExchange):
         return self._made(unanswered), tickets
 
     def on_cancel(self, key: str) -> list[str]:
-        """Record that the agent cancelled the request with this id; a guarded call runs on a while.
+        """Mark the caller of the open calls with this id as gone, because it has cancelled them.
 
-        Returns the keys of the ids by which the server knows it.
+        Returns the keys of the ids by which the server knows the request.
         """
         found: list[str] = []
         for attempt, wire_key in list(self.attempts.items()):
-            if attempt.is_cancelled and attempt.caller_key == key:
+            if attempt.driver is not None and attempt.is_cancelled and attempt.caller_key == key:
                 found.append(wire_key)
-                if attempt.is_guarded and self.driver is not None:
-                    self.driver.on_left()
-                    continue
-                kind = ErrorKind.CANCELLED_BY_CALLER
-                self.end(
-                    attempt, failed(kind, self.progress.phase, attempt.ask.effect), AnswerFacts()
-                )
+                # An agent that has cancelled ignores any answer (MCP, cancellation).
+                attempt.driver.feed(Left())
         if self._own(key) is None and self.awaited.pop(key, None) is not None:
             found.append(key)
         return found
@@ -359,10 +354,12 @@ class PipeCarrier:
         made, tickets = self.exchange.failed(failure)
         self._lines.answer(line_of(made), tickets)
 
-    def fail(self, kind: ErrorKind) -> None:
-        """Record what is open as failed."""
-        self._give_up()
-        self.exchange.left(kind)
+    def fail(self, attempt: Attempt, kind: ErrorKind) -> None:
+        """Record an attempt as failed, and no other of its line."""
+        exchange = self.exchange
+        if attempt in exchange.attempts:  # else it has ended
+            ending = failed(attempt.cause(kind), exchange.progress.phase, attempt.ask.effect)
+            exchange.end(attempt, ending, AnswerFacts())
 
     def cancel_at_server(self) -> None:
         """Cancel the latest attempt at the server."""
@@ -371,7 +368,8 @@ class PipeCarrier:
 
     def drop(self, kind: ErrorKind) -> None:
         """Stop carrying the call; record what is open as failed so."""
-        self.fail(kind)
+        self._give_up()
+        self.exchange.left(kind)
         self.exchange.over()
         self.release_slot()
 
@@ -518,6 +516,7 @@ class PipeCarrier:
 
     def on_left(self) -> None:
         """Mark the agent as gone."""
+        # Other calls run on: the server was not told to cancel them, and may still answer.
         if self.exchange.driver is not None and self.exchange.driver.is_guarded:
             self.exchange.driver.on_left()
 
