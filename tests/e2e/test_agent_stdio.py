@@ -85,7 +85,7 @@ async def test_the_tools_read_and_note_the_session_they_were_started_for(
     filled: Path, mode: str
 ) -> None:
     async with agent(filled, "work", mode) as client:
-        assert len((await client.list_tools()).tools) == 8
+        assert len((await client.list_tools()).tools) == 9
         (row,) = (await used(client, "log"))["items"]
         assert row["tool"] == "read"
         await used(client, "note", note={"kind": "evict", "keys": ["1"], "reason": "compaction"})

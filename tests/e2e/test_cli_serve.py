@@ -41,7 +41,7 @@ def test_status_names_the_running_proxies_and_reading_goes_on_beside_them(tmp_pa
 
     after = json.loads(turnlog("status", "--json", data=data).stdout)
 
-    assert while_running["writers"] == [{"epoch": 1, "pid": running.pid}]
+    assert [writer["pid"] for writer in while_running["writers"]] == [running.pid]
     assert while_running["usage"]["limit"] == 10 << 30
     assert (log.returncode, log.stdout) == (0, "no attempts\n")
     assert after["writers"] == []

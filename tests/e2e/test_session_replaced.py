@@ -3,6 +3,7 @@ known of the first one counts for it."""
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -94,11 +95,20 @@ def begun(rig: Rig, *, name: str = "") -> tuple[str, str]:
     return "Mcp-Session-Id", hello.head.one("mcp-session-id") or ""
 
 
+STAYING = ExitStack()
+"""Connections that stay open for the whole test: an answer counts as taken if its agent is still there."""
+
+
+@pytest.fixture(autouse=True)
+def agents_stay() -> Iterator[None]:
+    with STAYING:
+        yield
+
+
 def asked(rig: Rig, session: tuple[str, str], tool: str) -> str:
-    with rig.client() as client:
-        body = call(tool, {"by": rig.session})
-        answer = client.request("POST", "/mcp", body, headers=(*MCP_HEADERS, session))
-    return answer.body.decode()
+    client = STAYING.enter_context(rig.client())
+    body = call(tool, {"by": rig.session})
+    return client.request("POST", "/mcp", body, headers=(*MCP_HEADERS, session)).body.decode()
 
 
 def rows(rig: Rig, tool: str) -> list[Row]:
