@@ -598,7 +598,9 @@ class Relay(Struct, eq=False):
         elif last := self._exchange.last_events():
             with self._exchange.giving_others():
                 await self._finish(self._ready + last)
-                await self._mark_delivered()
+                # Of a call answered on its own stream, its task marks that at its end.
+                if self._exchange.listens:
+                    await self._mark_delivered()
         else:
             return False
         return True
