@@ -305,7 +305,8 @@ class CallMachine(Struct, eq=False):
 
     def seen(self, now: float) -> EarlierCall:
         """Return the state of this call that decides about a later duplicate."""
-        answered = self.stage is ENDED and not self.has_given_up and self._is_whole
+        is_told = self._is_whole or self.caller is ANSWERED
+        answered = self.stage is ENDED and not self.has_given_up and is_told
         cancelled = self.cancelled_at
         return EarlierCall(
             ending=self.overall if answered else self.ending,

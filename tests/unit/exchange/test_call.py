@@ -1108,6 +1108,18 @@ def test_an_answer_that_is_on_disk_counts_as_delivered_to_a_caller_that_is_there
     assert (seen.ending, seen.delivered, seen.repeats) == (succeeded(), True, False)
 
 
+def test_a_failure_that_its_caller_was_told_has_ended_the_call() -> None:
+    play = Play(NAMED)
+    play.sent()
+    play.feed(lost(effect=Effect.WRITE), OUTCOME)
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
+    assert play.call.seen(1.0).ending is None
+    play.feed(ev.Delivered(), DELIVERED)
+    seen = play.call.seen(1.0)
+    assert seen.ending is not None
+    assert (seen.ending.status, seen.delivered) == (Status.UNKNOWN, True)
+
+
 def test_an_ended_call_knows_when_it_ended() -> None:
     play = Play(NAMED)
     play.sent()
