@@ -36,6 +36,7 @@ rules:
   - {match: {tool: "pay*"}, effect: irreversible}
 """
 FILES = Path(__file__).parents[1] / "kit" / "files_server.py"
+NAME = "work"
 AGENT = ("Authorization", "Bearer the agent's own")
 KEY = ("Idempotency-Key", "key-1")
 SETTINGS: dict[str, Any] = {
@@ -109,7 +110,9 @@ def ask(
 ) -> Any:
     """Make a call in the session `work`; return its result."""
     with Client(proxy.url) as client:
-        given = client.request("POST", "/s/work/mcp", body, headers=(*MCP_HEADERS, agent, *headers))
+        given = client.request(
+            "POST", f"/s/{NAME}/mcp", body, headers=(*MCP_HEADERS, agent, *headers)
+        )
         return given.json()["result"]
 
 
@@ -117,7 +120,7 @@ def leave(proxy: Proxy, tool: Tool, body: bytes, *headers: tuple[str, str]) -> N
     """Make a call, and leave once the server has it."""
     before = tool.asked
     with Client(proxy.url) as client:
-        client.ask("POST", "/s/work/mcp", body, headers=(*MCP_HEADERS, AGENT, *headers))
+        client.ask("POST", f"/s/{NAME}/mcp", body, headers=(*MCP_HEADERS, AGENT, *headers))
         wait_until(lambda: tool.asked > before, "the server has the call")
     wait_until(lambda: "abandoned" in session_notes(proxy.data, "work"), "the proxy has noticed")
 
@@ -154,7 +157,7 @@ def test_a_call_that_was_running_as_its_proxy_died_is_unknown_there_and_not_sent
     stores: Stores, tool: str
 ) -> None:
     with stores.proxy("here") as proxy, Client(proxy.url) as client:
-        client.ask("POST", "/s/work/mcp", call(tool, {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        client.ask("POST", f"/s/{NAME}/mcp", call(tool, {"a": 1}), headers=(*MCP_HEADERS, AGENT))
         wait_until(lambda: stores.tool.asked == 1, "the server has the call")
         proxy.kill()
     stores.tool.go.set()
@@ -419,7 +422,7 @@ def test_open_attempts_are_closed_and_names_that_are_taken_are_said(
     stores: Stores, tmp_path: Path
 ) -> None:
     with stores.proxy("here") as proxy, Client(proxy.url) as client:
-        client.ask("POST", "/s/work/mcp", call("write"), headers=MCP_HEADERS)
+        client.ask("POST", f"/s/{NAME}/mcp", call("write"), headers=MCP_HEADERS)
         wait_until(lambda: stores.tool.asked == 1, "the server has the call")
         packed = turnlog("resume", "work", "--bundle", str(stores.bundle), data=proxy.data)
         assert (packed.returncode, "1 call in flight" in packed.stderr) == (0, True)
@@ -427,7 +430,7 @@ def test_open_attempts_are_closed_and_names_that_are_taken_are_said(
         with suppress(ClosedEarlyError):
             client.response("POST")
     with stores.proxy("there") as proxy, Client(proxy.url) as client:
-        client.request("POST", "/s/work/mcp", call("read"), headers=MCP_HEADERS)
+        client.request("POST", f"/s/{NAME}/mcp", call("read"), headers=MCP_HEADERS)
     done = turnlog("import", str(stores.bundle), "--json", data=stores.data("there"))
     found = json.loads(done.stdout)
     assert (found["closed"], found["names_taken"]) == (1, ["work"])
