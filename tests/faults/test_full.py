@@ -19,6 +19,8 @@ from turnlog.core.kinds import Status
 
 LIMIT = 5 << 20
 """bytes: small enough to be filled in a moment."""
+AT_ONCE = 100
+"""Calls of a batch: of this limit 256 KiB are kept for outcomes, and a call takes about 1 KiB, with indexes 2."""
 TOOLS: list[dict[str, object]] = [
     {"name": "read", "inputSchema": {}, "annotations": {"readOnlyHint": True}}
 ]
@@ -53,7 +55,7 @@ def post(proxy: Proxy, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def fill(proxy: Proxy, upstream: RawUpstream) -> None:
     """Call a tool, many times in one batch, until that is refused or not recorded any more."""
-    batch = b"[" + b",".join(call("write", {"n": n}, request_id=n) for n in range(200)) + b"]"
+    batch = b"[" + b",".join(call("write", {"n": n}, request_id=n) for n in range(AT_ONCE)) + b"]"
     with Client(proxy.url) as client:
         for _ in range(100):
             before = len(upstream.requests)

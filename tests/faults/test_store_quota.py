@@ -30,6 +30,13 @@ def test_no_intent_slips_in_while_the_other_thread_measures(tmp_path: Path) -> N
         assert not any(said)
 
 
+def test_what_was_written_since_the_last_look_counts(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    room = Quota(tmp_path, LIMIT)
+    room.wrote(room.look())
+    assert room.spare == 0
+
+
 @pytest.mark.parametrize(
     ("limit", "disk", "reserve"),
     [

@@ -66,8 +66,8 @@ class Quota:
         """Bytes written since then."""
         self._measuring = threading.Lock()
         self.spare = 0
-        """Bytes that may be written before intents are refused, as last measured; 0 when that is
-        in doubt."""
+        """Bytes that may be written before intents are refused: as last measured, less what was written
+        since. Not above 0 when that is in doubt."""
 
     @property
     def reserve(self) -> int:
@@ -87,6 +87,8 @@ class Quota:
         """Count bytes that went to the disk."""
         self._unmade += count
         self._unlooked += count
+        with self._measuring:
+            self.spare -= count
 
     def doubt(self) -> None:
         """Discard the last measurement, because a write failed: the next intent makes a new one."""
