@@ -21,6 +21,7 @@ from turnlog.sessions.errors import (
     CompactedError,
     NoteError,
     NotFoundError,
+    NotHeldError,
     OperationError,
     RewindError,
     UnresolvableError,
@@ -90,6 +91,7 @@ class Api:
             query=_query(_query_of(request), endpoint.query),
             now=self._context.clock.wall(),
             saved=self._context.saved_states,
+            threads=self._snapshots.threads,
         )
 
     def _token_check(self) -> Middleware:
@@ -193,7 +195,7 @@ def _as_problems() -> Generator[None]:
     except BadParameterError as error:
         raise _bad(error.name, str(error)) from error
     except NotFoundError as error:
-        raise ProblemError(404, str(error)) from error
+        raise _not_found(error) from error
     except CompactedError as error:
         raise ProblemError(410, str(error), reason="compacted", first=error.first) from error
     except (NoteError, OperationError, RewindError) as error:
@@ -204,6 +206,12 @@ def _as_problems() -> Generator[None]:
         raise _not_placed(error) from error
     except StoreError as error:
         raise ProblemError(503, str(error)) from error
+
+
+def _not_found(error: NotFoundError) -> ProblemError:
+    if isinstance(error, NotHeldError):
+        return ProblemError(409, str(error), reason="not_held")
+    return ProblemError(404, str(error))
 
 
 def _not_placed(error: Refusal) -> ProblemError:

@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -12,11 +13,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
+from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, Rung
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
+from turnlog.observe.clock import Clock
 from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
 from turnlog.sessions.control.effects import effect_note
@@ -28,7 +31,7 @@ from turnlog.sessions.control.writer import ControlRequest, ControlWriter, Opera
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
-from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref
+from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref, written_note
 from turnlog.sessions.overview import SessionLine, session_line
 from turnlog.sessions.pages import (
     DanglingPage,
@@ -40,6 +43,11 @@ from turnlog.sessions.pages import (
     sessions_page,
 )
 from turnlog.sessions.resolve import Claim, resolve
+from turnlog.sessions.retention.collect import Collector
+from turnlog.sessions.retention.gc import GcFate, GcLine, expired, purge_line
+from turnlog.sessions.retention.holds import hold, release
+from turnlog.sessions.retention.housekeeping import enforced
+from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.rows import Row
 from turnlog.sessions.state.changes import (
     Difference,
@@ -57,6 +65,8 @@ from turnlog.sessions.state.state_at import (
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
 from turnlog.store.base import Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
@@ -69,10 +79,13 @@ from .parameters import (
     EffectRequest,
     ForkRequest,
     FullLogQuery,
+    GcRequest,
+    HoldRequest,
     ListQuery,
     LogQuery,
     NoQuery,
     NoteQuery,
+    PurgeRequest,
     Resolution,
     ResumeQuery,
     RewindRequest,
@@ -94,6 +107,8 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     now: int
     """ns UTC."""
     saved: SavedStates
+    threads: Executor | None = None
+    """Reads the store for long work; `None` for the loop's own."""
 
 
 class ReadEndpoint(Struct, frozen=True):
@@ -129,6 +144,13 @@ class Differences(Struct, frozen=True, kw_only=True):
     """The differences between two states."""
 
     items: list[Difference]
+
+
+class GcReport(Struct, frozen=True, kw_only=True):
+    """The content that has outlived its retention."""
+
+    retention: str
+    items: list[GcLine]
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -354,11 +376,88 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
     return result
 
 
+async def _hold(context: Context, request: ApiRequest, wanted: HoldRequest) -> WrittenNote:
+    return await _held(hold, context, request, wanted)
+
+
+async def _release(context: Context, request: ApiRequest, wanted: HoldRequest) -> WrittenNote:
+    return await _held(release, context, request, wanted)
+
+
+async def _held(
+    append: Callable[[LmdbStore, str, str, Clock], Awaitable[Commit]],
+    context: Context,
+    request: ApiRequest,
+    wanted: HoldRequest,
+) -> WrittenNote:
+    why = context.clean(wanted.why)
+    commit = await append(context.store, request.names["session"], why, context.clock)
+    return written_note(commit)
+
+
+async def _purge(context: Context, request: ApiRequest, wanted: PurgeRequest) -> PurgePlan:
+    name = request.names["session"]
+
+    def planned(view: View) -> tuple[bytes, PurgePlan]:
+        session = find_session(view, name)
+        return session, purge_plan(view, session, name)
+
+    purger = _purger(context, request)
+    session, plan = await purger.collector.read(planned)
+    if not wanted.yes:
+        return plan
+    order = PurgeOrder(why=wanted.why, expect=wanted.expect, fence=wanted.fence)
+    writer = ControlWriter(context.store, context.redactor, context.clock)
+    done = await purger.purge(session, plan, order, writer)
+    context.log.emit(
+        SessionChanged(
+            session=done.session,
+            seq=done.head,
+            action=Action.PURGE,
+            stage=done.stage,
+            actor=Actor.OPERATOR,
+        )
+    )
+    return done
+
+
+async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcReport:
+    purger, retention = _purger(context, request), context.retention
+    due = await asyncio.get_running_loop().run_in_executor(
+        request.threads,
+        lambda: expired(context.store.view(), retention, request.now, HeldContent()),
+    )
+    with context.store.view() as view:
+        purges = view.purges()
+    if not wanted.yes:
+        lines = [one.line(GcFate.DUE) for one in due]
+        lines += [purge_line(session, GcFate.DUE) for session in purges]
+        return GcReport(retention=retention.text(), items=lines)
+    for session in (session for session, is_erased in purges.items() if not is_erased):
+        await purger.go_on(session)
+    gone = [line async for line in purger.collector.collect(due)]
+    if gone:
+        context.log.emit(enforced(gone))
+    # The log's file cannot be rewritten while this process has it open.
+    gone += [purge_line(session, GcFate.PENDING) for session in purges]
+    held = [one.line(GcFate.HELD) for one in due if one.held]
+    return GcReport(retention=retention.text(), items=[*held, *gone])
+
+
+def _purger(context: Context, request: ApiRequest) -> Purger:
+    store, saved = context.store, request.saved
+    collector = Collector(store, saved, context.clock, request.threads)
+    return Purger(collector)
+
+
 _read_change = msgspec.json.Decoder(SessionChange).decode
 _resolution = msgspec.json.Decoder(Resolution).decode
 _effect_request = msgspec.json.Decoder(EffectRequest).decode
 _fork_request = msgspec.json.Decoder(ForkRequest).decode
 _rewind_request = msgspec.json.Decoder(RewindRequest).decode
+_hold_request = msgspec.json.Decoder(HoldRequest).decode
+_purge_request = msgspec.json.Decoder(PurgeRequest).decode
+_gc_request = msgspec.json.Decoder(GcRequest).decode
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
@@ -376,6 +475,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),
     WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
+    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, _hold),
+    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, _release),
+    WriteEndpoint("/sessions/{session}/purge", "Plan the removal of a session's content, or remove it if `yes` is given", NoQuery, PurgeRequest, PurgePlan, _purge_request, _purge),
+    WriteEndpoint("/gc", "List what has outlived its retention, or delete it if `yes` is given", NoQuery, GcRequest, GcReport, _gc_request, _gc),
     WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),
     WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
 )  # fmt: skip

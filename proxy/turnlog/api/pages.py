@@ -90,8 +90,8 @@ class Snapshots:
     def __init__(self, store: LmdbStore, threads: Executor, limit: float) -> None:
         """A read may take `limit` seconds."""
         self.limit = limit
+        self.threads = threads
         self._store = store
-        self._threads = threads
 
     async def read(self, work: Callable[[View], T]) -> T:
         """Return the result of `work` on a snapshot. Raises `ProblemError` if it takes too long."""
@@ -103,7 +103,7 @@ class Snapshots:
         async with in_time(self.limit):
             # Answers to reads do not wait for the disk: their outcomes may not be written yet.
             await self._store.flush()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
+            return await asyncio.get_running_loop().run_in_executor(self.threads, in_thread)
 
 
 def caller_of(request: web.Request) -> CallerEvidence:

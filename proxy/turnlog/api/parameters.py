@@ -209,6 +209,27 @@ class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     why: Why = ""
 
 
+class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hold on a session's content, or the end of one."""
+
+    why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+
+
+class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A purge of a session. Without `yes` it is only planned."""
+
+    yes: bool = False
+    expect: Annotated[int, _seq("The head that the plan named.")] | None = None
+    fence: Annotated[int, _seq("Number of the lease you hold.")] | None = None
+    why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+
+
+class GcRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A deletion of what has outlived its retention. Without `yes` it is only listed."""
+
+    yes: bool = False
+
+
 def moment(name: str, text: str | None, now: int, *, end: bool = False) -> int | None:
     """Return ns UTC; `now` is in ns. Raises `BadParameterError`."""
     if text is None:

@@ -13,6 +13,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
+from turnlog.sessions.retention.gc import Retention
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints
@@ -55,5 +56,6 @@ class Context(Shared, frozen=True, kw_only=True):
     log: Log
     keep: int
     """Bytes of one message that are read along."""
+    retention: Retention
     work: asyncio.TaskGroup
     """What outlives the request that began it."""

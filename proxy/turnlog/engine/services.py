@@ -261,6 +261,7 @@ def _context(
         clock=clock,
         log=log,
         keep=max(settings.limits.record, KEEP),
+        retention=settings.retention,
         work=work,
         stop=stop,
     )

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import CommitBody, Facts
+from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
 from turnlog.core.note import EffectNote, Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
@@ -69,14 +69,7 @@ class NoteWriter:
         except ValueError as error:
             raise NoteError(f"the note cannot be stored: {error}") from error
         commit = await ticket.done()
-        return WrittenNote(
-            session=ids.to_text(commit.link.session),
-            seq=commit.link.seq,
-            turn=commit.link.turn,
-            kind=NoteKind(commit.facts.note),
-            hash=f"sha256:{commit.hash.hex()}",
-            known=commit.facts is not draft.facts,
-        )
+        return written_note(commit, known=commit.facts is not draft.facts)
 
     def _draft(self, session: SessionRef, note: Note, note_id: str, actor: Actor) -> Draft:
         if len(note_id) > ID_CHARS:
@@ -128,6 +121,18 @@ class NoteWriter:
             return (self._keyed(session, EFFECT_CHOICE + ids.from_text(note.call)),)
         except ValueError as error:
             raise NoteError(f"{note.call!r} is no id of a call") from error
+
+
+def written_note(commit: Commit, *, known: bool = False) -> WrittenNote:
+    """Return where the note in a commit was written."""
+    return WrittenNote(
+        session=ids.to_text(commit.link.session),
+        seq=commit.link.seq,
+        turn=commit.link.turn,
+        kind=NoteKind(commit.facts.note),
+        hash=f"sha256:{commit.hash.hex()}",
+        known=known,
+    )
 
 
 def parse_note(data: bytes | str) -> Note:

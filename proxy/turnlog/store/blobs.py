@@ -614,21 +614,23 @@ class BucketRewrite:
         self._end()
         shutil.rmtree(self._draft, ignore_errors=True)
 
-    def copy(self) -> None:
-        """Copy what was added since the last time. Raises `StoreError`."""
+    def copy_some(self) -> bool:
+        """Copy about `AT_ONCE` bytes of what was added since the last time; return whether there were any.
+
+        Raises `StoreError`.
+        """
         target = self._target
         if target is None:
             target = self._target = open_environment(
                 self._draft, readonly=False, durable=False, map_size=MAP_SIZE
             )
-        with translated("rewrite", self._path):
-            while self._copy_some(target):
-                pass
-
-    def _copy_some(self, target: Environment) -> bool:
-        """Copy about `AT_ONCE` bytes in one transaction; return whether there were any."""
         size = 0
-        with self._source.read() as read, read.cursor() as cursor, target.write() as txn:
+        with (
+            translated("rewrite", self._path),
+            self._source.read() as read,
+            read.cursor() as cursor,
+            target.write() as txn,
+        ):
             found = cursor.set_range(number(self._copied + 1))
             while found and size < AT_ONCE:
                 key, run = cursor.item()
@@ -650,7 +652,8 @@ class BucketRewrite:
         ends this process leaves one of the two in place, or both: then the newer counts.
         """
         with translated("rewrite", self._path), self._source.write():
-            self.copy()
+            while self.copy_some():
+                pass
             self._end()
             versions = _versions(self._folder, self._bucket)
             newer = self._folder / f"{self._bucket.name}.{max(versions, default=0) + 1}"

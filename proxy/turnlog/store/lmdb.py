@@ -75,7 +75,7 @@ class LmdbStore:
         recovered: list[Commit],
     ) -> None:
         """`key` is the store's own secret."""
-        self._data, self._env, self._tables = engine.data, engine.env, engine.tables
+        self.data, self._env, self._tables = engine.data, engine.env, engine.tables
         self._engine = engine
         self._writer = writer
         self._blobs = blobs
@@ -193,7 +193,7 @@ class LmdbStore:
         if writer.down:
             return writer.down
         try:
-            with translated("look at", self._data):
+            with translated("look at", self.data):
                 self._env.check_place()
         except StoreError as error:
             self._gone = error
@@ -235,7 +235,7 @@ class LmdbStore:
 
     def view(self) -> View:
         """Open a snapshot."""
-        return View(self._data, self._env, self._tables, self._tails, self._blobs)
+        return View(self.data, self._env, self._tables, self._tails, self._blobs)
 
     def control_counter(self) -> ControlCounter:
         """Return what counts the control commits of all processes, the same for all its users."""
@@ -317,7 +317,7 @@ class LmdbStore:
             names = self._engine.erase_names(session)
             self._engine.erase_moves()
             self._secrets.remove(session)
-            compact_copy.set_pending(self._data)
+            compact_copy.set_pending(self.data)
             self._engine.set_purge(session, PURGE_ERASED)
             return names
 
@@ -342,7 +342,7 @@ class LmdbStore:
         """Delete the payloads of an old bucket. Raises `StoreError`."""
         await self._writer.run(lambda: self._engine.expire_bucket(bucket))
         # Large files take long to delete: the writer has other work.
-        await asyncio.to_thread(sweep, self._data / "blobs")
+        await asyncio.to_thread(sweep, self.data / "blobs")
 
     async def close(self) -> None:
         """Write what is queued, release the epoch, close. Nothing submitted is lost."""

@@ -29,6 +29,10 @@ BODIES = {
     f"{V1}/calls/{{call}}/effect": b'{"choice": "redo"}',
     f"{V1}/sessions/{{session}}/fork": b'{"name": "other"}',
     f"{V1}/sessions/{{session}}/lifecycle": b'{"action": "pause"}',
+    f"{V1}/sessions/{{session}}/hold": b'{"why": "a lawsuit"}',
+    f"{V1}/sessions/{{session}}/release": b"{}",
+    f"{V1}/sessions/{{session}}/purge": b"{}",
+    f"{V1}/gc": b'{"yes": true}',
 }
 
 

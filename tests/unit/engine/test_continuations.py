@@ -27,6 +27,7 @@ from turnlog.exchange.principal import PrincipalNames
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.policy import Rulebook
+from turnlog.sessions.retention.gc import Retention
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.transport.routes import Endpoints
 from turnlog.wire import mcp
@@ -77,6 +78,7 @@ def context(one: Bench) -> Context:
         clock=clock,
         log=one.log,
         keep=1 << 20,
+        retention=Retention(),
         work=asyncio.TaskGroup(),
         stop=asyncio.Event(),
     )

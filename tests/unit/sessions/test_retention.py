@@ -46,7 +46,7 @@ from turnlog.sessions.retention.gc import (
 )
 from turnlog.sessions.retention.holds import hold, release
 from turnlog.sessions.retention.housekeeping import EVERY, NOTICE, Housekeeper
-from turnlog.sessions.retention.purge import purge_plan
+from turnlog.sessions.retention.purge import PurgeOrder, Purger, purge_plan
 from turnlog.sessions.state.backlog import BUSY
 from turnlog.sessions.state.state_at import head_of, saved_states, state_at
 from turnlog.store.base import Blob, Draft, SessionRef
@@ -597,6 +597,34 @@ async def test_an_idle_proxy_finishes_a_purge_that_a_process_left(days: Days) ->
         assert redact.body is not None
         assert redact.body.detail == "a request"
     assert (days.data / "purge-pending").exists()
+    assert verdicts(days.data) == ["redacted_ok"]
+
+
+async def test_a_purge_whose_caller_leaves_is_finished_by_the_next(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, 0, b"content")
+    folder, steps = days.data / "blobs", list[str]()
+
+    def leave(step: str) -> None:
+        steps.append(step)
+        running.cancel()
+
+    collector = Collector(days.store, days.saved, days.clock, on_step=leave)
+    with days.store.view() as view:
+        plan = purge_plan(view, known(ref), "a")
+    writer = ControlWriter(days.store, Redactor(), days.clock)
+    running = asyncio.ensure_future(Purger(collector).purge(known(ref), plan, PurgeOrder(), writer))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    # What copied in a thread has ended, and its draft is gone.
+    assert steps == [f"payloads {name(0)}"]
+    assert [path.name for path in folder.iterdir()] == [name(0)]
+
+    await days.look()
+
+    assert [path.name for path in folder.iterdir()] == [f"{name(0)}.1"]
+    with days.store.view() as view:
+        assert view.purges() == {known(ref): True}
     assert verdicts(days.data) == ["redacted_ok"]
 
 

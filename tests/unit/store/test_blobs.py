@@ -388,7 +388,7 @@ def test_a_rewritten_bucket_lacks_what_was_dropped_and_keeps_all_places(
     drop = {blobs.number_in_bucket(handle) for handle in handles[3:70]}
 
     with BucketRewrite(tmp_path / "blobs", Bucket(0, 0), drop) as rewrite:
-        rewrite.copy()
+        rewrite.copy_some()
         rewrite.swap()
 
     read = [pair.reader.read(handle) for handle in handles]
@@ -406,7 +406,7 @@ def test_a_writer_goes_on_in_the_rewritten_bucket(tmp_path: Path, pair: Pair) ->
     with BucketRewrite(
         tmp_path / "blobs", Bucket(0, 0), {blobs.number_in_bucket(first)}
     ) as rewrite:
-        rewrite.copy()
+        rewrite.copy_some()
         late = pair.put(b"put while it was copied", 10)
         assert pair.writer.is_in_place()
         rewrite.swap()
@@ -518,5 +518,5 @@ def test_a_damaged_bucket_is_not_rewritten(tmp_path: Path, pair: Pair) -> None:
         BucketRewrite(tmp_path / "blobs", Bucket(0, 0), set[int]()) as rewrite,
         pytest.raises(StoreError, match="are damaged"),
     ):
-        rewrite.copy()
+        rewrite.copy_some()
     assert names(tmp_path) == ["0-0"]

@@ -1,6 +1,7 @@
 """Deletes what has outlived its retention while the proxy has little else to do."""
 
 import asyncio
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -16,7 +17,7 @@ from turnlog.store.read.held_content import HeldContent
 from turnlog.store.saved_states import SavedStates
 
 from .collect import Collector
-from .gc import Expired, ExpiredBucket, GcFate, GcItem, Retention, expired
+from .gc import Expired, ExpiredBucket, GcFate, GcItem, GcLine, Retention, expired
 from .purge import Purger
 
 LOOK: Final = 60.0
@@ -69,10 +70,9 @@ class Housekeeper:
         """Finish the purges that another process has begun and not ended."""
         with self._store.view() as view:
             begun = [session for session, is_erased in view.purges().items() if not is_erased]
-            data = view.data
         for session in begun:
             with suppress(RewriteBusy):  # another process still works on it
-                await Purger(self._collector, data).go_on(session)
+                await Purger(self._collector).go_on(session)
 
     async def _last(self) -> int:
         with self._store.view() as view:
@@ -105,11 +105,15 @@ class Housekeeper:
     async def _collect(self, wall: int) -> None:
         gone = [line async for line in self._collector.collect(await self._due(wall))]
         if gone:
-            buckets = [line.bytes for line in gone if line.what is GcItem.PAYLOADS]
-            commits = sum(line.commits for line in gone if line.fate is GcFate.DELETED)
-            self._log.emit(
-                RetentionEnforced(buckets=len(buckets), size=sum(buckets), commits=commits)
-            )
+            self._log.emit(enforced(gone))
+
+
+def enforced(gone: Iterable[GcLine]) -> RetentionEnforced:
+    """Return the event about what a collection has deleted."""
+    deleted = [line for line in gone if line.fate is GcFate.DELETED]
+    buckets = [line.bytes for line in deleted if line.what is GcItem.PAYLOADS]
+    commits = sum(line.commits for line in deleted)
+    return RetentionEnforced(buckets=len(buckets), size=sum(buckets), commits=commits)
 
 
 async def keep_house(

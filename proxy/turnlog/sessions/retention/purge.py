@@ -3,9 +3,10 @@
 import asyncio
 import shutil
 from collections import defaultdict
+from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -27,6 +28,7 @@ _TRIES: Final = 5
 """Times that a bucket is rewritten while other sessions begin to refer to what is purged."""
 _NEWEST: Final = 1 << 62
 """No seq is as high."""
+T = TypeVar("T")
 _LIVE: Final = (SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED)
 
 
@@ -52,6 +54,14 @@ class PurgePlan(Struct, frozen=True, kw_only=True):
     done: bool = False
     pending: bool = False
     """Whether the log's file still has to be rewritten: another process has it open."""
+
+
+class PurgeOrder(Struct, frozen=True, kw_only=True):
+    """An operator's order to purge a session; `expect` and `fence` are those of a `ControlRequest`."""
+
+    why: str = ""
+    expect: int | None = None
+    fence: int | None = None
 
 
 class _Content(Struct, frozen=True):
@@ -128,23 +138,31 @@ class Purger(Struct, frozen=True):
     """Purges sessions, in steps each of which another process can take up."""
 
     collector: Collector
-    data: Path
+
+    @property
+    def data(self) -> Path:
+        """The store's folder."""
+        return self.collector.store.data
 
     async def purge(
-        self, session: bytes, plan: PurgePlan, why: str, writer: ControlWriter
+        self, session: bytes, plan: PurgePlan, order: PurgeOrder, writer: ControlWriter
     ) -> PurgePlan:
         """Remove the content of a session, but for what the log's file holds; return what was removed.
 
-        Raises `Conflict`, `TransitionRefused`, `OperationError`, `StoreError`.
+        Raises `Conflict`, `TransitionRefused`, `LeaseRefused`, `OperationError`, `StoreError`.
         """
+        request = ControlRequest(
+            action=Action.PURGE, why=order.why, expect=order.expect, fence=order.fence
+        )
         if plan.stage in _LIVE:
-            await writer.write(session, ControlRequest(action=Action.CLOSE, why=why))
+            await writer.write(session, structs.replace(request, action=Action.CLOSE))
+            request = structs.replace(request, expect=None)  # the head is that commit now
         # A call that began before it was closed would bring an output.
         await self.collector.read(partial(_refuse_in_flight, session, plan.session))
         if plan.stage is SessionStage.PURGED:
             await self.collector.store.begin_purge(session)
         else:
-            await writer.write(session, ControlRequest(action=Action.PURGE, why=why))
+            await writer.write(session, request)
         shared = await self.go_on(session)
         return structs.replace(
             plan, stage=SessionStage.PURGED, shared=shared, done=True, pending=True
@@ -204,14 +222,26 @@ class Purger(Struct, frozen=True):
             if not numbers:
                 return content
             with BucketRewrite(folder, bucket, numbers) as rewrite:
-                await asyncio.to_thread(rewrite.copy)
-                if await store.swap_bucket(rewrite, content.drop, session, content.seen):
+                while await _to_its_end(asyncio.to_thread(rewrite.copy_some)):
+                    pass
+                swap = store.swap_bucket(rewrite, content.drop, session, content.seen)
+                if await _to_its_end(swap):
                     return content
             content = await self.collector.read(partial(_content, session))
         raise StoreError(
             f"other sessions begin to use payloads of {bucket.name} faster than they are purged; "
             "`turnlog gc --yes` goes on"
         )
+
+
+async def _to_its_end(work: Awaitable[T]) -> T:
+    """Return the result of work in another thread, which has ended when this is left, also by a cancellation."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
 
 
 def _bodies(session: bytes, after: int, until: int, view: View) -> list[int]:

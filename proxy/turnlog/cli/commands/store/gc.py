@@ -108,7 +108,7 @@ async def _collect(
                 on_step=lambda text: progress.show(f"deleting {text}"),
             )
             for session in (session for session, is_erased in purges.items() if not is_erased):
-                await Purger(collector, data).go_on(session)
+                await Purger(collector).go_on(session)
             lines += [line async for line in collector.collect(due)]
         if purges:
             progress.during("rewriting the log", partial(replace_log, data))

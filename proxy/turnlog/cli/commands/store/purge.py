@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from turnlog.cli.commands.session.change import fence_option
+from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
+    Number,
     json_option,
     open_store,
     open_view,
@@ -22,7 +25,7 @@ from turnlog.observe.clock import Clock
 from turnlog.sessions.control.writer import LONGEST_WHY, ControlWriter
 from turnlog.sessions.log import find_session
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.purge import PurgePlan, Purger, purge_plan
+from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.compact_copy import is_pending, replace_log
 
@@ -43,10 +46,24 @@ _OUT_OF_REACH = (
 @click.argument("session")
 @click.option("--yes", is_flag=True, help="Remove it; without this nothing is changed.")
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@click.option(
+    "--expect",
+    metavar="HEAD",
+    type=Number(0, MOST),
+    help="Only if this is the session's newest commit, as the plan named it.",
+)
+@fence_option
 @writing_options
 @json_option
 def command(
-    session: str, yes: bool, why: str, config: str | None, data: str | None, as_json: bool
+    session: str,
+    yes: bool,
+    why: str,
+    expect: int | None,
+    fence: int | None,
+    config: str | None,
+    data: str | None,
+    as_json: bool,
 ) -> None:
     """Show what a purge of SESSION would remove, or remove it with --yes, for good.
 
@@ -63,14 +80,20 @@ def command(
         plan = progress.during("looking for its content", partial(purge_plan, view, found, session))
         limit = view.usage().limit
     if yes:
-        plan = asyncio.run(_purge(folder, limit, found, plan, why, redactor))
+        order = PurgeOrder(why=why, expect=expect, fence=fence)
+        plan = asyncio.run(_purge(folder, limit, found, plan, order, redactor))
     with printout() as write:
         for line in [json_line(plan)] if as_json else _text(plan):
             write(line)
 
 
 async def _purge(
-    data: Path, limit: int, session: bytes, plan: PurgePlan, why: str, redactor: "Redactor"
+    data: Path,
+    limit: int,
+    session: bytes,
+    plan: PurgePlan,
+    order: PurgeOrder,
+    redactor: "Redactor",
 ) -> PurgePlan:
     from msgspec import structs
 
@@ -83,7 +106,7 @@ async def _purge(
                 on_step=lambda text: progress.show(f"purging {text}"),
             )
             writer = ControlWriter(store, redactor, Clock())
-            plan = await Purger(collector, data).purge(session, plan, why, writer)
+            plan = await Purger(collector).purge(session, plan, order, writer)
         progress.during("rewriting the log", partial(replace_log, data))
     return structs.replace(plan, pending=is_pending(data))
 
