@@ -1,18 +1,23 @@
 """Named effects that a rewind discarded stand outside: a call that would have one again is not just sent."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
 
 from e2e.stores import Done, turnlog
 from kit.beside import Rig, proxy_beside, ruled
-from kit.clients import MCP_HEADERS, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
 from kit.faults import ResetAfterRequest
-from kit.upstreams import RawUpstream
+from kit.proxy import Proxy
+from kit.upstreams import Peer, RawUpstream, answer, echo, ok
 
+AT_ONCE = 6
+"""Calls that are made at once."""
 RULES = """
 rules:
   - {match: {tool: "pay*"}, effect: irreversible, effect_key: [$.args.order]}
@@ -210,3 +215,104 @@ def test_the_ledger_holds_in_another_process(tmp_path: Path) -> None:
             rig.session = "moved"
             assert ask(rig, "send", to="you")["status"] == "replayed"
             assert sent(rig) == 1
+
+
+def pay_at_once(rig: Rig, proxies: Sequence[Proxy], amount: int) -> tuple[int, list[str]]:
+    """Pay several times at once; return how many calls were sent, and the statuses of the others.
+
+    No call ends at the server before all are sent or answered.
+    """
+    rows, before, at_once, go_on = len(rig.rows()), sent(rig), Barrier(AT_ONCE), Event()
+
+    def hold(peer: Peer) -> None:
+        peer.read()
+        assert go_on.wait(BOUND)
+        echo(peer)
+
+    def pay(number: int) -> None:
+        with Client(proxies[number % len(proxies)].url) as client:
+            at_once.wait()
+            asked = call("pay", {"order": 1, "amount": amount})
+            client.request("POST", rig.path, asked, headers=MCP_HEADERS)
+
+    def ended() -> list[str]:
+        return [row.status for row in rig.rows()[rows:] if row.status != "pending"]
+
+    rig.upstream.script = hold
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        paid = [pool.submit(pay, number) for number in range(AT_ONCE)]
+        try:
+            wait_until(lambda: len(ended()) + sent(rig) - before == AT_ONCE, "all are decided")
+            found = sent(rig) - before, ended()
+        finally:
+            go_on.set()
+        for each in paid:
+            each.result(BOUND)
+    rig.upstream.script = echo
+    rig.ended_rows(rows + AT_ONCE)
+    return found
+
+
+@pytest.mark.promise("LEDGER-5")
+@pytest.mark.parametrize(
+    ("choice", "amount", "status"), [("redo", 5, "replayed"), ("override", 6, "error")]
+)
+def test_a_choice_lets_exactly_one_of_several_calls_at_once_through(
+    rig: Rig, choice: str, amount: int, status: str
+) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    assert cli(rig, "effect", first["call"], f"--{choice}").returncode == 0
+    assert pay_at_once(rig, [rig.proxy], amount) == (1, [status] * (AT_ONCE - 1))
+
+
+@pytest.mark.promise("LEDGER-5", "LEDGER-1")
+def test_a_choice_lets_exactly_one_call_through_two_proxies_on_one_store(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as one,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as other,
+    ):
+        rig = Rig(upstream, one)
+        rig.session = "shared"
+        first = ask(rig, "pay", order=1, amount=5)
+        rewind(rig)
+        assert cli(rig, "effect", first["call"], "--redo").returncode == 0
+        assert pay_at_once(rig, [one, other], 5) == (1, ["replayed"] * (AT_ONCE - 1))
+
+
+@pytest.mark.promise("LEDGER-5")
+def test_a_choice_is_there_again_after_a_call_that_was_not_executed(rig: Rig) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    assert cli(rig, "effect", first["call"], "--redo").returncode == 0
+    rig.upstream.script = answer(ok(b"", status="429 Too Many Requests"))
+    assert ask(rig, "pay", order=1, amount=5)["executed"] == "no"
+    assert pay_at_once(rig, [rig.proxy], 5) == (1, ["replayed"] * (AT_ONCE - 1))
+
+
+@pytest.mark.promise("LEDGER-5", "TWICE-10")
+def test_a_repeat_of_the_call_that_a_choice_let_through_joins_it(rig: Rig) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    assert cli(rig, "effect", first["call"], "--redo").returncode == 0
+    go_on = Event()
+
+    def hold(peer: Peer) -> None:
+        peer.read()
+        assert go_on.wait(BOUND)
+        peer.send_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "again": True}})
+
+    rig.upstream.script = hold
+    asked = call("pay", {"order": 1, "amount": 5})
+    with rig.client() as client:
+        client.ask("POST", rig.path, asked, headers=MCP_HEADERS)
+        rig.upstream.wait_for_requests(2)
+    wait_until(lambda: "abandoned" in rig.notes(), "its caller has left")
+    with ThreadPoolExecutor() as pool:
+        repeated = pool.submit(rig.post, asked)
+        go_on.set()
+        assert json.loads(repeated.result(BOUND))["result"]["again"]
+    assert sent(rig) == 2

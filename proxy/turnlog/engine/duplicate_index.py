@@ -49,6 +49,7 @@ from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
 from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.sessions.control.replay import ParentRecords
+from turnlog.sessions.notes import CHOSEN_BY
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -83,6 +84,10 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     """Where a discarded call began, if it has begun."""
     effect: Effect = Effect.UNKNOWN
     """Of a discarded call."""
+    choice: bytes = b""
+    """Link of the one call that somebody's choice about a discarded call lets through; empty for none."""
+    is_redone: bool = False
+    """Whether that one call runs on this branch."""
 
     @property
     def outcome(self) -> Commit | None:
@@ -256,14 +261,10 @@ class DuplicateIndex:
             self._log.emit(StoreFailed(reason=str(error)))
             found += [look(None, ask.links) for look in looks[len(found) :]]
         matches = [self._given_again(match) for match in found if match is not None]
-        if any(match.across for match in matches):
-            ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
-        passed = next((m.call for m in matches if m.may_be_passed), b"")
-        if passed != ask.links.passed:
-            ask = structs.replace(ask, links=structs.replace(ask.links, passed=passed))
+        ask = _as_sent(ask, hidden, matches)
         if seen is not None:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
-        return ask, [*filter(None, (hidden, guessed)), *matches]
+        return ask, _in_order(hidden, guessed, matches)
 
     def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
         """Return a call with whether its session replays a record; `can_be_answered` is whether it may do."""
@@ -357,7 +358,8 @@ class DuplicateIndex:
             effect, call = beginning.ask.effect, beginning.ask.call
             return DuplicateMatch(earlier=earlier, call=call, running=beginning, effect=effect)
         wanted = self._wanted_effect(ask) if ask.links.effect else None
-        found = self._ledger.find(view, ask.links.effect, wanted) if wanted else None
+        link, since = ask.links.effect, ask.refused_at
+        found = self._ledger.find(view, link, wanted, since) if wanted else None
         if found is None:
             return None
         return DuplicateMatch(
@@ -366,6 +368,8 @@ class DuplicateIndex:
             commits=found.commits,
             seq=found.seq,
             effect=found.effect,
+            choice=found.choice,
+            is_redone=found.is_redone,
         )
 
     def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
@@ -729,6 +733,35 @@ def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:
     return seen
 
 
+def _as_sent(ask: Ask, hidden: DuplicateMatch | None, matches: Sequence[DuplicateMatch]) -> Ask:
+    """Return a call as it is recorded if it is sent although there are these."""
+    if any(match.across for match in matches):
+        ask = structs.replace(ask, flags=(*ask.flags, Flag.SESSION_REPLACED))
+    passed = next((m.call for m in matches if m.may_be_passed), b"")
+    choice = hidden.choice if hidden is not None else b""
+    if (passed, choice) == (ask.links.passed, ask.links.choice):
+        return ask
+    return structs.replace(ask, links=structs.replace(ask.links, passed=passed, choice=choice))
+
+
+def _in_order(
+    hidden: DuplicateMatch | None, guessed: DuplicateMatch | None, matches: list[DuplicateMatch]
+) -> list[DuplicateMatch]:
+    """Return the duplicates of a call in the order in which they decide about it."""
+    if hidden is None or not hidden.is_redone:
+        return [*filter(None, (hidden, guessed)), *matches]
+    # Whoever repeats the call that a choice has let through gets its answer. Nothing else goes beside it,
+    # so its end is not waited for if its caller is there.
+    own = [_as_own(match) for match in matches if match.earlier.likeness is _SAME]
+    others = (match for match in matches if match.earlier.likeness is not _SAME)
+    return [*filter(None, (guessed, *own, hidden)), *others]
+
+
+def _as_own(match: DuplicateMatch) -> DuplicateMatch:
+    """Return an earlier call as if this process made it."""
+    return structs.replace(match, earlier=structs.replace(match.earlier, elsewhere=False))
+
+
 def _caller(ask: Ask) -> tuple[str, str, str]:
     return ask.principal, ask.target, ask.client
 
@@ -743,7 +776,8 @@ def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
         return False
     # Links beyond those of the input, and of the call before, exist only for a call with a key.
     passed = PASSED + passed_by(stored)
-    return not {links.same, links.anyone, links.effect, passed}.issuperset(stored)
+    known = {links.same, links.anyone, links.effect, passed}
+    return any(link not in known and not link.startswith(CHOSEN_BY) for link in stored)
 
 
 def _is_unsent(earlier: EarlierCall) -> bool:

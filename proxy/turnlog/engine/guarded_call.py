@@ -229,6 +229,7 @@ class GuardedCall(CallDriver):
         self._index.retract(self)
         # What the first lookup added to the call does not hold for the next one.
         before, self._looked_up = self._index.linked(self._looked_up), None
+        before = structs.replace(before, refused_at=self.ask.seen)
         self.ask, self._admitted = before, self.ask
         self.attempt = None
         self.do_close(ev.Close())

@@ -91,6 +91,9 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Id of the earlier call beside or after which this one is made: it counts if this one is not sent."""
     effect: bytes = b""
     """Digest of the session's family and the effect, if the session has other branches."""
+    choice: bytes = b""
+    """Link of the choice by which this call is sent, although another branch had its effect: only one call
+    may carry it, whichever process makes it."""
     before: tuple[bytes, ...] = ()
     """`same` for each session that this one has replaced, the latest first."""
 
@@ -105,7 +108,7 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
         source = _SOURCE + self.source if self.source else b""
         passed = PASSED + self.passed if self.passed else b""
         calls = (self.same, self.anyone, self.key, self.keyed_input, self.told)
-        return tuple(filter(None, (*calls, self.effect, source, passed)))
+        return tuple(filter(None, (*calls, self.effect, source, passed, self.choice)))
 
 
 _SOURCE: Final = b"answered by\0"
@@ -195,6 +198,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Position of the log's newest commit at the lookup of duplicates; `None` if it claims no link.
 
     The store refuses its intent if another process has since begun a call with a link that it claims."""
+    refused_at: int | None = None
+    """`seen` of its intent that the store has refused, before it was looked up again."""
     why: str = ""
     """The reason that the caller gives for the call."""
     client: str = ""

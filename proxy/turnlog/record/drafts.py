@@ -113,6 +113,7 @@ class Drafter:
         )
         if ask.seen is not None:
             draft.claims, draft.seen = links.claims, ask.seen
+            draft.sole_claim = links.choice
         return draft
 
     def _hash_key(self, ask: Ask) -> bytes:

@@ -25,6 +25,8 @@ NOTE_BYTES: Final = 64 * 1024
 """Largest note, as it is stored."""
 EFFECT_CHOICE: Final = b"choice of effect\0"
 """What is digested, with the call's id, for the link of a note about an effect."""
+CHOSEN_BY: Final = b"chosen by\0"
+"""What the link begins with of a call that such a note lets through; the hash of the note's commit follows."""
 ID_CHARS: Final = 512
 """Longest id that a note may be given."""
 

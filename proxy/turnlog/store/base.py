@@ -181,6 +181,9 @@ class Draft(Struct, kw_only=True, eq=False):
     claims: tuple[bytes, ...] = ()
     """Links of an intent that is not written (`Conflict`) where another writer's commit behind `seen`
     carries one of them."""
+    sole_claim: bytes = b""
+    """A link of an intent, beside its `claims`, that no other call's commit behind `seen` may carry: not
+    even one of the same writer."""
     seen: int | None = None
     """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""

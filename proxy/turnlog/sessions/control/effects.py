@@ -18,12 +18,12 @@ from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Phase
 from turnlog.core.live_view import LiveView, StandingEffect
 from turnlog.core.note import EffectChoice, EffectNote, decode_note
 from turnlog.core.operation import LEDGER_EFFECTS
-from turnlog.exchange.delivery import earlier_call
+from turnlog.exchange.delivery import earlier_call, last_of
 from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
 from turnlog.sessions.errors import NoteError
 from turnlog.sessions.live import SessionBranches
-from turnlog.sessions.notes import EFFECT_CHOICE
+from turnlog.sessions.notes import CHOSEN_BY, EFFECT_CHOICE
 from turnlog.sessions.state.family import ancestry
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
@@ -60,6 +60,10 @@ class HiddenEffect(Struct, frozen=True, kw_only=True):
     effect: Effect
     commits: Sequence[Commit] = ()
     """Empty if it is not in this store."""
+    choice: bytes = b""
+    """Link of the one call that somebody's choice lets through; empty for none."""
+    is_redone: bool = False
+    """Whether the one call that a choice has let through runs on this branch, or was before this one."""
 
 
 class _Branch(Struct, frozen=True):
@@ -116,28 +120,43 @@ class EffectLedger:
         hashes = _hashes(self._store, session, wanted)
         return any((wanted.server, wanted.tool, one) in branch.unnamed for one in hashes)
 
-    def find(self, view: View, link: bytes, wanted: WantedEffect) -> HiddenEffect | None:
-        """Return the newest call with the effect of a call, if its branch does not show it."""
+    def find(
+        self, view: View, link: bytes, wanted: WantedEffect, since: int | None = None
+    ) -> HiddenEffect | None:
+        """Return the newest call with the effect of a call, if its branch does not show it.
+
+        `since` is the position of the log at which the call was looked up before, if its intent was refused.
+        """
         session = self._session(wanted)
         branch = self._branches[session] if session else None
         if session is None or branch is None:
             return None
-        hashes = _hashes(self._store, session, wanted)
+        hashes, is_redone = _hashes(self._store, session, wanted), False
         for one, commits in _newest_first(view, branch, link, wanted, hashes):
             earlier = self._earlier(view, one, commits)
-            if earlier.ending is not None and earlier.ending.executed is Executed.NO:
+            if _is_unsent(earlier):
+                continue
+            if one.is_shown and _is_redone(commits, earlier, since):
+                is_redone = True
                 continue
             if one.is_shown:
                 return None
+            chosen = self._choice(view, one)
             earlier = structs.replace(
                 earlier,
                 likeness=Likeness.DISCARDED,
                 # What no rule names is found by its input alone.
                 same_input=not wanted.effect_link or one.input_hash in hashes,
-                choice=self._choice(view, one),
+                choice=chosen[0] if chosen else None,
             )
             return HiddenEffect(
-                earlier=earlier, call=one.call, seq=one.seq, effect=one.effect, commits=commits
+                earlier=earlier,
+                call=one.call,
+                seq=one.seq,
+                effect=one.effect,
+                commits=commits,
+                choice=chosen[1] if chosen else b"",
+                is_redone=is_redone,
             )
         return None
 
@@ -170,15 +189,46 @@ class EffectLedger:
         tool = f"{wanted.server}\0{wanted.tool}\0{wanted.target}".encode("utf-8", "surrogatepass")
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
-    def _choice(self, view: View, one: StandingEffect) -> EffectChoice | None:
-        """Return the newest choice about a discarded call, if its author may make it."""
+    def _choice(self, view: View, one: StandingEffect) -> tuple[EffectChoice, bytes] | None:
+        """Return the newest choice about a discarded call, if its author may make it, and no call has taken it.
+
+        Beside it stands the link of the call that takes it; a replay holds for any number of calls.
+        """
         said = view.linked(self._store.keyed_for(one.session, EFFECT_CHOICE + one.call))
         note = decode_note(said.body.note) if said is not None and said.body is not None else None
         if said is None or not isinstance(note, EffectNote):
             return None
         is_agents = said.facts.actor is Actor.AGENT
-        is_refused = is_agents and one.effect is Effect.IRREVERSIBLE
-        return None if is_refused else note.choice
+        if is_agents and one.effect is Effect.IRREVERSIBLE:
+            return None
+        if note.choice is EffectChoice.REPLAY:
+            return note.choice, b""
+        link = CHOSEN_BY + said.hash
+        return None if self._is_taken(view, link) else (note.choice, link)
+
+    def _is_taken(self, view: View, link: bytes) -> bool:
+        """Return whether a choice has let a call through; one that was not executed gives it back."""
+        taker = view.linked(link)
+        commits = call_commits(view, taker.link.session, taker.facts.call) if taker else []
+        return bool(commits) and not _is_unsent(
+            earlier_call(commits, self._wall(), view.is_alive, self._drain)
+        )
+
+
+def _is_unsent(earlier: EarlierCall) -> bool:
+    return earlier.ending is not None and earlier.ending.executed is Executed.NO
+
+
+def _is_redone(commits: Sequence[Commit], earlier: EarlierCall, since: int | None) -> bool:
+    """Return whether a choice has let a call through, and it still runs or was begun behind `since`.
+
+    No other call goes beside it. Once it has ended its effect is one of its branch.
+    """
+    intent = last_of(commits, CommitKind.INTENT)
+    if intent is None or intent.body is None:
+        return False
+    is_beside = earlier.ending is None or (since is not None and commits[0].position > since)
+    return is_beside and any(link.startswith(CHOSEN_BY) for link in intent.body.links)
 
 
 def _newest_first(

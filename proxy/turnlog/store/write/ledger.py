@@ -359,8 +359,7 @@ class Ledger:
     def _conflict(self, txn: Txn, session: bytes, draft: Draft) -> Refusal | None:
         body = draft.body
         if draft.claims:
-            carrying = (entry for link in draft.claims for entry in self._carrying(txn, link))
-            return claim_conflict(carrying, draft.seen, self._epoch)
+            return claim_conflict(self._claimed(txn, draft), draft.seen)
         intent = draft.intent
         if isinstance(intent, Draft) and intent.refused is not None:
             return intent.refused
@@ -370,6 +369,15 @@ class Ledger:
             return None
         newest = self._linked(txn, session + body.fact_key)
         return version_conflict(newest, draft.seen, self.heads[session].seq)
+
+    def _claimed(self, txn: Txn, draft: Draft) -> Iterator[Entry]:
+        """Yield the commits that carry what an intent claims, of the writers that it claims it from."""
+        for link in draft.claims:
+            # A process knows its own calls before they are written.
+            yield from (e for e in self._carrying(txn, link) if e.link.epoch != self._epoch)
+        if draft.sole_claim:
+            found, call = self._carrying(txn, draft.sole_claim), draft.facts.call
+            yield from (entry for entry in found if entry.facts.call != call)
 
     def _late_note(self, txn: Txn, session: bytes) -> Conflict | None:
         """Return why the note that an answer was delivered is refused; `None` if it is not.
@@ -589,14 +597,13 @@ def version_conflict(newest: Entry | None, seen: int | None, head: int) -> Confl
     )
 
 
-def claim_conflict(carrying: Iterable[Entry], seen: int | None, epoch: int) -> Conflict | None:
+def claim_conflict(carrying: Iterable[Entry], seen: int | None) -> Conflict | None:
     """Return why an intent is refused, whose writer has seen the log up to position `seen`.
 
-    `carrying` are commits with links that it claims. Those of its own writer (`epoch`) do not count:
-    that process knows its own calls before they are written.
+    `carrying` are commits with links that it claims.
     """
     for entry in carrying:
-        if entry.position > (seen or 0) and entry.link.epoch != epoch:
+        if entry.position > (seen or 0):
             seq = entry.link.seq
             return Conflict(f"commit {seq} claims the same; read it before you claim it again", seq)
     return None

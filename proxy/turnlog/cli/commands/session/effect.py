@@ -45,7 +45,8 @@ def command(
 
     CALL was discarded by a rewind, or made on another branch, and its effect stands. Without a
     choice a call with the same input is answered from the record, one with another input is refused.
-    The choice holds until the call is made. Works beside running proxies.
+    A redo or override lets one call through; one that was not executed does not count. Works beside
+    running proxies.
     """
     chosen = [
         choice
