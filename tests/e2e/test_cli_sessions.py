@@ -67,13 +67,19 @@ def test_a_lease_is_claimed_and_an_older_number_is_refused(data: Path) -> None:
         return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
     assert ", lease 3 ends at " in run("claim", "work", "--ttl", "1h", "--holder", "planner")
+    line = json.loads(turnlog("sessions", "--json", data=data).stdout.splitlines()[0])
+    assert (line["lease"]["fence"], line["lease"]["holder"]) == (3, "planner")
+    until = line["lease"]["until"][:19].replace("T", " ")
+    assert f" planner until {until} " in turnlog("sessions", data=data).stdout
     refused = run("claim", "work")
     assert refused.startswith("2: turnlog: lease 3 holds until 20")
     assert refused.endswith("`turnlog sessions unclaim` (its holder is 'planner')\n")
     assert run("renew", "work").startswith("2: turnlog: the number of the lease is missing")
     assert "after commit 4, lease 3" in run("renew", "work", fence=3)
     assert "lease" not in run("unclaim", "work", fence=3)
+    assert " until " not in turnlog("sessions", data=data).stdout
     assert ", lease 6 ends at " in run("claim", "work", "--ttl", "1h")
+    assert " lease 6 until 20" in turnlog("sessions", data=data).stdout
     assert run("close", "work", fence=3).startswith("2: turnlog: the lease 3 is not the newest, 6")
     assert "is closed" in run("close", "work", fence=6)
 

@@ -170,7 +170,7 @@ def _session(view: View, request: ApiRequest) -> SessionLine:
     row = view.session(find_session(view, request.names["session"]))
     if row is None:
         raise NotFoundError(f"no session is called {request.names['session']!r}")
-    return session_line(row, view.held())
+    return session_line(view, row, view.held())
 
 
 def log_of(view: View, request: ApiRequest) -> LogPage:

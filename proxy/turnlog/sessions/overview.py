@@ -89,7 +89,7 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
 def list_sessions(view: View) -> Iterator[SessionLine]:
     """Yield all sessions, the most recently active first."""
     held = view.held()
-    return (session_line(row, held) for row in view.sessions())
+    return (session_line(view, row, held) for row in view.sessions())
 
 
 def names_of(aliases: Iterable[str]) -> list[str]:
@@ -98,7 +98,7 @@ def names_of(aliases: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(alias.partition(ALIAS_SEPARATOR)[0] for alias in aliases))
 
 
-def session_line(row: SessionRow, held: Collection[bytes]) -> SessionLine:
+def session_line(view: View, row: SessionRow, held: Collection[bytes]) -> SessionLine:
     """Return one session as `turnlog sessions` lists it; `held` are the sessions under a hold."""
     return SessionLine(
         session=ids.to_text(row.session),
@@ -115,7 +115,7 @@ def session_line(row: SessionRow, held: Collection[bytes]) -> SessionLine:
         held=row.session in held,
         stage=row.stage,
         resumes=row.control.resumes if row.control is not None else 0,
-        lease=lease_of(row.control),
+        lease=lease_of(view, row.session, row.control),
     )
 
 

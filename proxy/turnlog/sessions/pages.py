@@ -152,7 +152,7 @@ def sessions_page(view: View, cursor: int | None, limit: int) -> SessionsPage:
     found = list(islice(rows, limit + 1))
     shown, held = found[:limit], view.held()
     return SessionsPage(
-        items=[session_line(row, held) for row in shown],
+        items=[session_line(view, row, held) for row in shown],
         next=_next([row.position for row in shown], more=len(found) > limit),
     )
 

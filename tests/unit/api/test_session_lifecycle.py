@@ -64,6 +64,7 @@ async def test_a_change_under_an_old_lease_names_the_newest(pages: Pages) -> Non
     assert (await changed(pages, "claim")).problem(409)["fence"] == lease["fence"]
     (line,) = (await pages.found("/sessions"))["items"]
     assert line["lease"] == lease
+    assert lease["holder"] == "planner"
     assert (await changed(pages, "pause", fence=lease["fence"])).json()["stage"] == "paused"
 
 

@@ -1,5 +1,6 @@
 """Lifecycle commits: written only if the session's head is still the one that their author has seen."""
 
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -21,8 +22,9 @@ from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NotFoundError
-from turnlog.store.base import Draft, LeaseRefused, SessionRef, SessionRow
+from turnlog.store.base import Corrupt, Draft, LeaseRefused, SessionRef, SessionRow
 from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 LONGEST_WHY: Final = 2000
 """Most characters of the reason for an operation."""
@@ -51,6 +53,8 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     fence: int
     """Its number: an operation that gives another one is refused."""
+    holder: str
+    """The name that its holder gave; empty for none."""
     until: str
     """When it ends, or has ended, by the clock of the store's host."""
 
@@ -108,14 +112,14 @@ class ControlWriter:
             commit = await self._store.submit(draft, wait=True).done()
         except LeaseRefused as refused:
             raise self._with_holder(refused, session) from None
-        return _result(commit, row)
+        with self._store.view() as view:
+            return _result(view, commit, row)
 
     def _with_holder(self, refused: LeaseRefused, session: bytes) -> LeaseRefused:
         """Return a refusal that also names who claimed the lease, if they have given a name."""
         with self._store.view() as view:
-            claim = view.get(session, refused.fence)
-        content = decode_lifecycle(claim.body.note) if claim and claim.body else LifecycleContent()
-        said = f"{refused} (its holder is {content.holder!r})" if content.holder else str(refused)
+            holder = _holder(view, session, refused.fence)
+        said = f"{refused} (its holder is {holder!r})" if holder else str(refused)
         return LeaseRefused(said, fence=refused.fence, seq=refused.seq)
 
     def _row(self, session: bytes) -> SessionRow:
@@ -126,14 +130,23 @@ class ControlWriter:
         return row
 
 
-def lease_of(control: Control | None) -> Lease | None:
+def lease_of(view: View, session: bytes, control: Control | None) -> Lease | None:
     """Return the newest lease on a session, unless it was released."""
     if control is None or not control.leased_until:
         return None
-    return Lease(fence=control.fence, until=timestamp(control.leased_until))
+    holder = _holder(view, session, control.fence)
+    return Lease(fence=control.fence, holder=holder, until=timestamp(control.leased_until))
 
 
-def _result(commit: Commit, before: SessionRow) -> OperationResult:
+def _holder(view: View, session: bytes, fence: int) -> str:
+    with suppress(Corrupt):
+        claim = view.get(session, fence)
+        if claim is not None and claim.body is not None:
+            return decode_lifecycle(claim.body.note).holder
+    return ""
+
+
+def _result(view: View, commit: Commit, before: SessionRow) -> OperationResult:
     control = after_control(before.control, commit.facts, commit.link.seq)
     return OperationResult(
         session=ids.to_text(commit.link.session),
@@ -142,5 +155,5 @@ def _result(commit: Commit, before: SessionRow) -> OperationResult:
         action=Action(commit.facts.note),
         actor=commit.facts.actor,
         stage=stage_of(control, has_calls=before.place.started_at > 0),
-        lease=lease_of(control),
+        lease=lease_of(view, commit.link.session, control),
     )

@@ -1,6 +1,7 @@
 """`turnlog sessions`: list sessions, the most recently active first, or change one."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,12 +21,22 @@ from turnlog.cli.options import (
     writing,
     writing_options,
 )
-from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.cli.render import (
+    Cell,
+    Column,
+    Style,
+    json_line,
+    local_time,
+    table,
+    terminal_width,
+)
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.lifecycle import SessionStage
+from turnlog.core.text.units import timestamp
 from turnlog.packs.errors import did_you_mean
+from turnlog.sessions.control.writer import Lease
 from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
@@ -41,7 +52,8 @@ _COLUMNS = (
     Column("TURNS", whole=True),
     Column("COMMITS", whole=True, spare=1),
     Column("OPEN", whole=True),
-    Column("HELD", spare=5),
+    Column("HELD", spare=6),
+    Column("LEASE", spare=5),
     Column("NAMES"),
     Column("CLIENT", spare=3),
 )
@@ -179,9 +191,19 @@ def _cells(view: View, line: SessionLine) -> list[Cell]:
         Cell(str(line.seq + 1)),
         Cell(str(line.in_flight or ""), Style.OPEN),
         Cell("held" if line.held else ""),
+        _lease_cell(line.lease),
         Cell(", ".join(line.names)),
         Cell(line.metadata.get("client", "")),
     ]
+
+
+def _lease_cell(lease: Lease | None) -> Cell:
+    """Return who holds a session and until when; empty when its lease has ended."""
+    if lease is None or lease.until <= timestamp(time.time_ns()):
+        return Cell("")
+    whole, short = local_time(lease.until, 19)
+    holder = lease.holder or f"lease {lease.fence}"
+    return Cell(f"{holder} until {whole}", narrow=f"{holder} until {short}")
 
 
 def _named_by(line: SessionLine) -> str:
