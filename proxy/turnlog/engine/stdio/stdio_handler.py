@@ -119,20 +119,26 @@ class StdioHandler:
         token = mcp.wanted_progress(messages[0])
         line.token = id_key(token) if token else ""
         line.waits_for = None
-        if line.begin():
-            self._on_begun(line)
-        else:
-            line.is_queued = True
-            self.lines.later(line, self._in_turn(line))
+        self._begin(line)
         for message in messages:
             if (cancelled := mcp.cancelled_id(message)) is not None:
                 self.lines.on_cancel(cancelled)
+
+    def _begin(self, line: PipeCarrier, large: LargeLine | None = None) -> None:
+        """Send a recorded line, `large` in pieces, or let it wait for a slot in a task."""
+        if not line.begin():
+            line.is_queued = True
+            self.lines.later(line, self._in_turn(line, large))
+            return
+        self._on_begun(line)
+        if large is not None:
+            large.decide(passes=line.is_begun)
 
     def _on_begun(self, line: PipeCarrier) -> None:
         if line.exchange.awaited:
             self.process.startup.on_request()
 
-    async def _in_turn(self, line: PipeCarrier, large: LargeLine | None = None) -> None:
+    async def _in_turn(self, line: PipeCarrier, large: LargeLine | None) -> None:
         """Send a line once it has a slot, `large` in pieces; answer it where it must not be sent any more."""
         passes = False
         try:
@@ -171,12 +177,8 @@ class StdioHandler:
         line = PipeCarrier(self.lines, exchange, None)
         if not await self._is_admitted(line):
             return LargeLine(self._to_server, None, passes=False)
-        if line.begin():
-            self._on_begun(line)
-            return LargeLine(self._to_server, line, passes=line.is_begun)
         large = LargeLine(self._to_server, line, passes=None)
-        line.is_queued = True
-        self.lines.later(line, self._in_turn(line, large))
+        self._begin(line, large)
         return large
 
     async def _is_admitted(self, line: PipeCarrier) -> bool:
