@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any, ClassVar, Final, Protocol
 
 from msgspec import Struct
@@ -20,7 +21,6 @@ from turnlog.exchange.call import (
     Terms,
 )
 from turnlog.exchange.duplicates import EarlierCall, NeverTwice, disconnect_action
-from turnlog.observe.clock import Clock
 from turnlog.record.attempt import NO_LINKS, Ask, Attempt, GuessedCaller
 from turnlog.record.errors import Failure
 from turnlog.record.own_answers import OwnAnswer
@@ -162,19 +162,13 @@ class CallDriver:
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self,
-        ask: Ask,
-        terms: Terms,
-        recorder: Recorder,
-        clock: Clock,
-        *,
-        attempt: Attempt | None = None,
+        self, ask: Ask, terms: Terms, recorder: Recorder, *, attempt: Attempt | None = None
     ) -> None:
         """`attempt` is the first attempt, if its intent is already queued."""
         self.ask = ask
         self.is_guarded = terms.is_guarded
         self._recorder = recorder
-        self._clock = clock
+        self._clock = clock = recorder.clock
         # Not `loop.time()`: its check of the process id is a system call.
         now, number, past = clock.monotonic() / 1e9, ask.number, ask.past
         if attempt is not None:
@@ -537,13 +531,14 @@ class CallDriver:
 
 
 _PLAIN: Final = {
-    effect: tuple(Terms(effect=effect, waits=waits) for waits in (False, True)) for effect in Effect
+    each: Terms(effect=each[0], waits=each[1], outlives_caller=each[2])
+    for each in product(Effect, (False, True), (False, True))
 }
 """Terms of calls without a rule: most calls."""
 
 
 def unguarded(
-    attempt: Attempt, recorder: Recorder, clock: Clock, *, is_member: bool = False
+    attempt: Attempt, recorder: Recorder, *, is_member: bool = False, is_piped: bool = False
 ) -> CallDriver:
     """Return the driver of a call that has begun and that no later call can find.
 
@@ -555,7 +550,7 @@ def unguarded(
     is_named = ask.is_named or bool(ask.key)
     is_plain = is_member or (policy.retry is None and policy.concurrency is None)
     if is_plain and not is_named:
-        terms = _PLAIN[ask.effect][waits]
+        terms = _PLAIN[ask.effect, waits, is_piped]
     else:
         terms = Terms(
             waits=waits,
@@ -566,8 +561,10 @@ def unguarded(
             is_keyed=bool(ask.key_sent),
             retry=None if is_member else policy.retry,
             total=policy.timeout.total,
+            # An agent that has closed its pipe tells the server of no cancel.
+            outlives_caller=is_piped,
         )
-    return CallDriver(ask, terms, recorder, clock, attempt=attempt)
+    return CallDriver(ask, terms, recorder, attempt=attempt)
 
 
 def guarded_terms(

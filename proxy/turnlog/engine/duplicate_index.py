@@ -33,7 +33,6 @@ from turnlog.exchange.duplicates import (
 )
 from turnlog.exchange.events import Over, Stopped
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
-from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log, SessionUncovered, StoreFailed
 from turnlog.record.attempt import (
     NO_LINKS,
@@ -129,7 +128,6 @@ class DuplicateIndex:
         store: LmdbStore,
         recorder: Recorder,
         limits: NeverTwice,
-        clock: Clock,
         log: Log,
         stop: asyncio.Event,
         uncovered: Callable[[str], None] | None = None,
@@ -140,7 +138,7 @@ class DuplicateIndex:
         in which duplicates cannot be found."""
         self.recorder = recorder
         self.limits = limits
-        self.clock = clock
+        self.clock = recorder.clock
         self.stop = stop
         self._store = store
         self._log = log
@@ -148,7 +146,7 @@ class DuplicateIndex:
         self._coverage = Coverage()
         self._replacements = replacements or Replacements()
         self._imported = imported or ImportedSessions(store)
-        self._ledger = EffectLedger(store, clock.wall, limits.drain)
+        self._ledger = EffectLedger(store, self.clock.wall, limits.drain)
         self._records = ParentRecords(store)
         self._known: OrderedDict[bytes, CallDriver] = OrderedDict()
         """The newest call for each link, oldest first."""

@@ -91,7 +91,7 @@ class GuardedCall(CallDriver):
             is_findable=bool(self.found_by),
             checks_earlier_caller=not is_piped,
         )
-        super().__init__(ask, terms, index.recorder, index.clock)
+        super().__init__(ask, terms, index.recorder)
 
     def begin(self) -> None:
         """Look up duplicates."""

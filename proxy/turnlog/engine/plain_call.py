@@ -106,7 +106,7 @@ class PlainCall:
             call = self.driver = guarded(self._context.duplicate_index, ask, stateless=False)
         if call is None:
             self.attempt = await recorder.begin(ask)
-            self.driver = unguarded(self.attempt, recorder, self._context.clock)
+            self.driver = unguarded(self.attempt, recorder)
             return
         await call.decided()
         while not call.is_over:

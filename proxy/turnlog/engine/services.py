@@ -222,7 +222,6 @@ def _context(
             store,
             recorder,
             settings.never_twice,
-            clock,
             log,
             stop,
             health.uncovered,

@@ -140,7 +140,9 @@ class Terms(Struct, frozen=True, kw_only=True, gc=False):
     total: float = inf
     """Time limit for all attempts together."""
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
-    """What happens to it when its caller disconnects."""
+    """What happens to it when its caller disconnects, if it is guarded."""
+    outlives_caller: bool = False
+    """Whether it goes on when its caller disconnects, if it is not guarded: no cancel was sent."""
     outlives_limits: bool = False
     """Whether it runs on after its caller was answered with a timeout."""
     limits: NeverTwice = NeverTwice()
@@ -503,6 +505,8 @@ class CallMachine(Struct, eq=False):
         return (ev.Release(self.given, StopReason.UNRECORDED),)
 
     def on_left_unsent(self, _: ev.Left, now: float) -> Commands:
+        if self.terms.outlives_caller:
+            return _NOTHING
         self.caller, self._left_at = GONE, now
         if not self.terms.is_guarded or self.stage is CHECKING:
             return (ev.Fail(_CANCELLED),)
@@ -562,7 +566,8 @@ class CallMachine(Struct, eq=False):
         return (RECORDED,)
 
     def on_left(self, _: ev.Left, now: float) -> Commands:
-        if self.caller is GONE:
+        runs_on = self.terms.outlives_caller and self.cancelled_at is None
+        if self.caller is GONE or runs_on:
             return _NOTHING
         if self.caller is ANSWERED:
             return (ev.Drop(_CANCELLED),)  # the rest of the transfer has no reader

@@ -96,7 +96,7 @@ class Recorder:
         self._store = store
         self._drafter = drafter
         self._log = log
-        self._clock = clock
+        self.clock = clock
         self._work = work
         self._ids = ids.Ids(clock.entropy)
         self._unwaited = _unwaited(durability)
@@ -110,7 +110,7 @@ class Recorder:
 
     def new_call(self) -> bytes:
         """Return the id of a new call."""
-        return self._ids.new(self._clock.wall())
+        return self._ids.new(self.clock.wall())
 
     def new_request_id(self) -> bytes:
         """Return a new JSON-RPC id for a retry, as JSON; it cannot be guessed."""

@@ -28,9 +28,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def begun(one: Bench) -> GuardedCall:
     """Return a call that others can ask for, whose intent is queued."""
-    index = DuplicateIndex(
-        one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
-    )
+    index = DuplicateIndex(one.store, one.recorder, NeverTwice(), one.log, asyncio.Event())
     asked = ask(session(), one.recorder.new_call(), is_named=True)
     call = guarded(index, asked, stateless=False)
     assert call is not None
@@ -148,7 +146,7 @@ async def test_a_call_without_an_answer_can_be_cancelled_until_another_stream_br
     one: Bench,
 ) -> None:
     attempt = await one.recorder.begin(ask(session(), one.recorder.new_call()))
-    driver = unguarded(attempt, one.recorder, one.time.clock(), is_member=True)
+    driver = unguarded(attempt, one.recorder, is_member=True)
     driver.on_recorded(is_repeatable=False)
     driver.close()
     driver.feed(Cancelled())
@@ -161,6 +159,18 @@ async def test_a_call_that_shares_its_request_is_neither_retried_nor_limited(one
     asked = ask(session(), one.recorder.new_call(), is_named=True)
     policy = structs.replace(asked.policy, retry=Retry(on=("connection",)), concurrency=1)
     attempt = await one.recorder.begin(structs.replace(asked, policy=policy))
-    driver = unguarded(attempt, one.recorder, one.time.clock(), is_member=True)
+    driver = unguarded(attempt, one.recorder, is_member=True)
     terms = driver.machine.terms
     assert (terms.retry, terms.is_limited, terms.is_named) == (None, False, True)
+
+
+async def test_a_call_that_no_rule_guards_outlives_its_caller_on_a_pipe_only(one: Bench) -> None:
+    for is_named in (False, True):
+        asked = ask(session(), one.recorder.new_call(), is_named=is_named)
+        for is_piped in (False, True):
+            attempt = await one.recorder.begin(asked)
+            driver = unguarded(attempt, one.recorder, is_piped=is_piped)
+            driver.on_recorded(is_repeatable=False)
+            driver.on_left()
+            assert driver.machine.has_left is not is_piped
+            one.recorder.end(attempt, succeeded(), AnswerFacts())

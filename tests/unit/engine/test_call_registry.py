@@ -66,7 +66,7 @@ async def test_a_cancellation_means_the_newest_call_with_that_id(one: Bench) -> 
 def of_client(one: Bench, name: str, kin: str = "", wire_id: bytes = b"") -> Attempt:
     made = attempt(name)
     made.caller_id, made.wire_id, made.kin = b"1", wire_id, kin
-    unguarded(made, one.recorder, one.time.clock())
+    unguarded(made, one.recorder)
     return made
 
 

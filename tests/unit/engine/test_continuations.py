@@ -45,7 +45,7 @@ def context(one: Bench) -> Context:
         digest=one.store.keyed,
         recorder=one.recorder,
         duplicate_index=DuplicateIndex(
-            one.store, one.recorder, NeverTwice(), clock, one.log, asyncio.Event()
+            one.store, one.recorder, NeverTwice(), one.log, asyncio.Event()
         ),
         redactor=Redactor(),
         saved_states=saved_states(Path("/nonexistent")),

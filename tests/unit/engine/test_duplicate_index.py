@@ -39,9 +39,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 def index(one: Bench) -> DuplicateIndex:
-    return DuplicateIndex(
-        one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
-    )
+    return DuplicateIndex(one.store, one.recorder, NeverTwice(), one.log, asyncio.Event())
 
 
 async def admitted(
@@ -114,9 +112,7 @@ async def test_a_call_that_could_not_be_recorded_keeps_nobody_from_asking_again(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path, store_limit=1) as full:
-        index = DuplicateIndex(
-            full.store, full.recorder, NeverTwice(), full.time.clock(), full.log, asyncio.Event()
-        )
+        index = DuplicateIndex(full.store, full.recorder, NeverTwice(), full.log, asyncio.Event())
         for _ in range(2):
             async with asyncio.timeout(10):
                 running = await admitted(full, index, "write", session(), key="one")
@@ -242,9 +238,7 @@ async def test_a_call_that_was_not_sent_does_not_hide_the_one_beside_which_it_wa
     if not is_remembered:
         assert first.attempt is not None
         await one.recorder.on_disk(await one.recorder.begin(ask(session(), b"last".ljust(16))))
-        index = DuplicateIndex(
-            one.store, one.recorder, NeverTwice(), one.time.clock(), one.log, asyncio.Event()
-        )
+        index = DuplicateIndex(one.store, one.recorder, NeverTwice(), one.log, asyncio.Event())
     asked = ask(
         session(), one.recorder.new_call(), tool="first", effect=Effect.WRITE, is_named=True
     )

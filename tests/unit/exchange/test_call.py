@@ -520,6 +520,25 @@ def test_a_caller_that_may_be_gone_is_checked_before_a_named_call_is_sent(
     gone.feed(ev.Left(), GIVEN_UP)
 
 
+def test_a_call_that_outlives_its_caller_is_sent_and_answered_as_if_that_were_there() -> None:
+    play = Play(Terms(is_limited=True, outlives_caller=True))
+    play.begun()
+    play.feed(ev.Recorded(), ev.Acquire())
+    play.feed(ev.Left())
+    play.feed(ev.SlotGranted(), ev.Send(1, hold=False))
+    play.feed(ev.Left())
+    play.feed(ev.ServerAsked())
+    play.feed(answered(), OUTCOME)
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
+
+
+def test_a_call_that_outlives_its_caller_ends_if_it_was_cancelled_before() -> None:
+    play = Play(Terms(outlives_caller=True))
+    play.sent()
+    play.feed(ev.Cancelled())
+    play.feed(ev.Left(), GIVEN_UP)
+
+
 def test_a_cancel_is_noted_and_the_call_runs_on_for_a_moment_once_its_caller_has_left() -> None:
     play = Play(NAMED)
     play.sent()

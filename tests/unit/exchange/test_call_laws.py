@@ -28,6 +28,11 @@ POLICIES = {
     "limited named write that is too large to hold": Terms(
         effect=Effect.WRITE, is_named=True, is_limited=True
     ),
+    "write on a pipe": Terms(effect=Effect.UNKNOWN, outlives_caller=True),
+    "limited named write on a pipe": Terms(
+        effect=Effect.WRITE, is_named=True, is_limited=True, outlives_caller=True
+    ),
+    "retried read on a pipe": Terms(effect=Effect.READ, retry=RETRY, outlives_caller=True),
     "retried read": Terms(effect=Effect.READ, retry=RETRY),
     "guarded write": structs.replace(
         GUARDED, is_remembered=True, on_disconnect=OnDisconnect.DRAIN, outlives_limits=True
@@ -302,6 +307,9 @@ class Play:
             case ev.AnswerTimeout():
                 self._tell()
             case ev.Fail():
+                runs_on = self.call.terms.outlives_caller and self.call.cancelled_at is None
+                is_given_up = command.kind is ErrorKind.CANCELLED_BY_CALLER
+                self._expect(not (runs_on and is_given_up), "a call may outlive its caller")
                 self._fail()
             case ev.Dequeue():
                 self.is_dequeued = True
@@ -482,7 +490,9 @@ TERMS = st.builds(
     slower_than=st.sampled_from([3.0, 10_000.0]),
     waits_for_earlier=st.sampled_from([60.0, 10_000.0]),
     checks_earlier_caller=st.booleans(),
-)
+    outlives_caller=st.booleans(),
+).filter(lambda terms: not (terms.outlives_caller if terms.is_guarded else terms.outlives_limits))
+"""`engine.call_driver` makes no others: a guarded call may outlive limits, another one its caller."""
 
 
 @settings(max_examples=40, deadline=None)

@@ -309,7 +309,9 @@ class McpExchange(ResponseObserver):
             driver.begins(attempt)
             return attempt
         is_member = len(self._messages) > 1 or message.kind is not _REQUEST
-        driver = unguarded(attempt, context.recorder, context.clock, is_member=is_member)
+        driver = unguarded(
+            attempt, context.recorder, is_member=is_member, is_piped=request.is_piped
+        )
         self.drivers.append(driver)
         if not is_member:
             self.driver = driver

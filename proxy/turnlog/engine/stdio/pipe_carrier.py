@@ -516,9 +516,8 @@ class PipeCarrier:
 
     def on_left(self) -> None:
         """Mark the agent as gone."""
-        # Other calls run on: the server was not told to cancel them, and may still answer.
-        if self.exchange.driver is not None and self.exchange.driver.is_guarded:
-            self.exchange.driver.on_left()
+        for driver in self.exchange.drivers:
+            driver.on_left()
 
     def on_delivery(self) -> OnWritten:
         """Return what to call once the answer, which is on its way, has left."""
