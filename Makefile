@@ -59,8 +59,9 @@ bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="1000
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
 
-torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, change files of a store 1,000 times, try new examples of properties
+torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, kill 40 purges beside calls, change files of a store 1,000 times, try new examples of properties
 	PYTHONPATH=tests $(BIN)/python -m faults.torture
+	PYTHONPATH=tests $(BIN)/python -m faults.purges
 	PYTHONPATH=tests $(BIN)/python -m faults.mutations 1000
 	$(BIN)/python -m pytest -q --hypothesis-profile=new tests/property
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.purges import purges
 from faults.torture import Manner, stall, torture
 
 
@@ -21,3 +22,10 @@ def test_nothing_happens_twice_unseen_where_processes_are_stopped_and_agents_giv
     table = {found.manner: found for found in stall(tmp_path, stalls=12, seed=11)}
     assert all(found.executions > 0 for found in table.values())
     assert table[Manner.WAITS].given_up == 0
+
+
+@pytest.mark.promise("STORE-16", "STORE-17")
+@pytest.mark.timeout(300)
+def test_nothing_is_left_of_sessions_whose_purges_were_killed_beside_calls(tmp_path: Path) -> None:
+    found = purges(tmp_path, rounds=2, seed=7)
+    assert found.calls > 0
