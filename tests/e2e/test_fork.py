@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from e2e.stores import Done, turnlog
-from kit.beside import Rig, ruled, session_notes
+from kit.beside import Rig, proxy_beside, ruled, session_notes
 from kit.clients import MCP_HEADERS, call, wait_until
-from kit.upstreams import Peer, text_result
+from kit.upstreams import Peer, RawUpstream, text_result
 from kit.wraps import initialize, outcome, text_answer, wrapping
 
 ORDERS = 5
@@ -169,13 +169,88 @@ def test_a_replay_answers_from_the_record_by_identity_and_sends_nothing(rig: Rig
     assert told(rig, fork, "send", to="you") == "answer 3"
     assert told(rig, fork, "read", path="/a") == "answer 4"
     assert told(rig, fork, "put", path="/made") == "answer 6"
-    for tool, arguments in (("read", {"path": "/a"}), ("send", {"to": "me"})):
-        row = ask(rig, fork, tool, **arguments)
-        assert (row["kind"], row["executed"], row["retry"]) == ("policy_blocked", "no", "never")
+    row = ask(rig, fork, "read", path="/a")
+    assert (row["kind"], row["executed"], row["retry"]) == ("policy_blocked", "no", "never")
     assert numbered.asked == 6
     assert {row.status for row in rig.rows()[:5]} == {"replayed"}
     (state,) = found(rig, "state", fork)
     assert [*state["state"]["files_modified"]] == ["/made"]
+
+
+def rewind(rig: Rig, session: str, target: int) -> None:
+    def is_made() -> bool:
+        # A call that was answered from the record may still move the head.
+        (plan,) = found(rig, "rewind", session, str(target))
+        expect = ("--yes", "--expect", str(plan["head"]))
+        return cli(rig, "rewind", session, str(target), *expect).returncode == 0
+
+    wait_until(is_made, "the rewind is made")
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_stops_at_the_first_divergence_until_the_fork_is_taken_back(rig: Rig) -> None:
+    numbered = rig.upstream.script = Numbered()
+    parent, fork = rig.session, f"{rig.session}-replay"
+    seq = ask(rig, parent, "read", path="/start")["seq"]
+    for path in ("/a", "/b", "/c"):
+        ask(rig, parent, "read", path=path)
+    forked(rig, f"{parent}:{seq}", fork, "--mode", "replay")
+    assert told(rig, fork, "read", path="/a") == "answer 2"
+    diverged = ask(rig, fork, "read", path="/new")
+    assert "the replay stops with it" in cli(rig, "show", diverged["call"]).stdout
+    rig.session = fork
+    batch = b"[%b,%b]" % (call("read", {"path": "/b"}), call("read", request_id=2))
+    rig.post(batch, ("MCP-Protocol-Version", "2025-03-26"))
+    later = ask(rig, fork, "read", path="/b")
+    ended = [(row.kind, row.executed, row.retry) for row in rig.rows()[1:]]
+    assert ended == [("policy_blocked", "no", "never")] * 4
+    named = f"no answer to call {diverged['call']} (commit {diverged['intent_seq']})"
+    for row in rig.rows()[2:]:
+        assert named in cli(rig, "show", row.call).stdout
+    # Behind the one that came first nothing is different.
+    rewind(rig, fork, later["intent_seq"] - 1)
+    assert ask(rig, fork, "read", path="/b")["kind"] == "policy_blocked"
+    rewind(rig, fork, diverged["intent_seq"] - 1)
+    assert told(rig, fork, "read", path="/b") == "answer 3"
+    rewind(rig, fork, seq + 2)
+    assert told(rig, fork, "read", path="/a") == "answer 2"
+    assert told(rig, fork, "read", path="/b") == "answer 3"
+    assert numbered.asked == 4
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_stops_with_a_call_that_no_record_can_answer(rig: Rig) -> None:
+    parent, fork = rig.session, f"{rig.session}-replay"
+    ask(rig, parent, "read", path="/a")
+    forked(rig, f"{parent}:0", fork, "--mode", "replay")
+    rig.session = fork
+    batch = b"[%b,%b]" % (call("read", {"path": "/a"}), call("read", request_id=2))
+    rig.post(batch, ("MCP-Protocol-Version", "2025-03-26"))
+    assert ask(rig, fork, "read", path="/a")["kind"] == "policy_blocked"
+    first = rig.rows()[0]
+    assert f"no answer to call {first.call}" in cli(rig, "show", rig.rows()[-1].call).stdout
+    assert len(rig.upstream.requests) == 1
+
+
+@pytest.mark.promise("FORK-4")
+def test_a_replay_that_has_stopped_has_stopped_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as one,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as other,
+    ):
+        rig, beside = Rig(upstream, one), Rig(upstream, other)
+        for path in ("/a", "/b"):
+            ask(rig, "parent", "read", path=path)
+        forked(rig, "parent:0", "fork", "--mode", "replay")
+        assert ask(beside, "fork", "read", path="/a")["status"] == "replayed"
+        diverged = ask(rig, "fork", "read", path="/new")
+        later = ask(beside, "fork", "read", path="/b")
+        assert later["kind"] == "policy_blocked"
+        assert diverged["call"] in cli(rig, "show", later["call"]).stdout
+        assert len(upstream.requests) == 2
 
 
 @pytest.mark.promise("FORK-4")

@@ -75,7 +75,7 @@ class AfterDivergence(StrEnum):
     """The treatment of a call that the parent's record does not answer, in a fork that replays it."""
 
     STOP = "stop"
-    """It is refused."""
+    """It is refused, and so are all later ones until the fork is rewound to before it."""
     LIVE = "live"
     """It is sent, and so are all later ones."""
 

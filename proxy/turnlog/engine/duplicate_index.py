@@ -26,10 +26,13 @@ from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
+    UNANSWERABLE,
     EarlierCall,
     Likeness,
     NeverTwice,
+    after_replay,
     may_join_guessed_session,
+    stops_replay,
 )
 from turnlog.exchange.events import Over, Stopped
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
@@ -47,7 +50,7 @@ from turnlog.record.attempt import (
 from turnlog.record.own_answers import OwnAnswer, retold_answer
 from turnlog.record.recorder import OFF_LOOP, Recorder
 from turnlog.sessions.control.effects import EffectLedger, WantedEffect
-from turnlog.sessions.control.replay import ParentRecords
+from turnlog.sessions.control.replay import Divergence, ParentRecords, Replay
 from turnlog.sessions.notes import CHOSEN_BY
 from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
@@ -87,6 +90,8 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     """Link of the one call that somebody's choice about a discarded call lets through; empty for none."""
     is_redone: bool = False
     """Whether that one call runs on this branch."""
+    divergence: bytes = b""
+    """Link of the new call, if the replay of its session stops with it."""
 
     @property
     def outcome(self) -> Commit | None:
@@ -266,20 +271,33 @@ class DuplicateIndex:
 
     def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
         """Return a call with whether its session replays a record; `can_be_answered` is whether it may do."""
-        if ask.leg or not ask.is_call:
+        if ask.leg or not ask.is_call or ask.is_blocked:
             return ask
         try:
             replay = self._records.of(ask.session)
+            if replay is None:
+                return self._flagged(ask) if self._ledger.is_needed else ask
+            if can_be_answered and ask.complete and ask.says_all:
+                return structs.replace(ask, replays=True)
+            return self._unanswerable(ask, replay)
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
-            return structs.replace(ask, replays=True, is_unanswerable=True)
-        if replay is None:
-            return self._flagged(ask) if self._ledger.is_needed else ask
-        is_whole = can_be_answered and ask.complete and ask.says_all
-        if not is_whole and replay.then is AfterDivergence.LIVE:
+            return structs.replace(ask, replays=True, unanswerable=UNANSWERABLE)
+
+    def _unanswerable(self, ask: Ask, replay: Replay) -> Ask:
+        """Return a call that a replay cannot answer, whatever the record has: it ends or stops the replay."""
+        if replay.then is AfterDivergence.LIVE:
             replay.is_over = True
             return ask
-        return structs.replace(ask, replays=True, is_unanswerable=not is_whole)
+        with self._store.view() as view:
+            stopped = self._records.stopped(view, replay)
+        if stopped is not None:
+            said = after_replay(ids.to_text(stopped.call), stopped.seq)
+            return structs.replace(ask, replays=True, unanswerable=said)
+        replay.stopped = Divergence(ask.call)
+        links = DuplicateLinks(diverged=replay.link)
+        said = stops_replay(UNANSWERABLE)
+        return structs.replace(ask, replays=True, unanswerable=said, links=links)
 
     def _flagged(self, ask: Ask) -> Ask:
         """Return a call with a flag if its effect has no name, and it equals one of another branch."""
@@ -302,20 +320,22 @@ class DuplicateIndex:
                 return None
             form = ask.canonical or canonical(ask.arguments)
             with self._store.view() as view:
+                if (stopped := self._records.stopped(view, replay)) is not None:
+                    return DuplicateMatch(earlier=nothing, call=stopped.call, seq=stopped.seq)
                 commits = self._records.take(view, replay, ask.server, ask.tool, form)
                 if not commits and replay.is_over:
                     return None
-                earlier = nothing
-                if commits:
-                    earlier = structs.replace(
-                        earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain),
-                        likeness=Likeness.RECORDED,
-                    )
+                if not commits:
+                    replay.stopped = Divergence(ask.call)
+                    return DuplicateMatch(earlier=nothing, call=ask.call, divergence=replay.link)
+                earlier = structs.replace(
+                    earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain),
+                    likeness=Likeness.RECORDED,
+                )
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return DuplicateMatch(earlier=nothing, call=ask.call)
-        call = commits[0].facts.call if commits else ask.call
-        return DuplicateMatch(earlier=earlier, call=call, commits=commits)
+        return DuplicateMatch(earlier=earlier, call=commits[0].facts.call, commits=commits)
 
     def _wanted_effect(self, ask: Ask) -> WantedEffect | None:
         """Return the effect of a call that the ledger knows of; `None` for another one."""

@@ -17,8 +17,10 @@ from turnlog.exchange.call import Stage
 from turnlog.exchange.duplicates import (
     DuplicateAction,
     Likeness,
+    after_replay,
     choice_advice,
     replayed_ending,
+    stops_replay,
     unsent_detail,
     unsent_ending,
 )
@@ -254,6 +256,8 @@ class GuardedCall(CallDriver):
         detail = "" if answer is not None else unsent_detail(action)
         if detail and duplicate.earlier.likeness is Likeness.DISCARDED:
             detail += _discarded(action, duplicate)
+        elif action is DuplicateAction.DIVERGED:
+            detail = _diverged(detail, duplicate, self.ask.call)
         is_told = action not in _WITHOUT_CALLER
         if duplicate.is_guessed:
             flags = (*flags, Flag.INFERRED)
@@ -286,6 +290,8 @@ class GuardedCall(CallDriver):
         links = self.ask.links
         if action is DuplicateAction.UNKNOWN:
             return DuplicateLinks(told=self._index.told(duplicate.call))
+        if action is DuplicateAction.DIVERGED:
+            return DuplicateLinks(diverged=duplicate.divergence)
         if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, duplicate):
             return NO_LINKS
         # From now on its key leads to the call that answered it.
@@ -337,3 +343,11 @@ def _discarded(action: DuplicateAction, duplicate: DuplicateMatch) -> str:
         return named
     is_here = bool(duplicate.commits) or duplicate.running is not None
     return named + choice_advice(call, duplicate.effect, is_here=is_here)
+
+
+def _diverged(detail: str, duplicate: DuplicateMatch, call: bytes) -> str:
+    """Return why a call of a replay was not answered: the record has no answer to it, or to one before."""
+    if duplicate.divergence:
+        return stops_replay(detail)
+    is_stopped = duplicate.call != call  # else the record could not be read
+    return after_replay(ids.to_text(duplicate.call), duplicate.seq) if is_stopped else detail

@@ -415,5 +415,5 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     if whole and context.redirects.waiting:
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirects.followed(ask, context.clock.monotonic(), key)
-    ask = context.duplicate_index.replaying(ask, can_be_answered=whole)
-    return identified(ask, request, read, context.store.keyed_for)
+    ask = identified(ask, request, read, context.store.keyed_for)
+    return context.duplicate_index.replaying(ask, can_be_answered=whole)

@@ -277,6 +277,11 @@ _SAID: Final = {
     DuplicateAction.DIVERGED: "this session replays the record of its parent, which has no further answer to "
     "this call; it was not sent",
 }
+UNANSWERABLE: Final = (
+    "this session replays the record of its parent, which answers calls that are alone in their request and "
+    "can be read whole; it was not sent"
+)
+_GO_ON: Final = "an operator lets it go on by `turnlog rewind` to before that call, or goes on live in a fork of it"
 
 
 def unsent_detail(action: DuplicateAction) -> str:
@@ -297,6 +302,23 @@ def choice_advice(call: str, effect: Effect, *, is_here: bool) -> str:
     if effect is Effect.IRREVERSIBLE:
         return f"; only an operator can choose, by {command}"
     return f"; choose by turnlog's tool 'effect', or {command}"
+
+
+def stops_replay(said: str) -> str:
+    """Return the text for a call with which the replay of its session stops; `said` is why it was not sent."""
+    return f"{said}, and the replay stops with it; {_GO_ON}"
+
+
+def after_replay(call: str, seq: int | None) -> str:
+    """Return the text for a call behind the one with which the replay of its session has stopped.
+
+    `seq` is where that one began, if it is on disk.
+    """
+    where = "" if seq is None else f" (commit {seq})"
+    return (
+        f"this session replays the record of its parent, which had no answer to call {call}{where}: the replay "
+        f"has stopped there, and this call was not sent; {_GO_ON}"
+    )
 
 
 def unsent_ending(action: DuplicateAction, effect: Effect) -> Ending:

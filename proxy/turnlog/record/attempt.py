@@ -94,6 +94,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     choice: bytes = b""
     """Link of the choice by which this call is sent, although another branch had its effect: only one call
     may carry it, whichever process makes it."""
+    diverged: bytes = b""
+    """Link of the call with which the replay of its session stops."""
     before: tuple[bytes, ...] = ()
     """`same` for each session that this one has replaced, the latest first."""
 
@@ -108,7 +110,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
         source = _SOURCE + self.source if self.source else b""
         passed = PASSED + self.passed if self.passed else b""
         calls = (self.same, self.anyone, self.key, self.keyed_input, self.told)
-        return tuple(filter(None, (*calls, self.effect, source, passed, self.choice)))
+        own = self.effect, source, passed, self.choice, self.diverged
+        return tuple(filter(None, (*calls, *own)))
 
 
 _SOURCE: Final = b"answered by\0"
@@ -210,8 +213,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digest of the effect that a rule names for it; empty for none."""
     replays: bool = False
     """Whether its session replays the record of its parent."""
-    is_unanswerable: bool = False
-    """Whether it does, and no record can answer this call: it is not alone in its request, or not whole."""
+    unanswerable: str = ""
+    """Why that record does not answer this call: it is not alone in its request, or not whole, or the replay
+    has stopped."""
 
     @property
     def is_mcp(self) -> bool:
@@ -233,15 +237,11 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         """Whether its session is paused or closed, or a rule forbids it: access is denied, or a pinned
         definition is required and this tool's definition is not pinned or differs."""
         policy = self.policy
-        if policy.access is _DENY or self.suspension is not None or self.is_unanswerable:
+        if policy.access is _DENY or self.suspension is not None or self.unanswerable:
             return True
         return policy.provenance is _DEMANDED and self.standing.provenance is not _PINNED
 
 
-_UNANSWERABLE: Final = (
-    "this session replays the record of its parent, which answers calls that are alone in their request and "
-    "can be read whole; it was not sent"
-)
 _EVENT_IDS: Final = 256
 """Bound of the event ids that are kept: a client resumes from one of the latest."""
 BLANK: Final = Ask(
@@ -268,8 +268,8 @@ def blocked(ask: Ask) -> Failure:
         failure = Failure(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, ask.suspension.detail)
         failure.is_final = ask.suspension.is_final
         return failure
-    if ask.is_unanswerable:
-        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, _UNANSWERABLE)
+    if ask.unanswerable:
+        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.unanswerable)
     return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
 
 

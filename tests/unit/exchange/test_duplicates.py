@@ -12,11 +12,13 @@ from turnlog.exchange.duplicates import (
     Likeness,
     NeverTwice,
     NewCall,
+    after_replay,
     choice_advice,
     decide_duplicate,
     disconnect_action,
     may_join_guessed_session,
     replayed_ending,
+    stops_replay,
     unsent_detail,
     unsent_ending,
 )
@@ -210,6 +212,14 @@ def test_what_to_do_about_an_effect_of_another_store_is_for_a_rule_to_say() -> N
     advice = choice_advice("01a2", Effect.WRITE, is_here=False)
     assert "`on_duplicate: pass`" in advice
     assert "turnlog effect" not in advice
+
+
+def test_a_replay_that_stops_says_where_and_how_to_go_on() -> None:
+    assert stops_replay("it has no answer").startswith("it has no answer, and the replay stops")
+    assert "call 01a2: the replay has stopped there" in after_replay("01a2", None)
+    assert "call 01a2 (commit 7): the replay has stopped there" in after_replay("01a2", 7)
+    for said in (stops_replay("so"), after_replay("01a2", 7)):
+        assert "`turnlog rewind` to before that call" in said
 
 
 @pytest.mark.parametrize("verdict", [DuplicateAction.UNKNOWN, DuplicateAction.LATE])

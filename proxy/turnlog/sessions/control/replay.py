@@ -1,7 +1,12 @@
-"""Forks that replay their parent: calls are answered from its record, by identity and not by position."""
+"""Forks that replay their parent: calls are answered from its record, by identity and not by position.
+
+What a fork has done counts as its live view shows it. So a rewind of the fork to before the call with which its
+replay has stopped lets it go on, and what was answered behind that point can be answered again.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
@@ -9,28 +14,46 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Executed, Status
-from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, decode_fork
+from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, LiveView, decode_fork
 from turnlog.sessions.dangling import newest_attempt
+from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.family import parent_of
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
+from .standing import HEAD
+
 _MOST = 65_536
 """Sessions that are remembered."""
+_DIVERGED: Final = b"diverged\0"
+"""What the link begins with of a call with which a replay stops; its session's id follows."""
 Identity = tuple[str, str, str]
 """Server, tool and hash of the input."""
 
 
-class Replay(Struct):
+class Divergence(Struct, frozen=True):
+    """The call with which a replay has stopped: the record has no answer to it."""
+
+    call: bytes
+    seq: int | None = None
+    """Where it began; `None` while it is not on disk."""
+
+
+class Replay(Struct, kw_only=True):
     """A fork that replays its parent. It changes as answers are given."""
 
     then: AfterDivergence
     parent: bytes
+    live: LiveView
+    """Of the fork."""
+    link: bytes
+    """Link of the call with which it stops."""
     answers: dict[Identity, list[int]]
     """Where the parent's calls began that were not given yet, the newest first."""
     is_over: bool = False
     """Whether it has gone live."""
+    stopped: Divergence | None = None
 
 
 class ParentRecords:
@@ -63,6 +86,14 @@ class ParentRecords:
         found = self._forks.get(session) if number and session is not None else None
         return None if found is None or found.is_over else found
 
+    def stopped(self, view: View, replay: Replay) -> Divergence | None:
+        """Return the call with which a replay has stopped, in this process or another; `None` if it goes on."""
+        if replay.stopped is None or replay.stopped.seq is None:
+            found = view.linked(replay.link)
+            if found is not None and replay.live.has_call(found.link.seq):
+                replay.stopped = Divergence(found.facts.call, found.link.seq)
+        return replay.stopped
+
     def take(
         self, view: View, replay: Replay, server: str, tool: str, form: tuple[str, bytes]
     ) -> list[Commit]:
@@ -88,9 +119,15 @@ def _read_replay(view: View, session: bytes) -> Replay | None:
     for attempt in _ended(view.commits(parting.session, after=parting.seq)):
         if attempt[-1].facts.status is Status.OK:
             answers[_identity(attempt[0])].insert(0, attempt[0].link.seq)
-    replay = Replay(content.then, parting.session, dict(answers))
-    for attempt in _ended(view.commits(session)):
-        facts = attempt[-1].facts
+    branches, link = SessionBranches(view, session), _DIVERGED + session
+    live = branches.live(HEAD)
+    replay = Replay(
+        then=content.then, parent=parting.session, live=live, link=link, answers=dict(answers)
+    )
+    for attempt in _ended(branches.filtered(live, view.commits(session))):
+        begun, facts = attempt[0], attempt[-1].facts
+        if begun.body is not None and link in begun.body.links and replay.stopped is None:
+            replay.stopped = Divergence(begun.facts.call, begun.link.seq)
         if facts.status is Status.REPLAYED and answers.get(_identity(attempt[0])):
             answers[_identity(attempt[0])].pop()
         elif facts.executed is not Executed.NO and facts.status is not Status.REPLAYED:
@@ -98,7 +135,7 @@ def _read_replay(view: View, session: bytes) -> Replay | None:
     return replay
 
 
-def _ended(commits: Iterator[Commit]) -> list[list[Commit]]:
+def _ended(commits: Iterable[Commit]) -> list[list[Commit]]:
     """Return the newest attempts of the calls that began and ended among these commits, in order."""
     calls: dict[bytes, list[Commit]] = {}
     for commit in commits:

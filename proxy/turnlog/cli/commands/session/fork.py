@@ -38,7 +38,7 @@ from turnlog.store.base import Draft
     metavar="|".join(AfterDivergence),
     type=word_of("end", AfterDivergence),
     default=AfterDivergence.STOP,
-    help="Of a replay: refuse what the record does not answer, or go live.  [default: stop]",
+    help="At the first call that has no answer there: refuse it and all later ones, or go live.  [default: stop]",
 )
 @writing_options
 @json_option
