@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MATRIX := tests/conformance/matrix
-PURE := core rules redaction wire exchange
+PURE := core rules redaction wire provenance exchange
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help

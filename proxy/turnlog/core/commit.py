@@ -12,7 +12,19 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from .kinds import Actor, CommitKind, Effect, Executed, Flag, Gone, Phase, Status, TurnSource
+from .kinds import (
+    Actor,
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    Gone,
+    MatchEvidence,
+    Phase,
+    Status,
+    TurnSource,
+    ValueOrigin,
+)
 
 VERSION = 1
 GENESIS = bytes(32)
@@ -103,6 +115,23 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Whether the body has index entries: `links`, the key of a note or a fact, a `delta`."""
 
 
+class Lineage(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """The origin of a value in the arguments of a call. The value itself is not recorded."""
+
+    pointer: str
+    """JSON Pointer of the value, in the arguments."""
+    origin: ValueOrigin
+    call: bytes = b""
+    """The call whose output had the value first; empty unless the value is sourced."""
+    # A call and not a seq: the seq of a commit is known only once it is written (decision 82).
+    attempt: int = 1
+    place: str = ""
+    """JSON Pointer of the value in that output; of a declared value, who declared it."""
+    evidence: MatchEvidence = MatchEvidence.EXACT
+    tainted: bool = False
+    """Whether the value stood in outputs that are tainted, and in no other."""
+
+
 class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The part of a commit that can be dropped: content and hashes of content."""
 
@@ -115,7 +144,8 @@ class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     delta: tuple[Raw, ...] = ()
     preview: str = ""
     detail: str = ""
-    lineage: tuple[str, ...] = ()
+    lineage: tuple[Lineage, ...] = ()
+    """On an outcome: where the values in its arguments came from."""
     input_blob: bytes = b""
     """sha256 of the stored input, then its location in the store; empty for none."""
     output_blob: bytes = b""

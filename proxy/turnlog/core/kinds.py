@@ -270,6 +270,30 @@ class Flag(StrEnum):
     REPEAT_OF_DISCARDED = "repeat_of_discarded"
 
 
+class ValueOrigin(StrEnum):
+    """Where a value in the arguments of a call came from."""
+
+    SOURCED = "sourced"
+    """It stood in an earlier output of the session."""
+    DECLARED = "declared"
+    """The runtime declared it, as input of the user or as a fact."""
+    UNVERIFIED = "unverified"
+    """It was not found in what is remembered of the session."""
+
+
+class MatchEvidence(StrEnum):
+    """How the text of an argument matched that of an earlier output, strongest first."""
+
+    EXACT = "exact"
+    """The whole argument is a value of the output."""
+    ENTITY = "entity"
+    """An identifier, path, URL or number in the argument is in the output."""
+    SHINGLE = "shingle"
+    """Runs of five words are in both."""
+    WEAK = "weak"
+    """Only a part that other texts may have as well: a short number, or one segment of a path."""
+
+
 class RequestKind(StrEnum):
     """The `operation` of a row in the log: the kind of request that it records."""
 
