@@ -435,6 +435,28 @@ async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> N
     assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
 
 
+@pytest.mark.promise("PROV-20")
+@pytest.mark.parametrize(
+    ("then", "told", "flags"),
+    [("flag", None, ["unverified"]), ("surface", "unverified_provenance", ["unverified"])],
+)
+async def test_a_rule_may_flag_an_unpinned_tool_or_refuse_its_success(
+    tmp_path: Path, server: str, then: str, told: str | None, flags: list[str]
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        f"rules: [{{match: {{tool: add}}, provenance: {{tool: pinned, then: {then}}}}}]"
+    )
+    async with running(tmp_path, server, flags=["--rules", str(rules)]) as proxy:
+        stage = Stage(tmp_path, proxy)
+        assert (await _answer(stage, "add"))[1] == told
+        assert await _answer(stage, "more") == (False, None)
+        called, other = proxy.rows()
+        assert (called.kind, called.flags) == (told, flags)
+        assert called.executed == ("yes" if told is None else "maybe")
+        assert other.flags == []
+
+
 async def test_a_refusal_names_the_tool_the_reason_and_the_remedy(strict: Stage) -> None:
     end = "; a rule demands it as pinned, and the call was not sent"
     server = "default"

@@ -188,7 +188,7 @@ LANGUAGE: list[tuple[str, type[msgspec.Struct], dict[str, str]]] = [
     ("retry", RetryRule, {"factor": "2"}),
     ("map_error", ErrorMap, {"text": "any", "code": "any", "status": "any"}),
     ("delta", Extractor, {}),
-    ("A rule", Rule, {"name": "file and line", "match": "every call"}),
+    ("A rule", Rule, {"name": "file and line", "match": "every call", "provenance": "any"}),
     ("Examples", Sample, {"args": "{}", "result": "a text ok", "gives": "anything"}),
 ]
 

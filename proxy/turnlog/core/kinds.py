@@ -268,6 +268,8 @@ class Flag(StrEnum):
     SESSION_SUSPECT = "session_suspect"
     FORGED_OUTCOME = "forged_outcome"
     REPEAT_OF_DISCARDED = "repeat_of_discarded"
+    TAINT_MARKED = "taint_marked"
+    TAINT_ENDORSED = "taint_endorsed"
 
 
 class ValueOrigin(StrEnum):

@@ -136,6 +136,11 @@ class Asked(Protocol):
         """Whether all arguments are here."""
         ...
 
+    @property
+    def shortfall(self) -> str:
+        """Why its success is an error, by its tool or its inputs; empty for nothing."""
+        ...
+
 
 def is_answer(message: Message | Outline) -> bool:
     """Return whether a message answers a request: a result or an error, and JSON-RPC at all.
@@ -386,6 +391,9 @@ def judged(
         kind = ErrorKind(ending.kind) if ending.kind else None
         policy, reply = _searched(asked, reply)
         found = judge_answer(policy, _said(asked, kind, reply))
+        if found.kind is None and (shortfall := asked.shortfall):
+            found = structs.replace(found, kind=ErrorKind.UNVERIFIED_PROVENANCE)
+            reply = structs.replace(reply, detail=shortfall)
         if found.kind is not kind:
             ending = refused(found.kind, asked.effect) if found.kind is not None else succeeded()
         if found.flags != reply.flags or found.retry_after is not None:

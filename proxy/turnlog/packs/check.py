@@ -7,7 +7,7 @@ from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import RetryClass
 from turnlog.rules.compensation import expressions_of
 from turnlog.rules.expression import root_member
-from turnlog.rules.model import ASPECTS, Match, Rule
+from turnlog.rules.model import ASPECTS, Match, ProvenanceDemand, Rule, Unmet
 
 from . import shape
 from .errors import ConfigError
@@ -19,6 +19,8 @@ from .sources import RuleSource
 _METHODS: Final = frozenset(
     {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
 )
+
+_EMPTY_DEMANDS: Final = tuple(ProvenanceDemand(then=then) for then in (Unmet.SURFACE, Unmet.BLOCK))
 
 
 class _Numbered(list[Plain]):
@@ -113,6 +115,9 @@ def unused_rules(document: Document, rules: tuple[Rule, ...]) -> Iterator[Config
         if rule.why is not None and rule.access is None:
             message = "why says nothing without access, add access: deny or leave it out"
             yield document.error((*place, "why"), message)
+        if rule.provenance in _EMPTY_DEMANDS:
+            message = "then says nothing without tool, inputs or result, add one or leave it out"
+            yield document.error((*place, "provenance", "then"), message)
         yield from _unfilled(document, place, rule)
         for at, cause in enumerate(rule.retry.on if rule.retry else ()):
             if _is_final(cause):

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.core.operation import ChangedField, Evidence, Operation, OperationType
-from turnlog.rules.model import Access, Match, Rule, RuleFile
+from turnlog.rules.model import Access, BlockIf, Match, Rule, RuleFile, TaintAction
 from turnlog.rules.policy import Policy, Subject, decide_policy
 
 from .check import file_problems, unused_rules
@@ -48,6 +48,8 @@ class ExpectedOutcome(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     null: bool | None = None
     delta: tuple[ExpectedChange, ...] | None = None
     access: Access | None = None
+    block_if: BlockIf | None = None
+    taint: TaintAction | None = None
 
 
 class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -202,8 +204,10 @@ def _differences(call: Subject, policy: Policy, sample: Sample, trial: Trial) ->
     found = effect_in_force(policy, call)
     if wanted.effect not in (None, found):
         yield f"the effect is {found.value!r}, not {wanted.effect.value!r}"
-    if wanted.access not in (None, policy.access):
-        yield f"access is {policy.access.value!r}, not {wanted.access.value!r}"
+    for aspect in ("access", "block_if", "taint"):
+        due, said = getattr(wanted, aspect), getattr(policy, aspect)
+        if due not in (None, said):
+            yield f"{aspect} is {_named(said)}, not {_named(due)}"
     actual = trial(call, policy, found, sample)
     if wanted.kind is not UNSET and (wanted.kind or "") != actual.kind:
         yield f"the kind is {_named(actual.kind)}, not {_named(wanted.kind)}"

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 from turnlog.core.classify import MEANINGS, refused
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.rules.http_tools import http_effect, http_tool
-from turnlog.rules.model import ASPECTS, Rule
-from turnlog.rules.policy import Policy, Subject, decide_policy, tool_of_path
+from turnlog.rules.model import ASPECTS, ProvenanceDemand, RequiredProvenance, Rule, Unmet
+from turnlog.rules.policy import NO_DEMAND, Policy, Subject, decide_policy, tool_of_path
 from turnlog.rules.retry import is_repeatable
 
 from .rulebook import PlacedRule
@@ -18,6 +18,7 @@ from .shape import is_list, is_mapping
 
 MCP: Final = "tools/call"
 """Method of an MCP tool; any other is that of a plain HTTP tool."""
+_PINNED: Final = ProvenanceDemand(tool=RequiredProvenance.PINNED, then=Unmet.BLOCK)
 _FINAL_KINDS: Final = frozenset(
     {ErrorKind.DEADLINE_EXHAUSTED, ErrorKind.CANCELLED_BY_CALLER, ErrorKind.OUTCOME_UNKNOWN}
 )
@@ -79,12 +80,22 @@ def explain_call(
 
 
 def _aspect(name: str, policy: Policy, rules: Sequence[PlacedRule]) -> Aspect:
-    value = _as_written(msgspec.json.decode(msgspec.json.encode(getattr(policy, name))))
+    said = getattr(policy, name)
+    if isinstance(said, ProvenanceDemand):
+        said = _short_form(said)
+    value = _as_written(msgspec.json.decode(msgspec.json.encode(said)))
     number = policy.decided_by.get(name)
     if number is None:
         return Aspect(value=value, rule=None, file=None, line=None)
     decided = rules[int(number)]
     return Aspect(value=value, rule=decided.rule.name, file=decided.source.shown, line=decided.line)
+
+
+def _short_form(demand: ProvenanceDemand) -> ProvenanceDemand | RequiredProvenance:
+    """Return the word that stands for a demand, if there is one."""
+    if demand == NO_DEMAND:
+        return RequiredProvenance.ANY
+    return RequiredProvenance.PINNED if demand == _PINNED else demand
 
 
 def _as_written(value: Any) -> Any:

@@ -271,9 +271,12 @@ def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
 
 def _type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | None:
     info = _whole_type_at(kind, steps)
-    if isinstance(info, inspect.UnionType):
-        info = next((kind for kind in info.types if not isinstance(kind, inspect.NoneType)), None)
-    return info.type if isinstance(info, inspect.Metadata) else info
+    while isinstance(info, inspect.Metadata | inspect.UnionType):
+        if isinstance(info, inspect.Metadata):
+            info = info.type
+        else:
+            info = next((k for k in info.types if not isinstance(k, inspect.NoneType)), None)
+    return info
 
 
 def _whole_type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | None:

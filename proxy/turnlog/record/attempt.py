@@ -22,8 +22,8 @@ from turnlog.core.lifecycle import Suspension
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
-from turnlog.rules.model import Access, RequiredProvenance
-from turnlog.rules.policy import Policy
+from turnlog.rules.model import Access, RequiredProvenance, Unmet
+from turnlog.rules.policy import NO_DEMAND, Policy
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
@@ -136,6 +136,20 @@ def _call_behind(prefix: bytes, stored: Sequence[bytes]) -> bytes:
 NO_LINKS: Final = DuplicateLinks()
 
 
+class InputGate(Struct, frozen=True, kw_only=True, gc=False):
+    """Reasons from the sources of a call's inputs, by which rules refuse it or its success; empty for none."""
+
+    tainted: str = ""
+    """Why it is refused: its inputs carry values of tainted outputs."""
+    unsourced: str = ""
+    """Why it is refused: its inputs were never seen before."""
+    surfaced: str = ""
+    """Why its success is an error: its inputs were never seen before."""
+
+
+NO_GATE: Final = InputGate()
+
+
 class GuessedCaller(Struct, frozen=True, gc=False):
     """The known properties of the caller of a call in an implicit session."""
 
@@ -146,7 +160,6 @@ class GuessedCaller(Struct, frozen=True, gc=False):
     connection: int | str
 
 
-_DEMANDED: Final = RequiredProvenance.PINNED
 _DENY: Final = Access.DENY
 _PINNED: Final = Provenance.PINNED
 
@@ -213,6 +226,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Keyed digest of the effect that a rule names for it; empty for none."""
     replays: bool = False
     """Whether its session replays the record of its parent."""
+    gate: InputGate = NO_GATE
+    """What rules make of the sources of its inputs."""
     unanswerable: str = ""
     """Why that record does not answer this call: it is not alone in its request, or not whole, or the replay
     has stopped."""
@@ -239,7 +254,20 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         policy = self.policy
         if policy.access is _DENY or self.suspension is not None or self.unanswerable:
             return True
-        return policy.provenance is _DEMANDED and self.standing.provenance is not _PINNED
+        if self.gate.tainted or self.gate.unsourced:
+            return True
+        return policy.provenance is not NO_DEMAND and self.is_unpinned(Unmet.BLOCK)
+
+    def is_unpinned(self, then: Unmet) -> bool:
+        """Return whether a rule demands a pinned definition, which this tool has not, with this consequence."""
+        demand = self.policy.provenance
+        is_demanded = demand.tool is RequiredProvenance.PINNED and demand.then is then
+        return is_demanded and self.standing.provenance is not _PINNED
+
+    @property
+    def shortfall(self) -> str:
+        """Why its success is an error, by its tool or its inputs; empty for nothing."""
+        return _why_unpinned(self) if self.is_unpinned(Unmet.SURFACE) else self.gate.surfaced
 
 
 _EVENT_IDS: Final = 256
@@ -270,7 +298,15 @@ def blocked(ask: Ask) -> Failure:
         return failure
     if ask.unanswerable:
         return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.unanswerable)
-    return _denied(ask) if ask.policy.access is Access.DENY else _unpinned(ask)
+    if ask.policy.access is Access.DENY:
+        return _denied(ask)
+    if ask.gate.tainted:
+        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.gate.tainted)
+    if ask.is_unpinned(Unmet.BLOCK):
+        return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, _why_unpinned(ask))
+    failure = Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, ask.gate.unsourced)
+    failure.demands = "that each was seen before or declared"
+    return failure
 
 
 def _denied(ask: Ask) -> Failure:
@@ -279,17 +315,15 @@ def _denied(ask: Ask) -> Failure:
     return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, f"{said}: {why}" if why else said)
 
 
-def _unpinned(ask: Ask) -> Failure:
+def _why_unpinned(ask: Ask) -> str:
     tool, pinning = f"{ask.tool!r} of {ask.server!r}", f"`turnlog trust {ask.server}/{ask.tool}`"
     if not ask.is_mcp:
-        said = f"{tool} is no MCP tool, and has no definition that could be pinned"
-    elif ask.standing.provenance is Provenance.MISMATCH:
-        said = f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
-    elif not ask.definition:
-        said = f"the definition of {tool} was not seen: list the tools first"
-    else:
-        said = f"{tool} is not pinned ({pinning} does that)"
-    return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, said)
+        return f"{tool} is no MCP tool, and has no definition that could be pinned"
+    if ask.standing.provenance is Provenance.MISMATCH:
+        return f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
+    if not ask.definition:
+        return f"the definition of {tool} was not seen: list the tools first"
+    return f"{tool} is not pinned ({pinning} does that)"
 
 
 def following(before: "Attempt") -> Ask:

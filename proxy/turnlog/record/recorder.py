@@ -43,6 +43,8 @@ from turnlog.observe.events import (
     StoreFailed,
     StoreFilled,
 )
+from turnlog.rules.model import TaintAction, Unmet
+from turnlog.rules.policy import NO_DEMAND
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import Conflict, Draft, SessionRef, StoreError, StoreFull, Ticket
 from turnlog.store.lmdb import LmdbStore
@@ -57,6 +59,10 @@ _REPLAYED: Final = Status.REPLAYED
 _DELIVERED: Final = NoteKind.DELIVERED
 _ABANDONED: Final = NoteKind.ABANDONED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
+_TAINT_FLAGS: Final = {
+    TaintAction.MARK: Flag.TAINT_MARKED,
+    TaintAction.ENDORSE: Flag.TAINT_ENDORSED,
+}
 
 
 class PreparingTicket:
@@ -512,7 +518,11 @@ def _ended(
 
 
 def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
-    flags = attempt.ask.flags
+    ask, flags = attempt.ask, attempt.ask.flags
+    if ask.policy.provenance is not NO_DEMAND and ask.is_unpinned(Unmet.FLAG):
+        attempt.marks.add(Flag.UNVERIFIED)
+    if ask.policy.taint is not None and reply.content:
+        attempt.marks.add(_TAINT_FLAGS[ask.policy.taint])
     if not (attempt.marks or reply.flags):
         return flags
     return tuple(dict.fromkeys((*flags, *sorted(attempt.marks), *reply.flags)))

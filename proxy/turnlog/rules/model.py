@@ -57,6 +57,52 @@ class RequiredProvenance(StrEnum):
     """The definition is the one in turnlog.lock."""
 
 
+class RequiredInputs(StrEnum):
+    """The source that the values in the arguments of a call need."""
+
+    ANY = "any"
+    SOURCED = "sourced"
+    """Each stood in an earlier output of the session, or was declared by the runtime."""
+
+
+class RequiredResult(StrEnum):
+    """The check that a result needs."""
+
+    ANY = "any"
+    CHECKED = "checked"
+    """A digest or a signature came with it, and fits."""
+    VERIFIED = "verified"
+    """A signature came with it, and fits."""
+
+
+class Unmet(StrEnum):
+    """The treatment of a call whose provenance is not as a rule demands it, from the mildest."""
+
+    FLAG = "flag"
+    """Its outcome gets the flag `unverified`."""
+    SURFACE = "surface"
+    """Its success becomes the error `unverified_provenance`."""
+    BLOCK = "block"
+    """It is never sent; a result is surfaced."""
+
+
+class BlockIf(StrEnum):
+    """The calls that are never sent because of values in their arguments."""
+
+    NEVER = "never"
+    TAINTED = "tainted"
+    """Those with values of a tainted output."""
+
+
+class TaintAction(StrEnum):
+    """The treatment of the outputs of a call."""
+
+    MARK = "mark"
+    """They are tainted."""
+    ENDORSE = "endorse"
+    """They are not, whatever the arguments were."""
+
+
 class Access(StrEnum):
     """Whether a call is allowed."""
 
@@ -132,6 +178,18 @@ def read_causes(value: object) -> list[str]:
             advice = f"did you mean {close[0]!r}?" if close else families
             raise ValueError(f"{cause!r} is no error, {advice}")
     return found
+
+
+def read_provenance(value: object) -> object:
+    """Return the mapping that a single word stands for: the tool that it demands, or nothing."""
+    if not isinstance(value, str):
+        return value
+    if value not in set(RequiredProvenance):
+        words = f"{RequiredProvenance.PINNED} or {RequiredProvenance.ANY}"
+        raise ValueError(
+            f"{value!r} is no provenance, write {words}, or a mapping like {{inputs: sourced, then: flag}}"
+        )
+    return {"tool": value, "then": Unmet.BLOCK.value} if value == RequiredProvenance.PINNED else {}
 
 
 def read_template(value: object) -> dict[str, object]:
@@ -311,6 +369,25 @@ class Compensation(CallTemplate, frozen=True, kw_only=True, forbid_unknown_field
     """Without it only later recorded changes of the same thing make turnlog withhold the proposal."""
 
 
+class ProvenanceDemand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The provenance that a call needs. The short form `pinned` is `{tool: pinned, then: block}`."""
+
+    tool: RequiredProvenance = RequiredProvenance.ANY
+    inputs: RequiredInputs = RequiredInputs.ANY
+    result: RequiredResult = RequiredResult.ANY
+    then: Unmet = Unmet.FLAG
+    """What follows if it is not."""
+
+
+Demand = Annotated[
+    ProvenanceDemand | None,
+    reads(
+        read_provenance,
+        {"anyOf": [{"enum": sorted(RequiredProvenance)}, {"$ref": "#/$defs/ProvenanceDemand"}]},
+    ),
+]
+
+
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule. It does not decide an aspect that is `None`."""
 
@@ -326,7 +403,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     delta: tuple[Extractor, ...] | None = None
     redact: Expressions | None = None
     store: KeepContent | None = None
-    provenance: RequiredProvenance | None = None
+    provenance: Demand = None
     on_duplicate: OnDuplicate | None = None
     on_disconnect: OnDisconnect | None = None
     replay_if_slower_than: Limit | None = None
@@ -336,6 +413,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     idempotency: Idempotency | None = None
     concurrency: Concurrency | None = None
     """Number of calls of this rule that may be in flight; further ones wait."""
+    block_if: BlockIf | None = None
+    taint: TaintAction | None = None
     access: Access | None = None
     why: WhyText | None = None
     """Reason that the caller of a denied call is told."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field, structs
 
@@ -19,6 +19,7 @@ from .expression import UNREADABLE, ExpressionInput, selects_any
 from .model import (
     ASPECTS,
     Access,
+    BlockIf,
     Compensation,
     ErrorMap,
     Expects,
@@ -28,28 +29,54 @@ from .model import (
     Match,
     OnDisconnect,
     OnDuplicate,
+    ProvenanceDemand,
+    RequiredInputs,
     RequiredProvenance,
+    RequiredResult,
     Retry,
     Rule,
     Surface,
+    TaintAction,
     Timeouts,
+    Unmet,
 )
 
 _MAX_POLICIES: Final = 10_000
 _GLOBS: Final = 4096
-_BY_CAUTION: Final[Mapping[str, tuple[object, ...]]] = {
-    "effect": (
+NO_DEMAND: Final = ProvenanceDemand()
+Choice: TypeAlias = Callable[[Any, Any], Any]
+
+
+def _by_order(*values: object) -> Choice:
+    """Return the choice of the later of two values."""
+    return lambda one, other: max(one, other, key=values.index)
+
+
+def _stricter(one: ProvenanceDemand, other: ProvenanceDemand) -> ProvenanceDemand:
+    """Return everything that one of the two demands, with the stricter consequence."""
+    return ProvenanceDemand(
+        tool=max(one.tool, other.tool, key=tuple(RequiredProvenance).index),
+        inputs=max(one.inputs, other.inputs, key=tuple(RequiredInputs).index),
+        result=max(one.result, other.result, key=tuple(RequiredResult).index),
+        then=max(one.then, other.then, key=tuple(Unmet).index),
+    )
+
+
+_BY_CAUTION: Final[Mapping[str, Choice]] = {
+    "effect": _by_order(
         Effect.READ,
         Effect.IDEMPOTENT_WRITE,
         Effect.UNKNOWN,
         Effect.WRITE,
         Effect.IRREVERSIBLE,
     ),
-    "store": (KeepContent.FULL, KeepContent.SUMMARY, KeepContent.NOTHING),
-    "provenance": (RequiredProvenance.ANY, RequiredProvenance.PINNED),
-    "access": (Access.ALLOW, Access.DENY),
+    "store": _by_order(KeepContent.FULL, KeepContent.SUMMARY, KeepContent.NOTHING),
+    "provenance": _stricter,
+    "block_if": _by_order(BlockIf.NEVER, BlockIf.TAINTED),
+    "taint": _by_order(TaintAction.ENDORSE, None, TaintAction.MARK),
+    "access": _by_order(Access.ALLOW, Access.DENY),
 }
-"""Aspects that prevent something: their values from the least to the most cautious."""
+"""Aspects that prevent something: the choice of the more cautious of two values."""
 
 _UNREADABLE_WHY: Final = (
     "what this message asks for cannot be read for certain, and the rule denies some calls of this "
@@ -71,7 +98,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     delta: tuple[Extractor, ...] = ()
     redact: tuple[str, ...] = ()
     store: KeepContent = KeepContent.FULL
-    provenance: RequiredProvenance = RequiredProvenance.ANY
+    provenance: ProvenanceDemand = NO_DEMAND
+    block_if: BlockIf = BlockIf.NEVER
+    taint: TaintAction | None = None
     on_duplicate: OnDuplicate = OnDuplicate.JOIN
     on_disconnect: OnDisconnect | None = None
     """`None` if no rule decides it: it then depends on the protocol's revision."""
@@ -92,10 +121,19 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Name of the deciding rule of each decided aspect."""
     judges_answers: bool = False
     """Whether it can change the judgement of an answer; derived from the others."""
+    looks_at_inputs: bool = False
+    """Whether the sources of a call's inputs must be known before it is sent; derived from the others."""
 
     def __post_init__(self) -> None:
         judges = bool(self.map_error or self.null_when or self.expects)
+        demand, looks = self.provenance, self.block_if is not BlockIf.NEVER
+        if demand is not NO_DEMAND:
+            judges = judges or _may_surface(demand)
+            looks = looks or (
+                demand.then is not Unmet.FLAG and demand.inputs is not RequiredInputs.ANY
+            )
         structs.force_setattr(self, "judges_answers", judges)
+        structs.force_setattr(self, "looks_at_inputs", looks)
 
     @property
     def uses_arguments(self) -> bool:
@@ -103,6 +141,16 @@ class Policy(Struct, frozen=True, kw_only=True):
         if self.delta or self.redact or self.null_when:
             return True
         return bool(self.map_error) and any(rule.when for rule in self.map_error)
+
+
+def _may_surface(demand: ProvenanceDemand) -> bool:
+    """Return whether a demand can turn a success into an error."""
+    if demand.then is Unmet.FLAG:
+        return False
+    unmet_before = structs.replace(demand, result=RequiredResult.ANY, then=Unmet.FLAG) != NO_DEMAND
+    return demand.result is not RequiredResult.ANY or (
+        demand.then is Unmet.SURFACE and unmet_before
+    )
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -151,10 +199,12 @@ class _UncertainRules:
         found: dict[str, Any] = {"retry": None, "redact": (*self.redact, *policy.redact)}
         names = {aspect: name for aspect, name in policy.decided_by.items() if aspect != "retry"}
         sure = {**structs.asdict(policy), "effect": policy.effect or hint}
-        for aspect, order in _BY_CAUTION.items():
+        for aspect, more_cautious in _BY_CAUTION.items():
             for said, name in self.said[aspect]:
-                if order.index(said) > order.index(found.get(aspect, sure[aspect])):
-                    found[aspect], names[aspect] = said, name
+                before = found.get(aspect, sure[aspect])
+                after = more_cautious(before, said)
+                if after != before:
+                    found[aspect], names[aspect] = after, name
         if "access" in found:
             found["why"] = self.why
         return structs.replace(policy, **found, decided_by=names)
@@ -201,21 +251,39 @@ def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
 
     Such a call is refused if there is one: the rule may be about it.
     """
+    exempt: set[str] = set()
     for rule in rules:
-        if rule.access is Access.DENY:
+        if not exempt.issuperset(_gates(rule)):
             return rule
-        if rule.access is Access.ALLOW and structs.replace(rule.match, server=("*",)) == Match():
-            return None
+        if structs.replace(rule.match, server=("*",)) == Match():
+            exempt.update(aspect for aspect in _GATES if getattr(rule, aspect) is not None)
     return None
+
+
+def _gates(rule: Rule) -> list[str]:
+    """Return the aspects by which a rule may refuse a call because of what it asks for."""
+    return [aspect for aspect, refuses in _GATES.items() if refuses(getattr(rule, aspect))]
+
+
+def needs_inputs(demand: ProvenanceDemand | None) -> bool:
+    """Return whether a call is only sent if the sources of its inputs are known."""
+    if demand is None or demand.inputs is RequiredInputs.ANY:
+        return False
+    return demand.then is Unmet.BLOCK
+
+
+_GATES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "access": lambda said: said is Access.DENY,
+    "block_if": lambda said: said is BlockIf.TAINTED,
+    "provenance": needs_inputs,
+}
 
 
 def may_deny_tool_calls(rules: Sequence[Rule]) -> bool:
     """Return whether one of the rules may deny a `tools/call`."""
     # Rules that name paths are for plain HTTP.
     return any(
-        rule.access is Access.DENY
-        and not rule.match.path
-        and matches_glob(rule.match.method, "tools/call")
+        _gates(rule) and not rule.match.path and matches_glob(rule.match.method, "tools/call")
         for rule in rules
     )
 

@@ -482,6 +482,7 @@ class Call(Struct, frozen=True):
     policy: Policy = Policy()
     arguments: bytes = b"{}"
     complete: bool = True
+    shortfall: str = ""
 
 
 def call_ended(

@@ -10,9 +10,16 @@ from kit.attempts import ask, session
 from turnlog.core.classify import refused, succeeded
 from turnlog.core.kinds import Effect, ErrorKind, Executed, Flag, RetryClass, Status
 from turnlog.exchange.outcome import AnswerFacts, judged, seen, unwrapped, waiting
-from turnlog.record.attempt import Ask
+from turnlog.record.attempt import Ask, InputGate
 from turnlog.rules.expression import ExpressionInput
-from turnlog.rules.model import ErrorMap, Expects
+from turnlog.rules.model import (
+    ErrorMap,
+    Expects,
+    ProvenanceDemand,
+    RequiredInputs,
+    RequiredProvenance,
+    Unmet,
+)
 from turnlog.rules.policy import Policy
 
 OK = succeeded()
@@ -47,6 +54,40 @@ def page(body: bytes, **more: Any) -> AnswerFacts:
 def test_without_rules_an_answer_ends_as_it_did(said: str) -> None:
     assert judged(asked(), FAILED, text(said)) == (FAILED, text(said))
     assert judged(asked(), OK, text(said))[0] is OK
+
+
+@pytest.mark.promise("PROV-20")
+@pytest.mark.parametrize(
+    ("call", "detail"),
+    [
+        (
+            asked(
+                Policy(
+                    provenance=ProvenanceDemand(tool=RequiredProvenance.PINNED, then=Unmet.SURFACE)
+                ),
+                tool="add",
+                definition=b"d",
+            ),
+            "is not pinned",
+        ),
+        (
+            asked(
+                Policy(
+                    provenance=ProvenanceDemand(inputs=RequiredInputs.SOURCED, then=Unmet.SURFACE)
+                ),
+                gate=InputGate(surfaced="the value at /path was never seen"),
+            ),
+            "never seen",
+        ),
+    ],
+)
+def test_a_success_without_the_provenance_that_a_rule_demands_is_an_error(
+    call: Ask, detail: str
+) -> None:
+    ending, said = judged(call, OK, text("done"))
+    assert (ending.kind, ending.executed) == (ErrorKind.UNVERIFIED_PROVENANCE, Executed.MAYBE)
+    assert detail in said.detail
+    assert judged(call, FAILED, text("no"))[0] == FAILED
 
 
 @pytest.mark.parametrize(

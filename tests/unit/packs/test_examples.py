@@ -234,3 +234,21 @@ def test_the_examples_of_every_pack_hold(name: str) -> None:
 
     assert [str(problem) for problem in done.problems] == []
     assert done.rules
+
+
+def test_an_example_says_what_a_rule_makes_of_taint(tmp_path: Path) -> None:
+    rules = """\
+rules:
+  - {name: mail, match: {tool: read_mail}, taint: mark, block_if: tainted}
+"""
+    examples = """\
+examples:
+  - rule: mail
+    fires:
+      - {tool: read_mail, gives: {taint: mark, block_if: tainted}}
+      - {tool: read_mail, gives: {taint: endorse, block_if: never}}
+    silent: [{tool: send_mail, gives: {block_if: never}}]
+"""
+    (wrong_gate, wrong_taint) = complaints(tmp_path, rules, examples)
+    assert "block_if is 'tainted', not 'never'" in wrong_gate
+    assert "taint is 'mark', not 'endorse'" in wrong_taint

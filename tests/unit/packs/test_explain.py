@@ -167,3 +167,17 @@ rules:
         name: told.aspects[name].value for name in ("idempotency", "concurrency", "effect_key")
     }
     assert decided == {"idempotency": "header", "concurrency": 2, "effect_key": ["$.args.order"]}
+
+
+def test_a_demand_of_provenance_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    def shown(text: str) -> object:
+        rules = f"rules: [{{provenance: {text}}}]"
+        return explained(tmp_path, "add", rules).aspects["provenance"].value
+
+    assert (shown("any"), shown("pinned")) == ("any", "pinned")
+    assert shown("{inputs: sourced, then: surface}") == {
+        "tool": "any",
+        "inputs": "sourced",
+        "result": "any",
+        "then": "surface",
+    }

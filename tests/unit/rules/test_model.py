@@ -8,7 +8,18 @@ import pytest
 from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import load
-from turnlog.rules.model import Jitter, Match, Retry, RuleFile, Timeouts
+from turnlog.rules.model import (
+    Jitter,
+    Match,
+    ProvenanceDemand,
+    RequiredInputs,
+    RequiredProvenance,
+    RequiredResult,
+    Retry,
+    RuleFile,
+    Timeouts,
+    Unmet,
+)
 from turnlog.rules.pattern import compile_pattern
 
 
@@ -28,6 +39,30 @@ def test_a_rule_decides_only_the_aspects_it_names(tmp_path: Path) -> None:
 def test_one_text_is_read_as_a_list_of_one(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, "match: {tool: read_*, effect: read, when: $.args.x}").rules
     assert rule.match == Match(tool=("read_*",), effect=(Effect.READ,), when=("$.args.x",))
+
+
+@pytest.mark.parametrize(
+    ("text", "demand"),
+    [
+        ("pinned", ProvenanceDemand(tool=RequiredProvenance.PINNED, then=Unmet.BLOCK)),
+        ("any", ProvenanceDemand()),
+        (
+            "{tool: pinned, inputs: sourced, result: verified, then: surface}",
+            ProvenanceDemand(
+                tool=RequiredProvenance.PINNED,
+                inputs=RequiredInputs.SOURCED,
+                result=RequiredResult.VERIFIED,
+                then=Unmet.SURFACE,
+            ),
+        ),
+        ("{inputs: sourced}", ProvenanceDemand(inputs=RequiredInputs.SOURCED, then=Unmet.FLAG)),
+    ],
+)
+def test_a_provenance_is_a_word_or_a_mapping(
+    tmp_path: Path, text: str, demand: ProvenanceDemand
+) -> None:
+    (rule,) = read(tmp_path, f"provenance: {text}").rules
+    assert rule.provenance == demand
 
 
 def test_an_omitted_limit_is_no_limit(tmp_path: Path) -> None:
@@ -56,6 +91,17 @@ def test_an_error_map_has_a_kind_and_a_pattern(tmp_path: Path) -> None:
         ("retry: {on: timeout, jitter: half}", 34, "cannot be 'half', use one of: full, none"),
         ("map_error: [{kind: conflict, text: 5}]", 40, "5 is no regular expression, quote it"),
         ("effect: reed", 13, "did you mean 'read'?"),
+        ("provenance: pined", 17, "'pined' is no provenance, write pinned or any, or a mapping"),
+        (
+            "provenance: 5",
+            17,
+            "'rules.0.provenance' must be a mapping or nothing, not a whole number",
+        ),
+        ("provenance: {inputs: source}", 26, "did you mean 'sourced'?"),
+        ("provenance: {input: sourced}", 18, "unknown key 'input', did you mean 'inputs'?"),
+        ("provenance: {tool: pinned, then: stop}", 38, "cannot be 'stop', use one of: block"),
+        ("block_if: taint", 15, "cannot be 'taint', did you mean 'tainted'?"),
+        ("taint: endorsed", 12, "did you mean 'endorse'?"),
         ("timeout: {response: 0}", 25, "0 leaves no time at all, write a duration like 30s"),
         ("timeout: {total: 0ms}", 22, "'0ms' leaves no time at all, write a duration like 30s"),
         ("timeout: {respons: 3}", 15, "unknown key 'respons', did you mean 'response'?"),
@@ -69,7 +115,7 @@ def test_an_error_map_has_a_kind_and_a_pattern(tmp_path: Path) -> None:
         ("delta: [{field: files, op: modified, key: $.args.path}]", 21, "cannot be 'files'"),
         ("concurrency: 0", 18, "0 is no number of calls, write one from 1 to 10000"),
         ("concurrency: true", 18, "True is no number of calls"),
-        ("block_if: $.args.x", 5, "unknown key 'block_if'"),
+        ("refuse_if: $.args.x", 5, "unknown key 'refuse_if'"),
     ],
 )
 def test_a_mistake_is_reported_with_its_place(

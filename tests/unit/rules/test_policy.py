@@ -6,14 +6,20 @@ from turnlog.core.kinds import Effect, ErrorKind
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.model import (
     Access,
+    BlockIf,
     ErrorMap,
     Expects,
     KeepContent,
     Match,
+    ProvenanceDemand,
+    RequiredInputs,
     RequiredProvenance,
+    RequiredResult,
     Retry,
     Rule,
+    TaintAction,
     Timeouts,
+    Unmet,
 )
 from turnlog.rules.policy import (
     Policy,
@@ -147,6 +153,7 @@ def test_a_policy_that_depends_on_arguments_is_not_cached() -> None:
 
 
 DRY = Match(when=("$.args.dry",))
+PINNED = ProvenanceDemand(tool=RequiredProvenance.PINNED, then=Unmet.BLOCK)
 AGAIN = Rule(name="again", retry=Retry(on=("connection",)))
 
 
@@ -188,34 +195,78 @@ def test_with_unreadable_arguments_the_worst_effect_counts(
 @pytest.mark.promise("RULE-25")
 def test_with_unreadable_arguments_every_restriction_applies() -> None:
     rules = [
-        Rule(name="a", match=DRY, provenance=RequiredProvenance.PINNED, redact=("$.args.a",)),
+        Rule(name="a", match=DRY, provenance=PINNED, redact=("$.args.a",)),
         Rule(name="b", match=DRY, store=KeepContent.SUMMARY, expects=Expects.CONTENT),
         Rule(
             name="c",
-            provenance=RequiredProvenance.ANY,
+            provenance=ProvenanceDemand(),
             redact=("$.args.c",),
             store=KeepContent.NOTHING,
         ),
         Rule(name="d", match=DRY, redact=("$.args.d",)),
     ]
     found = decide_policy(rules, subject(), unread)
-    assert (found.provenance, found.decided_by["provenance"]) == (RequiredProvenance.PINNED, "a")
+    assert (found.provenance, found.decided_by["provenance"]) == (PINNED, "a")
     assert (found.store, found.decided_by["store"]) == (KeepContent.NOTHING, "c")
     assert found.redact == ("$.args.a", "$.args.c")
     assert found.expects is None
+
+
+@pytest.mark.promise("RULE-25")
+def test_with_unreadable_arguments_every_demand_and_every_gate_counts() -> None:
+    inputs = ProvenanceDemand(inputs=RequiredInputs.SOURCED)
+    result = ProvenanceDemand(result=RequiredResult.CHECKED, then=Unmet.SURFACE)
+    rules = [
+        Rule(name="a", match=DRY, provenance=inputs, taint=TaintAction.ENDORSE),
+        Rule(name="b", match=DRY, block_if=BlockIf.TAINTED, taint=TaintAction.MARK),
+        Rule(name="c", provenance=result, block_if=BlockIf.NEVER),
+    ]
+    found = decide_policy(rules, subject(), unread)
+    assert found.provenance == ProvenanceDemand(
+        inputs=RequiredInputs.SOURCED, result=RequiredResult.CHECKED, then=Unmet.SURFACE
+    )
+    assert (found.block_if, found.taint) == (BlockIf.TAINTED, TaintAction.MARK)
+    by = [found.decided_by[aspect] for aspect in ("provenance", "block_if", "taint")]
+    assert by == ["a", "b", "b"]
+    endorsed = decide_policy([rules[0]], subject(), unread)
+    assert endorsed.taint is None
+
+
+@pytest.mark.parametrize(
+    ("demand", "judges", "looks"),
+    [
+        (PINNED, False, False),
+        (ProvenanceDemand(tool=RequiredProvenance.PINNED, then=Unmet.SURFACE), True, False),
+        (ProvenanceDemand(inputs=RequiredInputs.SOURCED), False, False),
+        (ProvenanceDemand(inputs=RequiredInputs.SOURCED, then=Unmet.SURFACE), True, True),
+        (ProvenanceDemand(inputs=RequiredInputs.SOURCED, then=Unmet.BLOCK), False, True),
+        (ProvenanceDemand(result=RequiredResult.VERIFIED), False, False),
+        (ProvenanceDemand(result=RequiredResult.VERIFIED, then=Unmet.BLOCK), True, False),
+    ],
+)
+def test_a_demand_says_when_it_is_checked(
+    demand: ProvenanceDemand, judges: bool, looks: bool
+) -> None:
+    found = Policy(provenance=demand)
+    assert (found.judges_answers, found.looks_at_inputs) == (judges, looks)
+
+
+def test_a_rule_about_tainted_inputs_looks_at_inputs() -> None:
+    assert Policy(block_if=BlockIf.TAINTED).looks_at_inputs
+    assert not Policy(taint=TaintAction.MARK).looks_at_inputs
 
 
 def test_a_match_on_an_uncertain_effect_is_uncertain() -> None:
     rules = [
         Rule(match=DRY, effect=Effect.IRREVERSIBLE),
         Rule(effect=Effect.READ),
-        Rule(match=Match(effect=(Effect.IRREVERSIBLE,)), provenance=RequiredProvenance.PINNED),
+        Rule(match=Match(effect=(Effect.IRREVERSIBLE,)), provenance=PINNED),
         Rule(match=Match(effect=(Effect.READ,)), expects=Expects.CONTENT),
         Rule(match=Match(effect=(Effect.WRITE,)), expects=Expects.NOTHING),
         Rule(match=Match(effect=tuple(Effect)), expects=Expects.STRUCTURED),
     ]
     found = decide_policy(rules, subject(), unread)
-    assert (found.provenance, found.expects) == (RequiredProvenance.PINNED, Expects.STRUCTURED)
+    assert (found.provenance, found.expects) == (PINNED, Expects.STRUCTURED)
 
 
 def test_a_rule_whose_expression_cannot_be_applied_is_uncertain() -> None:
@@ -247,6 +298,11 @@ def test_the_rules_of_a_server_that_match_paths_are_found() -> None:
 
 DENY = Rule(name="no", match=Match(tool=("rm",)), access=Access.DENY, why="too dangerous")
 ALLOW = Rule(name="yes", access=Access.ALLOW)
+GATE = Rule(match=Match(tool=("rm",)), block_if=BlockIf.TAINTED)
+NEVER = Rule(block_if=BlockIf.NEVER)
+SOURCED = Rule(
+    provenance=ProvenanceDemand(inputs=RequiredInputs.SOURCED, then=Unmet.BLOCK),
+)
 
 
 @pytest.mark.promise("ACC-4")
@@ -258,6 +314,11 @@ ALLOW = Rule(name="yes", access=Access.ALLOW)
         ((DENY, ALLOW), DENY),
         ((Rule(match=Match(tool=("ls",)), access=Access.ALLOW), DENY), DENY),
         ((Rule(effect=Effect.READ),), None),
+        ((ALLOW, GATE), GATE),
+        ((NEVER, GATE), None),
+        ((NEVER, SOURCED), SOURCED),
+        ((Rule(provenance=ProvenanceDemand()), SOURCED), None),
+        ((Rule(provenance=PINNED),), None),
     ],
 )
 def test_an_unreadable_call_is_denied_if_a_rule_might_deny_it(
