@@ -1,4 +1,4 @@
-"""Pinned tool definitions: how a tool compares with turnlog.lock, and server names in that file."""
+"""Provenance: how a tool compares with turnlog.lock, the names of servers in that file, and checks of results."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,7 +14,7 @@ _SEPARATOR: Final = "@"  # not allowed in the name of an upstream
 
 
 class Provenance(StrEnum):
-    """How a tool's definition compares with turnlog.lock."""
+    """How a tool's definition compares with turnlog.lock; of a finished call, all that is known of it."""
 
     PINNED = "pinned"
     """It is the one in turnlog.lock."""
@@ -22,6 +22,8 @@ class Provenance(StrEnum):
     """turnlog.lock has another for this tool."""
     UNVERIFIED = "unverified"
     """turnlog.lock has none for this tool, or its definition has not been seen yet."""
+    VERIFIED = "verified"
+    """Of a finished call: pinned, and a signature of its result holds."""
 
 
 class PinStatus(Struct, frozen=True, gc=False):
@@ -34,6 +36,29 @@ class PinStatus(Struct, frozen=True, gc=False):
 
 UNVERIFIED: Final = PinStatus()
 _PINNED: Final = PinStatus(Provenance.PINNED)
+
+
+class ResultChecks(Struct, frozen=True, gc=False):
+    """The checks that a server's answer allowed: of its digests and signatures."""
+
+    failures: tuple[str, ...] = ()
+    """What failed, such as `content-digest mismatch`; empty if nothing did."""
+    is_checked: bool = False
+    """Whether a digest or a signature holds."""
+    is_verified: bool = False
+    """Whether a signature holds."""
+
+    def with_others(self, others: "ResultChecks") -> "ResultChecks":
+        """Return these and other checks of the same answer together."""
+        return ResultChecks(
+            self.failures + others.failures,
+            self.is_checked or others.is_checked,
+            self.is_verified or others.is_verified,
+        )
+
+
+NO_CHECKS: Final = ResultChecks()
+"""Of an answer that had nothing to check, or did not come whole: most answers."""
 
 
 def pin_status(pinned: bytes | None, definition: bytes) -> PinStatus:

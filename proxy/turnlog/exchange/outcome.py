@@ -19,6 +19,7 @@ from turnlog.core.classify import (
     succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
+from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
 from turnlog.rules.policy import Policy
 from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
@@ -111,6 +112,8 @@ class AnswerFacts(Struct, frozen=True, kw_only=True, gc=False):
     """The text of turnlog's own answer to the caller, in place of the server's."""
     text: str = ""
     """All that `content` holds, if that is one text; else empty."""
+    checks: ResultChecks = NO_CHECKS
+    """What the answer's digests and signatures say."""
 
 
 class Asked(Protocol):
@@ -204,6 +207,7 @@ def answered_by_text(
         size=body.wire_size,
         flags=body.notes,
         text=said.text,
+        checks=body.checks,
     )
 
 
@@ -227,6 +231,7 @@ def answered(
         flags=_flags(said, message, body, around),
         ttl=None if ttl is msgspec.UNSET else -1 if ttl is None else ttl * _NS_PER_MS,
         detail=said.message,
+        checks=body.checks,
     )
     kind = _kind(said, around)
     return succeeded(said.status) if kind is None else refused(kind, around.effect), reply
@@ -303,6 +308,7 @@ def _as_it_came(
         is_result=is_result,
         size=body.wire_size,
         flags=flags,
+        checks=body.checks,
     )
 
 

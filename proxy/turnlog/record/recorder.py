@@ -254,6 +254,8 @@ class Recorder:
         attempt.ended, attempt.ending, attempt.retry_after = True, ending, reply.retry_after
         if ending.error:
             self._notice_failure(attempt, ending, reply)
+        if reply.checks.failures:
+            attempt.marks.add(Flag.UNVERIFIED)
         attempt.tell(ending)
         if attempt.driver is not None:
             decided = attempt.driver.on_judged(attempt, is_own_answer=bool(reply.said))

@@ -12,7 +12,7 @@ from typing import Final
 import httptools
 from msgspec import Struct
 
-from turnlog.wire.http.head import BadFraming, Body, Framing, fields, framing
+from turnlog.wire.http.head import BadFraming, Body, Framing, Headers, fields, framing
 from turnlog.wire.http.mend import mended
 from turnlog.wire.http.response_head import ResponseHead, response_head
 
@@ -254,13 +254,17 @@ class BadChunksError(Exception):
 class _ChunkCollector:
     """The callbacks of httptools that collect a chunked body."""
 
-    __slots__ = ("is_complete", "may_be_last", "pieces")
+    __slots__ = ("fields", "is_complete", "may_be_last", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
+        self.fields: list[tuple[bytes, bytes]] = []
         self.is_complete = False
         self.may_be_last = False
         """Whether nothing has come behind the size of the latest chunk."""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value.rstrip(b" \t")))
 
     def on_body(self, data: bytes) -> None:
         self.may_be_last = False
@@ -274,7 +278,7 @@ class _ChunkCollector:
 
 
 class Chunks:
-    """A chunked body as it comes (RFC 9112, 7.1). Trailers are read and dropped."""
+    """A chunked body as it comes (RFC 9112, 7.1). Its trailers are read, and go no further."""
 
     __slots__ = ("_came", "_last", "_lines", "_parser")
 
@@ -284,6 +288,7 @@ class Chunks:
         if is_response:
             self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)
         self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self._came.fields.clear()  # what follows is trailers
         self._last = b""
         """The last bytes that came."""
         self._lines = 0
@@ -309,6 +314,11 @@ class Chunks:
                 f"a chunk's line or the trailers are longer than {HEAD_LIMIT} bytes"
             )
         return pieces, rest
+
+    @property
+    def trailers(self) -> list[tuple[bytes, bytes]]:
+        """The fields behind the last chunk, as far as they have come."""
+        return self._came.fields
 
     def _parse(self, data: bytes) -> bytes | None:
         """Parse data up to the end of the body; return what stands behind that, once it is here."""
@@ -387,6 +397,11 @@ class BodyReader(Struct, eq=False):
             return b""
         self.missing = 0
         return behind
+
+    @property
+    def trailers(self) -> Headers:
+        """The fields behind the body, once it has ended."""
+        return self._chunks.trailers if self._chunks is not None else ()
 
     def end(self) -> bool:
         """Note the end of the connection; return whether it ends the body as well."""

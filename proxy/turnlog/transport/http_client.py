@@ -20,7 +20,7 @@ from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Deadlines, Progress
 from turnlog.record.errors import Failure
 from turnlog.settings.values import is_ip
-from turnlog.wire.http.head import Body
+from turnlog.wire.http.head import Body, Headers
 from turnlog.wire.http.mend import HEAD_END, LINE_ENDS
 from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.jsonrpc import Message
@@ -176,6 +176,11 @@ class Connection(asyncio.Protocol):
     def has_piece(self) -> bool:
         """Whether something of the body is here that was not read."""
         return self._body is not None and bool(self._body.pieces)
+
+    @property
+    def trailers(self) -> Headers:
+        """The fields behind the body, once it is at its end."""
+        return self._body.trailers if self._body is not None else ()
 
     @property
     def at_end(self) -> bool:
@@ -455,6 +460,11 @@ class Answer(Protocol):
         ...
 
     @property
+    def trailers(self) -> Headers:
+        """The fields behind the body, once it is at its end."""
+        ...
+
+    @property
     def has_piece(self) -> bool:
         """Whether something of the body is here that was not read."""
         ...
@@ -486,6 +496,11 @@ class HttpAnswer(Struct, eq=False):
     take_whole: Callable[[], bytes | None]
     read: Callable[[], Coroutine[None, None, bytes]]
     content: Message | None = None
+
+    @property
+    def trailers(self) -> Headers:
+        """The fields behind the body, once it is at its end."""
+        return self._connection.trailers
 
     @property
     def has_piece(self) -> bool:

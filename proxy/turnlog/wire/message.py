@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from turnlog.core.kinds import Flag
+from turnlog.core.pins import NO_CHECKS, ResultChecks
 
 from .json_stream import Outline, OutlineReader, outline_of
 from .jsonrpc import Batch, Defect, Malformed, Message, outline_kind, parse_answer
@@ -24,7 +25,9 @@ _LAST: Final = 3
 _LENGTH_LINE: Final = re.compile(rb"content-length: *[0-9]+\s*", re.IGNORECASE)
 
 
-class _Hash(Protocol):
+class Hash(Protocol):
+    """A hash that is fed in pieces."""
+
     def update(self, data: bytes, /) -> None: ...
     def digest(self) -> bytes: ...
 
@@ -46,6 +49,8 @@ class MessageReader(Struct, eq=False):
     """Whether further bytes could not be fed, so that a cut is not the text's own fault."""
     notes: tuple[Flag, ...] = ()
     """What happened, or may have happened, to the text on its way here."""
+    checks: ResultChecks = NO_CHECKS
+    """What its digests and signatures say."""
     media: str = JSON
     """Media type of the text."""
     event: str = "message"
@@ -56,7 +61,7 @@ class MessageReader(Struct, eq=False):
     _whole: bytes = b""
     """The whole text, if it is read at once; set by `finish`."""
     _kept: bytes | None = None
-    _hash: _Hash | None = None
+    _hash: Hash | None = None
     """Hash of the text, once it is too long to be read at once."""
     _outline: OutlineReader | None = None
     """Reads that in pieces."""

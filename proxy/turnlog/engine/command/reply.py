@@ -41,6 +41,8 @@ class CommandReply:
     """Whether something of a body is here: a command gives messages."""
     content: Message | None = None
     """What the body says that was read, if it was parsed already."""
+    trailers: Headers = ()
+    """The fields behind the body: a command has none."""
 
     def __init__(self, progress: Progress, *, streams: bool) -> None:
         """`streams` tells whether there may be several messages."""

@@ -13,6 +13,7 @@ from typing import Final, TypeVarTuple
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
+from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.engine.command.reply import CommandReply
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.plain_call import PlainCall
@@ -32,6 +33,7 @@ from turnlog.wire.splice import Respelling, as_event, with_data
 from turnlog.wire.sse import EventReader, SseEvent
 
 from .agent_side import AgentSide
+from .checked_answer import CheckedAnswer
 
 Exchange = McpExchange | PlainCall
 """One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
@@ -197,6 +199,12 @@ class Relay(Struct, eq=False):
         return first or await self._answer.read()
 
     @property
+    def _checks(self) -> ResultChecks:
+        """The result of the checks of the content, as far as it is known."""
+        answer = self._answer
+        return answer.checks if isinstance(answer, CheckedAnswer) else NO_CHECKS
+
+    @property
     def _at_end(self) -> bool:
         """Whether the whole answer has come and been read."""
         return not self._first and self._answer.at_end
@@ -270,6 +278,7 @@ class Relay(Struct, eq=False):
         body = MessageReader.of(clean.text, self._keep, clean.notes, content)
         if head.codings:
             body.unread = read.gave_up
+        body.checks = self._checks
         await self._settle(self._exchange.whole, body, head.media, len(raw))
         if read.is_sent_decoded and read.has_failed:
             self._keep_coding()
@@ -295,6 +304,9 @@ class Relay(Struct, eq=False):
         if self.gate is not None:
             return False  # it is held for a retry: nothing was sent, so a cut counts as a failure
         goes_on = cut or not self._at_end
+        checks = self._answer
+        if not cut and isinstance(checks, CheckedAnswer) and not checks.may_hold:
+            return False  # more may come that its digests cover, or that names them
         return not self._head.codings and goes_on and self._exchange.is_answered_by(body, cut=cut)
 
     async def _pass_on(self, held: bytes) -> None:
@@ -372,7 +384,7 @@ class Relay(Struct, eq=False):
         body.feed(rest)
         held += b"" if read.is_sent_coded else rest
         body.notes = read.notes(body.finish())
-        body.unread = read.gave_up
+        body.unread, body.checks = read.gave_up, self._checks
         await self._settle(self._exchange.whole, body, self._head.media, seen)
         if read.is_sent_decoded and read.is_unread:
             await self._send(held)
@@ -382,7 +394,7 @@ class Relay(Struct, eq=False):
 
     async def _flow_on(self, body: MessageReader, held: bytes, seen: int) -> None:
         """Relay a complete response whose last piece is `held`, and the rest of its transfer."""
-        body.notes = self._body.notes(body.finish())
+        body.notes, body.checks = self._body.notes(body.finish()), self._checks
         await self._settle(self._exchange.whole, body, self._head.media, seen)
         await self._pass_on(self._amended(held) if seen == len(held) else held)
 

@@ -42,6 +42,7 @@ from turnlog.wire.outcome_key import without_outcome
 from turnlog.wire.splice import Respelling, with_id
 
 from .agent_side import AgentSide, GuardedAgent
+from .checked_answer import CheckedAnswer
 from .relay import Exchange, HeldAnswer, Relay, Withheld
 
 NO_RULES: Final = Policy()
@@ -468,6 +469,8 @@ class HttpCarrier(Struct, eq=False):
             respelling = Respelling(spellings)
         context, head = self.context, answer.head
         trusted = self._request.server in context.trusted
+        if head.names_digests:
+            answer = CheckedAnswer(answer)
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
         self._out = Relay(

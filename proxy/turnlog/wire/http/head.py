@@ -43,7 +43,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names and values as they came, without the line's white space."""
 
 VIA = b"1.1 turnlog"
-_EVENTS = "text/event-stream"
+EVENTS = "text/event-stream"
 _CHARSETS = re.compile(r"""charset\s*=\s*["']?([^"';,\s]+)""")
 
 _HOP_BY_HOP = frozenset(
@@ -119,12 +119,13 @@ _END_TO_END_PREFIXES = (
 for all recipients; whoever does so is broken, or wants the proxy to strip what the server relies
 on (its session, its credentials), so those stay. Other nominated fields go, as the RFC says."""
 
-SEALS = frozenset(
+CONTENT_DIGEST = b"content-digest"
+DIGESTS = frozenset({CONTENT_DIGEST, b"repr-digest"})
+"""Fields with digests of a message's content (RFC 9530)."""
+SEALS = DIGESTS | frozenset(
     {
-        b"content-digest",
         b"content-md5",
         b"digest",
-        b"repr-digest",
         b"signature",
         b"signature-input",
     }
@@ -349,10 +350,8 @@ def media_of(values: Sequence[bytes]) -> tuple[str, tuple[str, ...]]:
     type (Python SDK) or hold it (TypeScript SDK). Else the first counts.
     """
     joined = b", ".join(values).lower().decode("latin-1")
-    if _EVENTS in joined:
-        media = _EVENTS
-    else:
-        media = joined.partition(";")[0].partition(",")[0].strip(" \t")
+    first = joined.partition(";")[0].partition(",")[0].strip(" \t")
+    media = EVENTS if EVENTS in joined else first
     if "charset" not in joined:
         return media, ()
     # As httpx reads it (RFC 2231), and as others do.

@@ -2,7 +2,17 @@
 
 from msgspec import Struct
 
-from .head import OWN_PREFIX, SEALS, Body, Headers, lines, media_of, response_headers
+from .head import (
+    DIGESTS,
+    EVENTS,
+    OWN_PREFIX,
+    SEALS,
+    Body,
+    Headers,
+    lines,
+    media_of,
+    response_headers,
+)
 from .reference import LEADING
 
 
@@ -29,6 +39,8 @@ class ResponseHead(Struct, frozen=True, kw_only=True, eq=False):
     """Whether the fields hold references such as Location."""
     is_sealed: bool
     """Whether the fields hold a digest or signature of the body, which a change would break."""
+    names_digests: bool
+    """Whether the fields hold digests of content that is no event stream, or say that trailers will (RFC 9530)."""
     lines: bytes
     """The lines of the fields for the agent, each with CRLF before it, without Content-Length."""
     speaks_for_turnlog: bool
@@ -63,6 +75,15 @@ def response_head(
         sets_cookies=b"set-cookie" in given,
         has_references=not LEADING.isdisjoint(given),
         is_sealed=not SEALS.isdisjoint(given),
+        names_digests=body is not Body.NONE and media != EVENTS and _names_digests(given),
         lines=lines(response_headers(raw, cookie_path=None)),
         speaks_for_turnlog=any(name.startswith(OWN_PREFIX) for name in given),
     )
+
+
+def _names_digests(given: dict[bytes, list[bytes]]) -> bool:
+    """Return whether fields, or trailers to come, hold digests of the content."""
+    if not DIGESTS.isdisjoint(given):
+        return True
+    trailers = b",".join(given.get(b"trailer", ())).lower()
+    return any(name in trailers for name in DIGESTS)

@@ -1,0 +1,112 @@
+"""Digests of content in the fields of an answer (RFC 9530)."""
+
+import base64
+import hashlib
+
+import pytest
+
+from turnlog.core.pins import NO_CHECKS, ResultChecks
+from turnlog.wire.http.content_digest import ContentDigests
+from turnlog.wire.http.head import Body
+from turnlog.wire.http.response_head import ResponseHead, response_head
+
+HELD = ResultChecks(is_checked=True)
+
+
+def digest(content: bytes, algorithm: str = "sha-256") -> bytes:
+    value = hashlib.new(algorithm.replace("-", ""), content).digest()
+    return f"{algorithm}=:{base64.b64encode(value).decode()}:".encode()
+
+
+def head(
+    *fields: tuple[bytes, bytes],
+    status: int = 200,
+    body: Body = Body.LENGTH,
+    media: bytes = b"application/json",
+) -> ResponseHead:
+    return response_head(status, b"OK", ((b"Content-Type", media), *fields), body)
+
+
+def checks(*fields: tuple[bytes, bytes], status: int = 200) -> ResultChecks:
+    digests = ContentDigests(head(*fields, status=status))
+    digests.feed(b"a")
+    digests.feed(b"bc")
+    return digests.checks
+
+
+@pytest.mark.parametrize("name", [b"Content-Digest", b"content-digest", b"Repr-Digest"])
+@pytest.mark.parametrize("algorithm", ["sha-256", "sha-512"])
+def test_a_digest_covers_all_pieces_of_the_content(name: bytes, algorithm: str) -> None:
+    failed = ResultChecks((f"{name.decode().lower()} mismatch",))
+    assert checks((name, digest(b"abc", algorithm))) == HELD
+    assert checks((name, digest(b"ab", algorithm))) == failed
+
+
+def test_each_known_digest_has_to_hold() -> None:
+    both = digest(b"abc") + b", " + digest(b"x", "sha-512")
+    failed = ResultChecks(("content-digest mismatch",))
+    assert checks((b"Content-Digest", both)) == failed
+    assert checks((b"Content-Digest", digest(b"abc")), (b"Content-Digest", both)) == failed
+    wrong = digest(b"x") + b", " + digest(b"x", "sha-512")
+    each = ResultChecks(("content-digest mismatch", "repr-digest mismatch"))
+    assert checks((b"Content-Digest", wrong), (b"Repr-Digest", wrong)) == each
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"md5=:AAAA:",
+        b"sha-256",
+        b"sha-256=5",
+        b"sha-256=(:AAAA:)",
+        b"SHA-256=:AAAA:",
+        b"sha-256=:AAAA",
+        b"",
+        b"\xff",
+    ],
+)
+def test_what_names_no_known_digest_is_ignored(value: bytes) -> None:
+    assert checks((b"Content-Digest", value)) == NO_CHECKS
+
+
+def test_parameters_of_a_digest_are_ignored() -> None:
+    assert checks((b"Content-Digest", digest(b"abc") + b";a=1")) == HELD
+
+
+def test_of_a_range_the_digest_of_the_representation_says_nothing() -> None:
+    ranged = (b"Content-Range", b"bytes 0-2/9")
+    assert checks((b"Repr-Digest", digest(b"x")), status=206) == NO_CHECKS
+    assert checks((b"Repr-Digest", digest(b"x")), ranged) == NO_CHECKS
+    assert checks((b"Content-Digest", digest(b"abc")), ranged, status=206) == HELD
+
+
+def test_a_digest_may_follow_in_trailers() -> None:
+    for trailers, found in (
+        (((b"Content-Digest", digest(b"abc")),), HELD),
+        (((b"Content-Digest", digest(b"x")),), ResultChecks(("content-digest mismatch",))),
+        ((), NO_CHECKS),
+    ):
+        digests = ContentDigests(head((b"Trailer", b"Content-Digest")))
+        digests.feed(b"abc")
+        assert not digests.may_hold
+        digests.take_trailers(trailers)
+        assert digests.checks == found
+        assert digests.may_hold is (found != ResultChecks(("content-digest mismatch",)))
+
+
+def test_trailers_that_were_not_announced_are_not_read() -> None:
+    digests = ContentDigests(head((b"Content-Digest", digest(b"abc"))))
+    digests.feed(b"abc")
+    digests.take_trailers(((b"Content-Digest", digest(b"x")),))
+    assert digests.checks == HELD
+
+
+def test_a_head_says_whether_there_is_a_digest_of_its_content() -> None:
+    named = (b"Content-Digest", digest(b"abc"))
+    assert head(named).names_digests
+    assert head((b"Trailer", b"X, Content-Digest")).names_digests
+    assert not head().names_digests
+    assert not head((b"Trailer", b"X")).names_digests
+    assert not head((b"Digest", b"sha-256=x")).names_digests
+    assert not head(named, body=Body.NONE).names_digests
+    assert not head(named, media=b"text/event-stream").names_digests
