@@ -38,6 +38,19 @@ UNVERIFIED: Final = PinStatus()
 _PINNED: Final = PinStatus(Provenance.PINNED)
 
 
+class ServerStatus(Struct, frozen=True, gc=False):
+    """How a server compares with its identity in turnlog.lock."""
+
+    is_pinned: bool = False
+    """Whether turnlog.lock has an identity of the server."""
+    changes: tuple[str, ...] = ()
+    """The parts that differ from it, such as `version`."""
+
+
+UNCHANGED: Final = ServerStatus()
+"""Of a server without a pinned identity: most servers."""
+
+
 class ResultChecks(Struct, frozen=True, gc=False):
     """The checks that a server's answer allowed: of its digests and signatures."""
 

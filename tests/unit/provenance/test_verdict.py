@@ -1,0 +1,86 @@
+"""One provenance for a call, from what is known of its tool, server, result and inputs."""
+
+import pytest
+
+from turnlog.core.commit import Lineage
+from turnlog.core.kinds import ValueOrigin
+from turnlog.core.pins import NO_CHECKS, UNCHANGED, Provenance, ResultChecks, ServerStatus
+from turnlog.provenance.values import Inputs
+from turnlog.provenance.verdict import MOST_INPUTS, NO_INPUTS, ProvenanceVerdict, verdict
+
+PINNED, MISMATCH, UNVERIFIED = Provenance.PINNED, Provenance.MISMATCH, Provenance.UNVERIFIED
+SIGNED = ResultChecks(is_checked=True, is_verified=True)
+FAILED = ResultChecks(("content-digest mismatch",))
+SAME = ServerStatus(is_pinned=True)
+NEWER = ServerStatus(is_pinned=True, changes=("version",))
+
+
+def inputs(*origins: ValueOrigin, partial: str = "") -> Inputs:
+    lineage = tuple(Lineage(pointer=f"/{n}", origin=origin) for n, origin in enumerate(origins))
+    return Inputs(lineage, partial)
+
+
+KNOWN = inputs(ValueOrigin.SOURCED, ValueOrigin.DECLARED)
+UNSEEN = inputs(ValueOrigin.SOURCED, ValueOrigin.UNVERIFIED)
+
+
+@pytest.mark.parametrize("tool", [PINNED, MISMATCH, UNVERIFIED])
+def test_where_only_the_tool_is_known_its_provenance_counts(tool: Provenance) -> None:
+    reasons = () if tool is PINNED else (f"tool: {tool}",)
+    assert verdict(tool) == ProvenanceVerdict(tool, reasons)
+    assert verdict(tool, SAME, NO_CHECKS, KNOWN) == ProvenanceVerdict(tool, reasons)
+
+
+@pytest.mark.parametrize(
+    ("tool", "server", "result", "found", "expected", "reasons"),
+    [
+        (PINNED, UNCHANGED, SIGNED, NO_INPUTS, Provenance.VERIFIED, ()),
+        (PINNED, SAME, SIGNED, KNOWN, Provenance.VERIFIED, ()),
+        (PINNED, SAME, ResultChecks(is_checked=True), KNOWN, PINNED, ()),
+        (PINNED, SAME, SIGNED, UNSEEN, UNVERIFIED, ("inputs: /1 unverified",)),
+        (UNVERIFIED, SAME, SIGNED, KNOWN, UNVERIFIED, ("tool: unverified",)),
+        (PINNED, NEWER, SIGNED, KNOWN, MISMATCH, ("server: version changed",)),
+        (PINNED, SAME, FAILED, KNOWN, MISMATCH, ("result: content-digest mismatch",)),
+        (MISMATCH, SAME, SIGNED, KNOWN, MISMATCH, ("tool: mismatch",)),
+        (
+            UNVERIFIED,
+            NEWER,
+            FAILED,
+            UNSEEN,
+            MISMATCH,
+            (
+                "tool: unverified",
+                "server: version changed",
+                "result: content-digest mismatch",
+                "inputs: /1 unverified",
+            ),
+        ),
+    ],
+)
+def test_the_weakest_counts_and_all_reasons_are_named(
+    tool: Provenance,
+    server: ServerStatus,
+    result: ResultChecks,
+    found: Inputs,
+    expected: Provenance,
+    reasons: tuple[str, ...],
+) -> None:
+    assert verdict(tool, server, result, found) == ProvenanceVerdict(expected, reasons)
+
+
+def test_inputs_that_were_looked_at_in_part_say_so() -> None:
+    found = inputs(partial="first 64 KiB")
+    reasons = ("inputs: partial (first 64 KiB)",)
+    assert verdict(PINNED, inputs=found) == ProvenanceVerdict(PINNED, reasons)
+
+
+def test_many_unverified_inputs_are_counted() -> None:
+    found = inputs(*[ValueOrigin.UNVERIFIED] * (MOST_INPUTS + 3))
+    reasons = verdict(PINNED, inputs=found).reasons
+    assert reasons[0] == "inputs: /0 unverified"
+    assert reasons[MOST_INPUTS:] == ("inputs: 3 more unverified",)
+
+
+def test_an_argument_with_several_unverified_parts_is_named_once() -> None:
+    part = Lineage(pointer="/url", origin=ValueOrigin.UNVERIFIED)
+    assert verdict(PINNED, inputs=Inputs((part, part))).reasons == ("inputs: /url unverified",)
