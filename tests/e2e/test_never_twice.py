@@ -23,6 +23,7 @@ from kit.clients import (
 )
 from kit.faults import Hangs, SlowHead
 from kit.holding import nobody_writes
+from kit.stalls import StopPoint
 from kit.upstreams import Peer, RawUpstream, chunked, ok, text_result
 from turnlog.core.kinds import NoteKind
 from turnlog.store.lmdb import LmdbReader
@@ -923,6 +924,38 @@ def test_a_call_is_not_joined_by_a_caller_that_may_be_another_one(
     version = "2" if other == "version" else "1"
     begun(as_client(name, 2, version=version), *STATELESS, path="/mcp")
     wait_until(lambda: counting.asked == before + 1, "the server has both")
+
+
+def test_a_call_that_comes_before_the_end_of_another_callers_stream_is_read_does_not_join_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    stop_point = StopPoint("turnlog.engine.duplicate_index:DuplicateIndex.find", tmp_path / "armed")
+    settings, counting = {"rules": ["rules.yaml"], **SETTINGS}, Counting()
+    with (
+        RawUpstream(counting) as upstream,
+        proxy_beside(
+            tmp_path, upstream.url, settings=settings, environ=stop_point.environ
+        ) as proxy,
+        ExitStack() as clients,
+    ):
+
+        def ask(request_id: int, tool: str = "write") -> Client:
+            client = clients.enter_context(Client(proxy.url))
+            body = as_client("agent", request_id, tool=tool)
+            client.ask("POST", "/mcp", body, headers=STATELESS)
+            return client
+
+        # Two agents of one name are at work.
+        ask(7, tool="read")
+        first = ask(1)
+        wait_until(lambda: counting.asked == 2, "the server has both calls")
+        stop_point.arm()
+        ask(2)
+        with stop_point.stopped(proxy.process.pid):
+            first.close()
+        wait_until(lambda: counting.asked == 3, "the server has the third call")
+        counting.go.set()
 
 
 @pytest.mark.promise("TWICE-12")

@@ -237,17 +237,17 @@ class DuplicateIndex:
     # -- lookup -------------------------------------------------------------------------------
 
     def find(
-        self, ask: Ask, guess_link: bytes, waited_for: CallDriver | None
+        self, ask: Ask, guess_link: bytes, joined: CallDriver | None
     ) -> tuple[Ask, list[DuplicateMatch]]:
         """Return the call as it is recorded if it is sent, and its duplicates, at most four.
 
         In this order: a call with the same effect that its branch does not show; a call of a guessed session; the latest with the same key, else the latest with the
-        same input; the latest with the same input of another principal. `waited_for` is the call that
-        this one has waited for.
+        same input; the latest with the same input of another principal. `joined` is the call that
+        this one has joined.
         """
         if ask.replays and (recorded := self._recorded(ask)) is not None:
             return ask, [recorded]
-        guessed, seen = self._guess(ask, guess_link, waited_for), None
+        guessed, seen = self._guess(ask, guess_link, joined), None
         # Read before the store is: what is on disk by then, the store's view shows.
         beginning = self._beginning_elsewhere(ask) if ask.links.effect else None
         found: list[DuplicateMatch | None] = []
@@ -390,12 +390,12 @@ class DuplicateIndex:
             is_redone=found.is_redone,
         )
 
-    def _guess(self, ask: Ask, link: bytes, waited_for: CallDriver | None) -> DuplicateMatch | None:
+    def _guess(self, ask: Ask, link: bytes, joined: CallDriver | None) -> DuplicateMatch | None:
         """Return the call of a guessed session that may be from the same caller."""
         running = self._known.get(link) if link else None
         if running is None:
             return None
-        if running is waited_for:
+        if running is joined:
             earlier = running.seen()
         else:
             earlier = running.seen_by_guess(is_alone=self._is_alone(ask, running))

@@ -75,7 +75,7 @@ class GuardedCall(CallDriver):
     _woken: asyncio.Event | None = None
     """Set when the wait for an earlier call may be over."""
     _joined: CallDriver | None = None
-    """The running call in this process that it has joined."""
+    """The call in this process that it has joined, also once that has ended."""
     _poll: asyncio.TimerHandle | None = None
 
     def __init__(self, index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool) -> None:
@@ -178,8 +178,7 @@ class GuardedCall(CallDriver):
 
     def do_look_up(self, _: ev.LookUp) -> None:
         """Look up the duplicates and feed them to the machine."""
-        waited_for = self._earlier.running if self._earlier is not None else None
-        self._admitted, self._found = self._index.find(self.ask, self._guess_link, waited_for)
+        self._admitted, self._found = self._index.find(self.ask, self._guess_link, self._joined)
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
     def do_check_earlier_caller(self, command: ev.CheckEarlierCaller) -> None:
@@ -212,7 +211,7 @@ class GuardedCall(CallDriver):
                 is_guessed = self._earlier is not None and self._earlier.is_guessed
                 has_left = is_guessed and self.machine.has_left
                 self._joined.leave(self._woken, self.ask.guess if has_left else None)
-        self._poll = self._joined = None
+        self._poll = None
 
     def do_append_intent(self, command: ev.AppendIntent) -> None:
         """Add the call to the index of duplicates; its carrier appends the intent."""
@@ -222,7 +221,8 @@ class GuardedCall(CallDriver):
         if command.is_repeat:
             ask = structs.replace(ask, flags=(*ask.flags, Flag.REPEAT_OF_UNKNOWN))
         self._looked_up = self.ask if ask.seen is not None else None
-        self.ask, self._admitted, self._found, self._earlier = ask, None, (), None
+        self.ask, self._admitted, self._found = ask, None, ()
+        self._earlier = self._joined = None
         self._index.remember(self)
 
     def do_retract_intent(self, _: ev.RetractIntent) -> None:
