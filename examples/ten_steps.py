@@ -32,6 +32,8 @@ async def add(files: Client, journal: str, step: int, key: str) -> Any:
 async def is_there(files: Client, journal: str, step: int) -> bool:
     """Return whether the journal has the line of a step."""
     result = await files.call_tool("read_text_file", {"path": journal})
+    if result.is_error:
+        sys.exit(f"cannot read {journal}: look before you go on")
     return f"step {step}" in result.content[0].text.splitlines()
 
 
@@ -40,14 +42,14 @@ async def take(files: Client, journal: str, step: int) -> str:
     result = await add(files, journal, step, f"step {step}")
     match outcome_of(result):
         case None:
-            return "done"
+            return "failed" if result.is_error else "done"
         case Outcome(status="replayed"):
-            return "was done"
+            return "had failed" if result.is_error else "was done"
         case Outcome(kind="outcome_unknown"):
             if await is_there(files, journal, step):
                 return "was done, as the journal says"
-            again = await add(files, journal, step, f"step {step}, again")
-            return "done after all" if outcome_of(again) is None else "failed"
+            result = await add(files, journal, step, f"step {step}, again")
+            return "failed" if result.is_error else "done after all"
         case Outcome(kind=kind):
             return f"failed: {kind}"
 

@@ -252,12 +252,16 @@ def test_a_leftover_process_that_reads_nothing_is_not_taken_for_the_server(
 
 
 @pytest.mark.promise("CMD-3")
-def test_a_session_that_ends_ends_a_stubborn_command(proxy: Proxy, client: Client) -> None:
-    headers = opened(client)
+def test_a_session_that_ends_ends_a_stubborn_command(
+    proxy: Proxy, client: Client, tmp_path: Path
+) -> None:
+    headers, begun = opened(client), tmp_path / "begun"
     pid = int(text_of(asked(client, headers, "stubborn")))
     with Client(proxy.url) as other:
-        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
-        wait_until(lambda: len(proxy.rows()) == 2, "the call")
+        other.ask(
+            "POST", "/mcp", call("hang", {"begun": str(begun)}, request_id=9), headers=headers
+        )
+        wait_until(begun.exists, "the command has the call")
         client.request("DELETE", "/mcp", headers=headers)
         outcome = other.response("POST").json()["result"]["_meta"]["turnlog/outcome"]
         assert is_gone(pid)
@@ -267,12 +271,12 @@ def test_a_session_that_ends_ends_a_stubborn_command(proxy: Proxy, client: Clien
 
 @pytest.mark.promise("CMD-3")
 def test_turnlog_that_stops_ends_stubborn_commands_and_types_their_calls(
-    proxy: Proxy, client: Client
+    proxy: Proxy, client: Client, tmp_path: Path
 ) -> None:
-    headers = opened(client)
+    headers, begun = opened(client), tmp_path / "begun"
     pid = int(text_of(asked(client, headers, "stubborn")))
-    client.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
-    wait_until(lambda: len(proxy.rows()) == 2, "the call")
+    client.ask("POST", "/mcp", call("hang", {"begun": str(begun)}, request_id=9), headers=headers)
+    wait_until(begun.exists, "the command has the call")
     proxy.process.send_signal(signal.SIGTERM)
     assert proxy.process.wait(BOUND) == 0
     assert is_gone(pid)
@@ -304,12 +308,14 @@ def test_a_command_waits_for_an_agent_that_reads_slowly_and_nothing_is_lost(
 def test_a_command_that_dies_while_an_agent_reads_slowly_keeps_no_other_call_waiting(
     proxy: Proxy, client: Client, tmp_path: Path
 ) -> None:
-    headers = opened(client)
+    headers, begun = opened(client), tmp_path / "begun"
     pid = int(text_of(asked(client, headers, "pid")))
     told = tmp_path / "told"
     with Client(proxy.url) as other:
-        other.ask("POST", "/mcp", call("hang", request_id=9), headers=headers)
-        wait_until(lambda: len(proxy.rows()) == 2, "the call")
+        other.ask(
+            "POST", "/mcp", call("hang", {"begun": str(begun)}, request_id=9), headers=headers
+        )
+        wait_until(begun.exists, "the command has the call")
         flood = call("flood", {"notes": 1000, "told": str(told)}, _meta={"progressToken": "t"})
         client.ask("POST", "/mcp", flood, headers=headers)
         wait_until(told.exists, "that nobody reads the command any more")

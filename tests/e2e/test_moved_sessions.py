@@ -20,9 +20,9 @@ from conformance.store.kit import begin, intent, new_id, note, outcome, put
 from conformance.store.kit import session as named
 from e2e.stores import Call, fill, process, session_id, turnlog
 from kit.beside import proxy_beside, session_notes, session_rows
-from kit.clients import MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
 from kit.proxy import Proxy
-from kit.ten_steps import finished
+from kit.ten_steps import finished, serving, started
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.core import ids
 from turnlog.core.kinds import NoteKind
@@ -526,6 +526,17 @@ def test_a_task_that_is_killed_with_its_proxy_finishes_elsewhere_and_does_nothin
     printed = finished(tmp_path, [sys.executable, FILES], seed)
     assert [line.partition(":")[0] for line in printed] == [f"step {n}" for n in range(1, 11)]
     assert not [line for line in printed if "failed" in line]
+
+
+def test_steps_that_the_server_refuses_have_failed(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.md"
+    journal.touch()
+    with (
+        proxy_beside(tmp_path, settings=serving([sys.executable, FILES])) as proxy,
+        started(proxy, journal) as program,
+    ):
+        printed, _ = program.communicate(timeout=BOUND)
+    assert printed.splitlines() == [f"step {n}: failed" for n in range(1, 11)]
 
 
 def test_a_proxy_that_runs_already_knows_a_session_as_soon_as_it_is_imported(

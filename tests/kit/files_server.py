@@ -1,5 +1,6 @@
 """Two tools of the reference filesystem server, over stdin and stdout: for tests without Node."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ def edit_file(path: str, edits: list[dict[str, str]]) -> str:
         if edit["oldText"] not in text:
             raise ValueError(f"{edit['oldText']!r} is not in the file")
         text = text.replace(edit["oldText"], edit["newText"], 1)
-    file.write_text(text)
+    # As the reference server does: a file that is written in place is empty for a moment, and stays
+    # empty if the server is killed then.
+    new = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    new.write_text(text)
+    new.replace(file)
     return text
 
 

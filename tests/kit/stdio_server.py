@@ -2,7 +2,7 @@
 
 It does not check what it gets. `asks` is answered as soon as its question is, and so is
 `asks_at_once`, which asks and reports in one array, under the id of its own request; `hang` once somebody
-calls `release`; `told` says what the server was told before: how often `initialize`, and which
+calls `release`, and it makes the file `begun` that its arguments name; `told` says what the server was told before: how often `initialize`, and which
 notifications and answers. It takes no `initialize` for the revision `none`, and asks a client that
 has roots for them. `flood` reports progress so often, and writes into a file after how many bytes
 nobody read on for a while. After `stubborn` it ends by nothing but SIGKILL.
@@ -125,6 +125,12 @@ def _notifies(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     _text(message, "notified")
 
 
+def _hang(message: dict[str, Any], arguments: dict[str, Any]) -> None:
+    _hanging.append(message)
+    if begun := arguments.get("begun"):
+        Path(begun).touch()
+
+
 def _release(message: dict[str, Any], arguments: dict[str, Any]) -> None:
     if arguments.get("at_once"):
         content = [{"type": "text", "text": "released at once"}]
@@ -201,7 +207,7 @@ _TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {
     "told": lambda message, _: _text(message, json.dumps(_told)),
     "id": lambda message, _: _text(message, str(message["id"])),
     "large": lambda message, arguments: _text(message, arguments["text"] * arguments["times"]),
-    "hang": lambda message, _: _hanging.append(message),
+    "hang": _hang,
     "release": _release,
     "notifies": _notifies,
     "die": lambda message, arguments: os._exit(arguments["code"]),

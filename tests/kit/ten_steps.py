@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kit.beside import proxy_beside, session_rows
 from kit.clients import BOUND, wait_until
@@ -28,15 +29,12 @@ def finished(folder: Path, command: Sequence[str | Path], seed: int) -> list[str
     files.mkdir()
     journal = files / "journal.md"
     journal.write_text("(end)\n")
-    # What a command writes to stderr goes to the proxy's, which must stay empty.
-    silent = ["sh", "-c", 'exec "$@" 2>/dev/null', "sh", *map(str, command), str(files)]
-    upstream = {"command": silent, "packs": ["filesystem"]}
-    settings = {"upstreams": {"files": upstream}}
+    settings = serving([*command, files])
     for name in ("here", "there"):
         (folder / name).mkdir()
     with (
         proxy_beside(folder / "here", settings=settings) as proxy,
-        _started(proxy, journal) as program,
+        started(proxy, journal) as program,
     ):
         wait_until(lambda: _has_come(proxy, journal, step, on_disk), f"step {step}")
         proxy.kill()
@@ -47,7 +45,7 @@ def finished(folder: Path, command: Sequence[str | Path], seed: int) -> list[str
     assert main(["import", bundle, "--data", there]) == 0
     with (
         proxy_beside(folder / "there", settings=settings) as proxy,
-        _started(proxy, journal) as one,
+        started(proxy, journal) as one,
     ):
         printed, _ = one.communicate(timeout=BOUND)
     assert one.returncode == 0
@@ -64,6 +62,14 @@ def _has_come(proxy: Proxy, journal: Path, step: int, on_disk: bool) -> bool:
     return len(edits) >= step
 
 
-def _started(proxy: Proxy, journal: Path) -> "subprocess.Popen[str]":
+def serving(command: Sequence[str | Path]) -> dict[str, Any]:
+    """Return settings with a filesystem server."""
+    # What a command writes to stderr goes to the proxy's, which must stay empty.
+    silent = ["sh", "-c", 'exec "$@" 2>/dev/null', "sh", *map(str, command)]
+    return {"upstreams": {"files": {"command": silent, "packs": ["filesystem"]}}}
+
+
+def started(proxy: Proxy, journal: Path) -> "subprocess.Popen[str]":
+    """Start the program."""
     command = [sys.executable, str(PROGRAM), proxy.url, str(journal)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
