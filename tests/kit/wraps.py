@@ -326,9 +326,13 @@ def wrapped(
     environ: Mapping[str, str] | None = None,
     sockets: bool = False,
     fresh: bool = False,
+    bugs: Sequence[str] = (),
     **more: Any,
 ) -> Generator[Wrap]:
-    """Wrap a command until the block ends; `more` is for `Popen`. `fresh` loads turnlog anew."""
+    """Wrap a command until the block ends; `more` is for `Popen`. `fresh` loads turnlog anew.
+
+    `bugs` are the events in the log that come at a wrong stage.
+    """
     near = Near(folder, sockets=sockets)
     options = [*flags, "--data", str(data_of(folder))]
     process = near.started(
@@ -350,7 +354,8 @@ def wrapped(
         if process.poll() is None:
             process.kill()
         process.wait()
-    assert not events_of(data_of(folder), "call.bug")
+    logged = events_of(data_of(folder), "call.bug")
+    assert [each["turnlog.happened"] for each in logged] == list(bugs)
 
 
 def events_of(data: Path, name: str = "") -> list[dict[str, Any]]:

@@ -116,6 +116,10 @@ class Carrier(Protocol):
         """Stop carrying the call; record an open attempt as failed, unless its answer is here."""
         ...
 
+    def on_bug(self, attempt: Attempt) -> None:
+        """End the call because of a bug: record its latest attempt as failed, unless it has an outcome."""
+        ...
+
 
 class Unsent(Struct, frozen=True):
     """The result of a call that is not sent because an earlier one stands for it."""
@@ -286,8 +290,11 @@ class CallDriver:
         """End this call, and no other."""
         self._recorder.on_bug(self.ask, stage, happened)
         self.do_disarm(ev.Disarm())
-        self.do_fail(ev.Fail(ErrorKind.OUTCOME_UNKNOWN))
-        self.do_drop(ev.Drop(ErrorKind.OUTCOME_UNKNOWN))
+        if self.rest_over is not None:
+            self.rest_over.set()
+        # After a timeout its connection ends it.
+        if self._failure is None and self.carrier is not None and self.attempt is not None:
+            self.carrier.on_bug(self.attempt)
         self.do_close(ev.Close())
 
     def _judged(

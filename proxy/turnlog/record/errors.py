@@ -81,6 +81,8 @@ class Failure(Exception):
         return f"{self._cause(server)}; the request {arrived}"
 
     def _cause(self, server: str) -> str:
+        if self.kind is ErrorKind.OUTCOME_UNKNOWN:
+            return self.detail
         if self.phase in UNSENT:
             said = _UNSENT_SAYS.get(self.kind, "could not be reached")
             said += f": {self.detail}" if self.is_told else ""

@@ -181,6 +181,11 @@ class HttpCarrier(Struct, eq=False):
         if self.guard is not None:
             self.guard.task.cancel()
 
+    def on_bug(self, attempt: Attempt) -> None:
+        """End the request because of a bug."""
+        self.fail(attempt, ErrorKind.OUTCOME_UNKNOWN)
+        self.drop(ErrorKind.OUTCOME_UNKNOWN)
+
     # -- from the first record to the end -----------------------------------------------------
 
     async def carry(self, content: Content) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.classify import failed
+from turnlog.core.classify import ending_of_call, failed
 from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.context import Context
@@ -36,6 +36,7 @@ from turnlog.wire.message import LinePiece, MessageReader
 from turnlog.wire.splice import with_id
 
 _NO_RULES: Final = Policy()
+BUG: Final = "an internal error of turnlog ended the call"
 
 
 class Waits(Exception):
@@ -107,6 +108,17 @@ class PipedExchange(McpExchange):
         unanswered = structs.replace(unanswered, requests=calls)
         tickets = self._end_all(failure.kind, failure.detail, unanswered.said)
         return self._made(unanswered), tickets
+
+    def on_bug(self, attempt: Attempt) -> tuple[OwnAnswer, Sequence[Ticket]]:
+        """Record one attempt as failed because of a bug; return the answer to its request alone."""
+        failure = Failure(ErrorKind.OUTCOME_UNKNOWN, self.progress.phase, BUG)
+        unanswered = self._unanswered(failure)
+        asked = [each for each in unanswered.requests if id_key(each.id) == attempt.caller_key]
+        ending = failed(failure.kind, failure.phase, attempt.ask.effect)
+        reply = AnswerFacts(detail=failure.detail, said=unanswered.said)
+        tickets = self.end(attempt, ending, reply)
+        whole = ending_of_call(ending, attempt.past)
+        return self._made(structs.replace(unanswered, requests=asked, ending=whole)), tickets
 
     def on_cancel(self, key: str) -> list[str]:
         """Mark the caller of the open calls with this id as gone, because it has cancelled them.
@@ -373,6 +385,19 @@ class PipeCarrier:
         self.exchange.over()
         self.release_slot()
 
+    def on_bug(self, attempt: Attempt) -> None:
+        """Answer the request of one call with an error; the other messages of its line go on."""
+        if attempt.ended:
+            self._give(self._given)  # if it is not held between two attempts, it is on its way
+            return
+        self._give_up(attempt)
+        made, tickets = self.exchange.on_bug(attempt)
+        if not attempt.is_cancelled:
+            self._lines.answer(line_of(made), tickets)
+        if self.exchange.driver is not None:  # else there are others
+            self.exchange.over()
+            self.release_slot()
+
     # -- before it is sent ------------------------------------------------------------------
 
     async def queued(self) -> None:
@@ -458,10 +483,13 @@ class PipeCarrier:
             self._lines.requests.add(key, one)
         self._lines.on_change()
 
-    def _give_up(self) -> None:
-        """Expect the answers to the latest attempt no more: the agent gets another one, or is gone."""
+    def _give_up(self, only: Attempt | None = None) -> None:
+        """Expect the answers to the latest attempt no more: the agent gets another one, or is gone.
+
+        `only` is the call that it is about, if there are others in its line.
+        """
         for key, one in self._awaited.items():
-            if self._lines.requests.give_up(key, one):
+            if only in {None, one.attempt} and self._lines.requests.give_up(key, one):
                 one.is_replaced = True
         self._lines.on_change()
 

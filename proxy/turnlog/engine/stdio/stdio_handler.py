@@ -13,6 +13,7 @@ from turnlog.core.kinds import ErrorKind, Flag, Phase
 from turnlog.engine.call_driver import CallDriver
 from turnlog.engine.command.process import Process
 from turnlog.engine.request_identity import Request
+from turnlog.exchange.call import Stage
 from turnlog.record.errors import Failure
 from turnlog.store.base import StoreError
 from turnlog.transport.async_pipes import AgentPipes
@@ -31,7 +32,7 @@ from turnlog.wire.jsonrpc import (
 )
 from turnlog.wire.message import LinePiece
 
-from .pipe_carrier import LargeLine, OpenLines, PipeCarrier, PipedExchange, Waits, line_of
+from .pipe_carrier import BUG, LargeLine, OpenLines, PipeCarrier, PipedExchange, Waits, line_of
 
 _CALL: Final = "tools/call"
 _QUESTIONS: Final = 1024
@@ -240,7 +241,9 @@ class StdioHandler:
 
     async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
         """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
-        if (unsent := driver.unsent) is not None:
+        if driver.machine.stage is Stage.BROKEN:
+            self._refuse(exchange, Failure(ErrorKind.OUTCOME_UNKNOWN, Phase.QUEUED, BUG))
+        elif (unsent := driver.unsent) is not None:
             await self.context.recorder.opened(unsent.attempt)
             if unsent.attempt.waits and unsent.attempt.outcome is not None:
                 await self.context.recorder.settle([unsent.attempt.outcome])
