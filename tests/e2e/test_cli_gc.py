@@ -115,6 +115,54 @@ def test_gc_uses_the_ages_of_the_configuration(data: Path, tmp_path: Path) -> No
     assert fates(data, "--config", str(config), "--yes") == []
 
 
+@pytest.mark.promise("STORE-22")
+def test_gc_uses_the_ages_that_rules_give_to_servers_and_sessions(
+    old: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "turnlog.yaml"
+
+    def gc(rules: str, *more: str) -> list[dict[str, object]]:
+        config.write_text(f"retention:\n  payloads: forever\n  rules: {rules}\n")
+        done = turnlog("gc", "--json", "--config", str(config), *more, data=old)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+
+    assert gc("[{session: wo*, bodies: forever}]") == []
+    (due,) = gc("[{server: files, bodies: 30d}, {server: mail, bodies: forever}]")
+    assert (due["what"], due["server"], due["commits"]) == ("bodies", "files", 2)
+    said = turnlog("gc", "--config", str(config), data=old).stdout.splitlines()
+    assert said[1].split()[2] == "files"
+    assert said[-1] == "by retention payloads forever, bodies 90d, 2 rules (configured)"
+
+    (done,) = gc("[{server: files, payloads: 30d, bodies: forever}]", "--yes")
+
+    assert (done["what"], done["fate"]) == ("payloads", "deleted")
+    shown = turnlog("show", "work:1", data=old).stdout.splitlines()
+    assert [line.split()[:2] for line in shown[3:5]] == [
+        ["input", "expired:"],
+        ["output", "expired"],
+    ]
+    assert turnlog("verify", data=old).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("{server: files}", "3:11: this rule decides no age, add payloads or bodies"),
+        ("{tool: read, bodies: 1d}", "3:12: unknown key 'tool', use one of: bodies, payloads"),
+        ("{bodies: soon}", "3:20: 'soon' is no amount, write a duration like"),
+    ],
+)
+def test_a_rule_of_ages_that_is_wrong_is_an_error_with_its_place(
+    data: Path, tmp_path: Path, rule: str, told: str
+) -> None:
+    config = tmp_path / "turnlog.yaml"
+    config.write_text(f"retention:\n  payloads: 7d\n  rules: [{rule}]\n")
+    refused = turnlog("gc", "--config", str(config), data=data)
+    assert refused.returncode == 2
+    assert f"{config}:{told}" in refused.stderr
+
+
 def test_gc_without_a_configuration_uses_the_ages_of_the_proxy(data: Path, tmp_path: Path) -> None:
     settings = {"retention": {"payloads": "3650d", "bodies": "forever"}}
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url, settings=settings):

@@ -121,3 +121,34 @@ def test_a_purge_that_is_killed_at_any_point_is_not_begun_or_is_finished_by_the_
             assert msgspec.json.decode(row)["gone"] == "purged"
         shutil.rmtree(data)
     assert begun > POINTS // 4
+
+
+@pytest.mark.promise("STORE-16", "STORE-22")
+@pytest.mark.timeout(300)
+def test_a_gc_by_rules_that_is_killed_at_any_point_is_finished_by_the_next(
+    base: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "turnlog.yaml"
+    config.write_text(
+        "retention:\n  payloads: forever\n  bodies: forever\n"
+        "  rules: [{server: files, payloads: 100d, bodies: 100d}]\n"
+    )
+    gc = ("gc", "--yes", "--config", str(config))
+    before, other = told(base, "old-of-long-ago")[1], told(base, "other-harmless")
+    for data in kills(base, tmp_path, *gc):
+        assert turnlog("verify", data=data).returncode == 0
+        assert told(data, "other-harmless") == other
+
+        output(data, *gc)
+
+        assert output(data, "gc", "--json", "--config", str(config)) == ""
+        assert turnlog("verify", data=data).returncode == 0
+        assert told(data, "other-harmless") == other
+        head = msgspec.json.decode(output(data, "state", "old-of-long-ago", "--at", "82", "--json"))
+        assert head["state_hash"] == before
+        row = msgspec.json.decode(
+            output(data, "export", "old-of-long-ago", "--payloads").splitlines()[0]
+        )
+        assert (row["gone"], row["input"]["kept"]) == ("expired", "expired")
+        assert holders(data, b"0 of-long-ago in") == []
+        shutil.rmtree(data)

@@ -430,7 +430,7 @@ async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcRep
     with context.store.view() as view:
         purges = view.purges()
     if not wanted.yes:
-        lines = [one.line(GcFate.DUE) for one in due]
+        lines = [one.line(GcFate.DUE) for one in due if one.is_any]
         lines += [purge_line(session, GcFate.DUE) for session in purges]
         return GcReport(retention=retention.text(), items=lines)
     for session in (session for session, is_erased in purges.items() if not is_erased):
@@ -440,7 +440,7 @@ async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcRep
         context.log.emit(enforced(gone))
     # The log's file cannot be rewritten while this process has it open.
     gone += [purge_line(session, GcFate.PENDING) for session in purges]
-    held = [one.line(GcFate.HELD) for one in due if one.held]
+    held = [one.line(GcFate.HELD) for one in due if one.held and one.is_any]
     return GcReport(retention=retention.text(), items=[*held, *gone])
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from turnlog.core import ids
 from turnlog.core.commit import (
     GENESIS,
+    Facts,
     Link,
     body_digest,
     decode_body,
@@ -118,8 +119,8 @@ class _ChainCheck:
         self.position = -1
         self.prev = GENESIS
         self.dropped = 0
-        self.unexplained: list[int] = []
-        """seqs of deleted bodies without a later redact commit so far."""
+        self.unexplained: list[tuple[int, str]] = []
+        """seqs of deleted bodies without a later redact commit so far, and their servers."""
 
     def step(self, record: Stored, rest: Iterator[Stored]) -> _BadCommit | None:
         """Check one record against those before it; `rest` is read only to explain a bad one."""
@@ -136,13 +137,16 @@ class _ChainCheck:
             self.first = self.count = link.seq
             self.prev = link.prev
         # Decoding a whole header costs three times its link, and only a deleted body needs it.
-        if self.unexplained and _is_redact(header):
-            self.unexplained = [seq for seq in self.unexplained if seq > _until(link)]
+        if self.unexplained and (redact := _redact(header)) is not None:
+            until, server = _until(link), redact.server
+            self.unexplained = [
+                (seq, of) for seq, of in self.unexplained if seq > until or server not in ("", of)
+            ]
         hash_ = digest(header)
         problem = (
             self._misplaced(position, link, rest)
             or self._unchained(link, hash_, rest)
-            or self._changed(link, hash_, body)
+            or self._changed(header, link, hash_, body)
         )
         self.position = position
         self.prev = hash_
@@ -174,10 +178,13 @@ class _ChainCheck:
         seq = link.seq if changed_here else max(link.seq - 1, 0)
         return _BadCommit(ChainVerdict.MUTATED, seq, "its hash is not what the next commit says")
 
-    def _changed(self, link: Link, hash_: bytes, body: bytes | None) -> _BadCommit | None:
+    def _changed(
+        self, header: bytes, link: Link, hash_: bytes, body: bytes | None
+    ) -> _BadCommit | None:
         if link.body_hash and not body:
             self.dropped += 1
-            self.unexplained.append(link.seq)
+            halves = _read(decode_header, header)
+            self.unexplained.append((link.seq, halves[1].server if halves else ""))
         elif body_digest(body or b"") != link.body_hash:
             return _BadCommit(ChainVerdict.MUTATED, link.seq, "its body was changed")
         if self.anchors.get(link.seq, hash_) != hash_:
@@ -197,7 +204,7 @@ class _ChainCheck:
             return _BadCommit(ChainVerdict.TRUNCATED, self.count, f"seq {newest} was there once")
         if self.unexplained:
             detail = "its body is gone and no redact commit says why"
-            return _BadCommit(ChainVerdict.MUTATED, self.unexplained[0], detail)
+            return _BadCommit(ChainVerdict.MUTATED, self.unexplained[0][0], detail)
         return None
 
     def finding(self, problem: _BadCommit | None) -> Finding:
@@ -237,9 +244,10 @@ def _parent(header: bytes) -> bytes:
     return bytes.fromhex(halves[1].note)
 
 
-def _is_redact(header: bytes) -> bool:
+def _redact(header: bytes) -> Facts | None:
+    """Return what a commit that redacts says; `None` for any other."""
     halves = _read(decode_header, header)
-    return halves is not None and halves[1].kind is CommitKind.REDACT
+    return halves[1] if halves is not None and halves[1].kind is CommitKind.REDACT else None
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:

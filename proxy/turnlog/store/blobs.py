@@ -69,6 +69,11 @@ DIGEST = 32
 _SMALL = 1 << 20
 """Bytes of a bucket that is looked at from end to end whenever it is opened: some 25 ms."""
 _REDACTED, _CUT, _ZSTD = 1, 2, 4
+_EXPIRED: Final = bytes((2 * _ZSTD,))
+"""Stands where content was that had outlived its age in a bucket with younger content; nothing, where content
+was purged."""
+_MARK = "expired-"
+"""Prefix of an empty file in a bucket that says by which ages content of it was deleted."""
 _GONE = "gone-"
 """Prefix of a bucket's name while it is removed."""
 _DRAFT = "draft-"
@@ -201,8 +206,8 @@ class BlobReader:
             value = self._stored(bucket, place.n)
             if value is None and path_of(self._folder, bucket).is_dir():
                 value = self._stored(bucket, place.n)  # it was rewritten under our eyes
-        if value == b"":
-            return Gone.PURGED
+        if value in (b"", _EXPIRED):
+            return Gone.EXPIRED if value else Gone.PURGED
         if isinstance(value, bytes):
             return _checked(value, place, handle) or Gone.DAMAGED
         if value is not None:
@@ -596,9 +601,15 @@ def rewriting(folder: Path) -> Generator[None]:
 class BucketRewrite:
     """A copy of a bucket without some of its contents, which then takes the bucket's place."""
 
-    def __init__(self, folder: Path, bucket: Bucket, drop: Container[int]) -> None:
-        """`drop` are the numbers of what is left out. Raises `StoreError`."""
+    def __init__(
+        self, folder: Path, bucket: Bucket, drop: Container[int], *, expired: str = ""
+    ) -> None:
+        """`drop` are the numbers of what is left out: purged, or if `expired` is a mark, outlived.
+
+        Raises `StoreError`.
+        """
         self._folder, self._bucket, self._drop = folder, bucket, drop
+        self._left, self._expired = _EXPIRED if expired else b"", expired
         self._path = path_of(folder, bucket)
         self._draft = folder / f"{_DRAFT}{bucket.name}"
         shutil.rmtree(self._draft, ignore_errors=True)
@@ -638,7 +649,11 @@ class BucketRewrite:
                 if not blocks.is_whole(run):
                     raise StoreDamaged(f"the contents up to number {last} are damaged")
                 first = last - len(records) + 1
-                kept = [b"" if first + at in self._drop else one for at, one in enumerate(records)]
+                # What was purged before stays so.
+                kept = [
+                    self._left if one and n in self._drop else one
+                    for n, one in enumerate(records, first)
+                ]
                 txn.put(key, blocks.pack(kept), append=True)
                 size += len(run)
                 self._copied = last
@@ -657,6 +672,11 @@ class BucketRewrite:
             self._end()
             versions = _versions(self._folder, self._bucket)
             newer = self._folder / f"{self._bucket.name}.{max(versions, default=0) + 1}"
+            marks = {mark.name for mark in self._path.glob(f"{_MARK}*")}
+            if self._expired:
+                marks.add(f"{_MARK}{self._expired}")
+            for name in marks:
+                (self._draft / name).touch(mode=0o600)
             self._draft.rename(newer)
             sync_path(self._folder)
             retire_older(self._folder, self._bucket)
@@ -667,6 +687,17 @@ class BucketRewrite:
             self._target.raw.sync(True)
             self._target.close()
             self._target = None
+
+
+def is_marked(folder: Path, bucket: Bucket, mark: str) -> bool:
+    """Return whether a bucket lacks what has outlived its age already, by the ages that `mark` names."""
+    return (path_of(folder, bucket) / f"{_MARK}{mark}").exists()
+
+
+def mark(folder: Path, bucket: Bucket, name: str) -> None:
+    """Note in a bucket that it lacks what has outlived its age, by the ages that `name` stands for."""
+    with suppress(OSError):  # it is gone, or the disk is full: it is looked through again
+        (path_of(folder, bucket) / f"{_MARK}{name}").touch(mode=0o600)
 
 
 def retire_older(folder: Path, bucket: Bucket) -> None:

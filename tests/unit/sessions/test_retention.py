@@ -12,6 +12,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
+from msgspec import structs
 
 from conformance.store.kit import begin, intent, known, new_id, outcome, put, session
 from e2e.stores import process
@@ -42,7 +43,10 @@ from turnlog.sessions.retention.gc import (
     GcItem,
     GcLine,
     Retention,
+    RetentionRule,
     expired,
+    noted_retention,
+    write_retention,
 )
 from turnlog.sessions.retention.holds import hold, release
 from turnlog.sessions.retention.housekeeping import EVERY, NOTICE, Housekeeper
@@ -86,14 +90,16 @@ class Days:
     def emit(self, event: LogEvent) -> None:
         self.events.append(event)
 
-    async def call(self, ref: SessionRef, day: int, content: bytes) -> None:
+    async def call(
+        self, ref: SessionRef, day: int, content: bytes, *, server: str = "files"
+    ) -> None:
         """Write a call with its input and output on a day."""
         self.now = TODAY + day * DAY
         call = new_id(self.now)
-        ticket = await begin(
-            self.store, intent(ref, call, at=self.now, blob=Blob(b"in " + content))
-        )
-        await put(self.store, outcome(ref, call, ticket, at=self.now, blob=Blob(content)))
+        given = intent(ref, call, at=self.now, server=server, blob=Blob(b"in " + content))
+        ticket = await begin(self.store, given)
+        returned = outcome(ref, call, ticket, at=self.now, server=server, blob=Blob(content))
+        await put(self.store, returned)
         self.now = TODAY
 
     def kept(self, ref: SessionRef) -> list[PayloadState]:
@@ -525,6 +531,224 @@ async def test_indexes_made_anew_fit_a_log_without_bodies(days: Days) -> None:
         "redacted_ok"
     ]
     days.store = LmdbStore.open(days.data)
+
+
+# -- ages by rule ---------------------------------------------------------------------------------
+
+
+def by_rule(*rules: RetentionRule, payloads: float = 7.0, bodies: float = 90.0) -> Retention:
+    """Return ages; those given are in days."""
+    seconds = (
+        structs.replace(
+            rule,
+            payloads=None if rule.payloads is None else rule.payloads * 86_400,
+            bodies=None if rule.bodies is None else rule.bodies * 86_400,
+        )
+        for rule in rules
+    )
+    return Retention(payloads=payloads * 86_400, bodies=bodies * 86_400, rules=tuple(seconds))
+
+
+def gone_of(days: Days, ref: SessionRef) -> list[tuple[str, Gone | None]]:
+    """Return of each commit of a call its server, and why its body is gone."""
+    with days.store.view() as view:
+        calls = [c for c in view.commits(known(ref)) if c.facts.call]
+    return [(c.facts.server, c.gone) for c in calls]
+
+
+BANK = RetentionRule(server=("bank",), bodies=10.0)
+
+
+async def test_what_a_server_left_goes_at_the_age_that_a_rule_gives_it(days: Days) -> None:
+    ref = session("a")
+    for day, server in ((-30, "bank"), (-30, "files"), (-20, "bank"), (-5, "bank")):
+        await days.call(ref, day, b"content", server=server)
+    before = days.states(ref)
+    retention = by_rule(BANK, payloads=1000.0)
+
+    (line,) = await days.lines(retention)
+
+    assert (line.server, line.commits, line.fate) == ("bank", 4, GcFate.DELETED)
+    assert (line.since[:10], line.until[:10]) == ("2026-10-28", "2026-11-07")
+    gone = Gone.EXPIRED
+    assert gone_of(days, ref) == [
+        *2 * [("bank", gone)],
+        *2 * [("files", None)],
+        *2 * [("bank", gone)],
+        *2 * [("bank", None)],
+    ]
+    assert days.states(ref)[: len(before)] == [*6 * ["compacted"], *before[6:]]
+    with days.store.view() as view:
+        redacts = [c for c in view.controls(known(ref)) if c.facts.kind is CommitKind.REDACT]
+    assert [(c.facts.server, c.link.ref) for c in redacts] == [("bank", 6)]
+    assert verdicts(days.data) == ["redacted_ok"]
+    assert await days.lines(retention) == []
+
+
+async def test_a_body_that_no_rule_has_expired_is_missed_by_verify(days: Days) -> None:
+    ref = session("a")
+    for server in ("bank", "files"):
+        await days.call(ref, -30, b"content", server=server)
+    await days.lines(by_rule(BANK))
+    with days.store.view() as view:
+        (newest, _) = view.erasable(known(ref), 0, 4)
+    await days.store.erase_bodies([newest])
+    await days.store.flush()
+    assert verdicts(days.data) == ["mutated"]
+    assert gone_of(days, ref)[-1] == ("files", Gone.DAMAGED)
+
+
+async def test_what_a_rule_keeps_longer_stays_when_the_rest_of_its_session_goes(days: Days) -> None:
+    ref = session("a")
+    for server in ("bank", "files", "bank"):
+        await days.call(ref, -100, b"content", server=server)
+    await days.lines(by_rule(RetentionRule(server=("bank",), bodies=math.inf)))
+    assert gone_of(days, ref) == [
+        *2 * [("bank", None)],
+        *2 * [("files", Gone.EXPIRED)],
+        *2 * [("bank", None)],
+    ]
+    # The rule is taken out of the configuration.
+    lines = await days.lines(by_rule())
+    assert [(line.what, line.server) for line in lines] == [(GcItem.BODIES, "")]
+    assert {word for _, word in gone_of(days, ref)} == {Gone.EXPIRED}
+    assert verdicts(days.data) == ["redacted_ok"]
+    assert await days.lines(by_rule()) == []
+
+
+async def test_a_collection_that_ended_early_is_finished_though_the_oldest_body_went_before(
+    days: Days,
+) -> None:
+    ref = session("a")
+    for server in ("bank", "files", "bank"):
+        await days.call(ref, -30, b"content", server=server)
+    await days.lines(by_rule(BANK))
+    days.now += 90 * DAY
+
+    due = expired(days.store.view(), by_rule(), days.now, HeldContent())
+    bodies = [one for one in due if isinstance(one, ExpiredBodies)]
+    collector = Collector(days.store, days.saved, days.clock)
+    assert await collector.is_compacted(bodies[0])
+    await collector.append(
+        known(ref),
+        lambda head: redact_draft(
+            known(ref), bodies[0].until, Gone.EXPIRED, "bodies expired", head, days.clock
+        ),
+    )
+    assert ("files", None) in gone_of(days, ref)
+
+    await days.lines(by_rule())
+
+    assert {word for _, word in gone_of(days, ref)} == {Gone.EXPIRED}
+
+
+async def test_sessions_are_kept_by_their_names(days: Days) -> None:
+    refs = [session(name) for name in ("audit-1", "other")]
+    for ref in refs:
+        await days.call(ref, -400, b"content")
+    await days.call(refs[1], -20, b"content of another day")
+    kept = RetentionRule(session=("audit-*",), payloads=math.inf, bodies=math.inf)
+
+    lines = await days.lines(by_rule(kept))
+
+    # A bucket in which nothing is kept goes whole.
+    assert [line.name for line in lines if line.what is GcItem.PAYLOADS] == [name(-20)]
+    assert sorted(path.name for path in (days.data / "blobs").iterdir()) == [
+        name(-400),
+        f"expired-{name(-20)}",
+    ]
+
+    assert [line.name for line in lines if line.what is GcItem.BODIES] == [
+        ids.to_text(known(refs[1]))
+    ]
+    assert days.kept(refs[0]) == [PayloadState.WHOLE]
+    assert {word for _, word in gone_of(days, refs[0])} == {None}
+    assert [word for _, word in gone_of(days, refs[1])] == [*2 * [Gone.EXPIRED], *2 * [None]]
+
+
+async def test_payloads_of_one_server_go_before_the_rest_of_their_day(days: Days) -> None:
+    early, late = session("a"), session("b")
+    await days.call(early, -3, b"of the bank", server="bank")
+    await days.call(early, -3, b"of both", server="bank")
+    await days.call(late, -3, b"of both", server="files")
+    await days.call(late, -3, b"of the files", server="files")
+    bank = by_rule(RetentionRule(server=("bank",), payloads=1.0))
+    bucket = days.data / "blobs" / name(-3)
+
+    (line,) = await days.lines(bank)
+
+    assert (line.what, line.name, line.commits) == (GcItem.PAYLOADS, name(-3), 0)
+    assert not bucket.exists()
+    whole, expired_ = PayloadState.WHOLE, PayloadState.EXPIRED
+    # What another server's call brought as well stays as long as that.
+    assert outputs(days, early) == [expired_, whole]
+    assert outputs(days, late) == [whole, whole]
+    rewritten = bucket.with_name(f"{bucket.name}.1")
+    assert b"of the bank" not in (rewritten / "data.mdb").read_bytes()
+    assert await days.lines(bank) == []
+    assert verdicts(days.data) == ["ok", "ok"]
+
+    days.now += 5 * DAY
+    assert await days.collect(bank) == [name(-3)]
+    assert not rewritten.exists()
+    assert {*outputs(days, early), *outputs(days, late)} == {expired_}
+
+
+def outputs(days: Days, ref: SessionRef) -> list[PayloadState]:
+    """Return what became of the outputs of a session."""
+    with days.store.view() as view:
+        bodies = [c.body for c in view.commits(known(ref)) if c.facts.kind is CommitKind.OUTCOME]
+        handles = [body.output_blob for body in bodies if body]
+        return [read_payload(view, handle).kept for handle in handles]
+
+
+async def test_a_day_is_looked_through_once_for_each_age_that_it_passes(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -3, b"content", server="files")
+    rules = (RetentionRule(server=("bank",), payloads=1.0),)
+    bucket = days.data / "blobs" / name(-3)
+
+    assert await days.lines(by_rule(*rules)) == []
+    (mark,) = bucket.glob("expired-*")
+    assert await days.lines(by_rule(*rules)) == []
+    assert list(bucket.glob("expired-*")) == [mark]
+
+    # Other rules, another look.
+    both = (*rules, RetentionRule(server=("files",), payloads=2.0))
+    assert [line.name for line in await days.lines(by_rule(*both))] == [name(-3)]
+    assert {word.value for word in outputs(days, ref)} == {"expired"}
+
+
+async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> None:
+    held, other = session("a"), session("b")
+    for ref, content in ((held, b"of a"), (other, b"of b")):
+        await days.call(ref, -3, content, server="bank")
+    await hold(days.store, "a", "a lawsuit", days.clock)
+    bank = by_rule(RetentionRule(server=("bank",), payloads=1.0, bodies=1.0))
+
+    lines = await days.lines(bank)
+
+    assert [(line.what, line.name) for line in lines] == [
+        (GcItem.BODIES, ids.to_text(known(other)))
+    ]
+    assert outputs(days, held) == [PayloadState.WHOLE]
+
+    await release(days.store, "a", "", days.clock)
+    writer = ControlWriter(days.store, Redactor(), days.clock)
+    collector = Collector(days.store, days.saved, days.clock)
+    with days.store.view() as view:
+        plan = purge_plan(view, known(held), "a")
+    await Purger(collector).purge(known(held), plan, PurgeOrder(), writer)
+    await days.lines(bank)
+    with days.store.view() as view:
+        assert {c.gone for c in view.commits(known(held)) if c.facts.call} == {Gone.PURGED}
+
+
+def test_ages_are_noted_with_their_rules(tmp_path: Path) -> None:
+    noted = by_rule(BANK, RetentionRule(session=("x", "y"), payloads=math.inf, bodies=3.0))
+    write_retention(tmp_path, noted)
+    assert noted_retention(tmp_path) == noted
+    assert noted.text() == "payloads 7d, bodies 90d, 2 rules"
 
 
 # -- purges --------------------------------------------------------------------------------------

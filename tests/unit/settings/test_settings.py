@@ -274,7 +274,7 @@ def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
         ("rules: [{name: a, effect: read}]", "1:9: this is a rule: give a file of rules with --rules, or name its path here"),
         ("rules: ['']", "1:9: '' is not a file, write a path"),
         ("rules: [.]", "1:9: there is no file '.', name a file of rules"),
-        ("retention: {blobs: 7d}", "1:13: unknown key 'blobs', use one of: bodies, payloads, sessions"),
+        ("retention: {blobs: 7d}", "1:13: unknown key 'blobs', use one of: bodies, payloads, rules, sessions"),
         ("retention: {payloads: soon}", "1:23: 'soon' is no amount, write a duration like 200ms, 30s, 2m or 7d, or forever"),
         ("retention: {sessions: 30d}", "1:23: 'retention.sessions' cannot be '30d', use one of: forever"),
         (

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -12,12 +12,15 @@ from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Gone, Phase, Rung, Status
+from turnlog.host import boot_id
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.compacted import compact_draft, compacted_until
 from turnlog.sessions.state.state_at import head_of, state_until
+from turnlog.store import blobs
 from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.blobs import BucketRewrite, RewriteBusy
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -49,12 +52,29 @@ class Collector(Struct, frozen=True):
         for one in due:
             if one.held:
                 continue
-            if isinstance(one, ExpiredBucket):
-                self.on_step(f"payloads {one.bucket.name}")
-                await self.store.expire_bucket(one.bucket)
-                yield one.line(GcFate.DELETED)
-            else:
+            if isinstance(one, ExpiredBodies):
                 yield await self._bodies(one)
+            elif await self._is_expired(one):
+                yield one.line(GcFate.DELETED)
+
+    async def _is_expired(self, one: ExpiredBucket) -> bool:
+        """Delete a bucket, or what has outlived its age in it; return whether anything was."""
+        if one.numbers is None:
+            self.on_step(f"payloads {one.bucket.name}")
+            await self.store.expire_bucket(one.bucket)
+            return True
+        folder = self.store.data / "blobs"
+        if not one.numbers:
+            blobs.mark(folder, one.bucket, one.mark)
+            return False
+        self.on_step(f"some payloads of {one.bucket.name}")
+        with suppress(RewriteBusy), blobs.rewriting(folder):
+            blobs.retire_older(folder, one.bucket)
+            if blobs.is_rewritable(folder, one.bucket, boot_id()):
+                with BucketRewrite(folder, one.bucket, one.numbers, expired=one.mark) as rewrite:
+                    swap = partial(self.store.swap_bucket, rewrite, frozenset(), b"", one.seen)
+                    return await copied_and_swapped(rewrite, swap)
+        return False
 
     async def _bodies(self, one: ExpiredBodies) -> GcLine:
         if not (one.begun or await self.is_compacted(one)):
@@ -110,7 +130,7 @@ class Collector(Struct, frozen=True):
         for last in range(one.until, one.after, -AT_ONCE):
             began = time.monotonic()
             first = max(one.after, last - AT_ONCE)
-            found = await self.read(partial(_erasable, one.session, first, last))
+            found = await self.read(partial(_erasable, one, first, last))
             if found:
                 size += await self.store.erase_bodies(found)
             self.on_step(f"{size} bytes of {one.until - first} commits")
@@ -127,12 +147,32 @@ class Collector(Struct, frozen=True):
         return await asyncio.get_running_loop().run_in_executor(self.thread, read)
 
 
-def _erasable(session: bytes, after: int, until: int, view: View) -> list[int]:
-    return list(view.erasable(session, after, until))
+async def copied_and_swapped(rewrite: BucketRewrite, swap: Callable[[], Awaitable[bool]]) -> bool:
+    """Copy a bucket and let `swap` put the copy in its place; return whether it did."""
+    while await _to_its_end(asyncio.to_thread(rewrite.copy_some)):
+        pass
+    return await _to_its_end(swap())
+
+
+async def _to_its_end(work: Awaitable[T]) -> T:
+    """Return the result of work in another thread, which has ended when this is left, also by a cancellation."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
+
+def _erasable(one: ExpiredBodies, after: int, until: int, view: View) -> list[int]:
+    return list(view.erasable(one.session, after, until, one.server or None))
 
 
 def _redact(one: ExpiredBodies, head: int, clock: Clock) -> Draft:
-    return redact_draft(one.session, one.until, Gone.EXPIRED, "bodies expired", head, clock)
+    summary = f"bodies of server {one.server} expired" if one.server else "bodies expired"
+    return redact_draft(
+        one.session, one.until, Gone.EXPIRED, summary, head, clock, server=one.server
+    )
 
 
 def redact_draft(
@@ -144,10 +184,11 @@ def redact_draft(
     clock: Clock,
     *,
     why: str = "",
+    server: str = "",
 ) -> Draft:
     """Return the draft of the commit that says why bodies up to `until` are gone.
 
-    `why` is the operator's own reason.
+    `why` is the operator's own reason. Of a `server` only what its calls have left is meant.
     """
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
@@ -158,6 +199,7 @@ def redact_draft(
             actor=Actor.TURNLOG,
             phase=Phase.DONE,
             status=Status.OK,
+            server=server,
             note=reason.value,
         ),
         body=CommitBody(summary=f"{summary} up to commit {until}", detail=why),

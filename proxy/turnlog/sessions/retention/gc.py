@@ -1,16 +1,21 @@
 """Retention: how long content is kept, and which content of a store is older than that."""
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.text.units import Age, duration_text, timestamp
+from turnlog.core.text.units import Age, counted, duration_text, timestamp
+from turnlog.rules.model import Servers
+from turnlog.rules.policy import matches_glob
+from turnlog.sessions.overview import names_of
 from turnlog.store import blobs
 from turnlog.store.base import StoreError
 from turnlog.store.blobs import Bucket
@@ -21,6 +26,7 @@ from turnlog.store.read.view import View
 
 _NS: Final = 1_000_000_000
 _NOTE: Final = "retention"
+_FOREVER: Final = "forever"
 
 
 class SessionRetention(StrEnum):
@@ -29,8 +35,31 @@ class SessionRetention(StrEnum):
     FOREVER = "forever"
 
 
+class RetentionRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ages for the content of some sessions and servers. It does not decide an age that is `None`."""
+
+    server: Servers = ("*",)
+    session: Servers = ("*",)
+    """Ids and names of sessions."""
+    payloads: Age | None = None
+    bodies: Age | None = None
+
+    def __post_init__(self) -> None:
+        if self.payloads is None and self.bodies is None:
+            raise ValueError("this rule decides no age, add payloads or bodies")
+
+    @property
+    def is_of_all_servers(self) -> bool:
+        """Whether it matches every server, and commits of none."""
+        return "*" in self.server
+
+    def is_about(self, names: Sequence[str]) -> bool:
+        """Return whether it is about a session that has these names."""
+        return any(matches_glob(self.session, name) for name in names)
+
+
 class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ages in seconds after which content is deleted."""
+    """Ages in seconds after which content is deleted, where no rule decides another."""
 
     payloads: Age = 604_800.0
     """Age at which inputs and outputs are deleted, a day of them at a time."""
@@ -38,23 +67,77 @@ class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Age at which all other content of commits is deleted."""
     sessions: SessionRetention = SessionRetention.FOREVER
     """Headers are a hash chain, which has no holes."""
+    rules: tuple[RetentionRule, ...] = ()
+    """The first one that matches and decides an age wins."""
 
     def text(self) -> str:
         """Return the ages as a user writes them."""
-        return f"payloads {_age_text(self.payloads)}, bodies {_age_text(self.bodies)}"
+        ages = f"payloads {_age_text(self.payloads)}, bodies {_age_text(self.bodies)}"
+        return f"{ages}, {counted(len(self.rules), 'rule')}" if self.rules else ages
+
+    def ages(self, what: "GcItem", names: Sequence[str] | None = None) -> "Ages":
+        """Return the ages that content of a kind has in a session of these names; `None` for any session."""
+        found: list[tuple[RetentionRule, float]] = []
+        for rule in self.rules:
+            age = rule.payloads if what is GcItem.PAYLOADS else rule.bodies
+            if age is not None and (names is None or rule.is_about(names)):
+                found.append((rule, age))
+                if names is not None and rule.is_of_all_servers:
+                    return Ages(tuple(found[:-1]), age)
+        return Ages(tuple(found), self.payloads if what is GcItem.PAYLOADS else self.bodies)
 
 
-class _NotedAges(Struct, frozen=True, kw_only=True):
+class Ages(Struct, frozen=True):
+    """Ages of one kind of content."""
+
+    by_rule: tuple[tuple[RetentionRule, float], ...]
+    otherwise: float
+
+    def of(self, server: str) -> float:
+        """Return the age of what a server's calls have left; of what has no server, for an empty name."""
+        named = (age for rule, age in self.by_rule if matches_glob(rule.server, server))
+        return next(named, self.otherwise)
+
+    @property
+    def shortest(self) -> float:
+        return min(self.otherwise, *(age for _, age in self.by_rule), math.inf)
+
+    @property
+    def longest(self) -> float:
+        return max(self.otherwise, *(age for _, age in self.by_rule), 0.0)
+
+
+class _NotedRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`RetentionRule` in the data folder."""
+
+    server: tuple[str, ...] = ("*",)
+    session: tuple[str, ...] = ("*",)
+    payloads: float | str | None = None
+    """A text for forever."""
+    bodies: float | str | None = None
+
+
+class _NotedAges(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`Retention` in the data folder; `None` for forever."""
 
     payloads: float | None
     bodies: float | None
+    rules: tuple[_NotedRule, ...] = ()
 
 
 def write_retention(data: Path, retention: Retention) -> None:
     """Write the retention of a proxy into its data folder, for `turnlog gc`. Raises `OSError`."""
     ages = [None if a == math.inf else a for a in (retention.payloads, retention.bodies)]
-    noted = _NotedAges(payloads=ages[0], bodies=ages[1])
+    rules = [
+        _NotedRule(
+            server=rule.server,
+            session=rule.session,
+            payloads=_FOREVER if rule.payloads == math.inf else rule.payloads,
+            bodies=_FOREVER if rule.bodies == math.inf else rule.bodies,
+        )
+        for rule in retention.rules
+    ]
+    noted = _NotedAges(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
     # Whole or not at all: of a part other ages would be read.
     with whole_file(data / _NOTE, replace=True) as stream:
         stream.write(msgspec.json.encode(noted) + b"\n")
@@ -75,11 +158,20 @@ def noted_retention(data: Path) -> Retention | None:
             f"cannot read {str(note)!r} ({error}); start the proxy once, or give --config"
         ) from None
     ages = [math.inf if age is None else age for age in (noted.payloads, noted.bodies)]
-    return Retention(payloads=ages[0], bodies=ages[1])
+    rules = [
+        RetentionRule(
+            server=rule.server,
+            session=rule.session,
+            payloads=math.inf if isinstance(rule.payloads, str) else rule.payloads,
+            bodies=math.inf if isinstance(rule.bodies, str) else rule.bodies,
+        )
+        for rule in noted.rules
+    ]
+    return Retention(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
 
 
 def _age_text(seconds: float) -> str:
-    return "forever" if seconds == math.inf else duration_text(seconds)
+    return _FOREVER if seconds == math.inf else duration_text(seconds)
 
 
 class GcItem(StrEnum):
@@ -119,6 +211,8 @@ class GcLine(Struct, frozen=True, kw_only=True):
     """On the disk; of bodies those that were deleted."""
     commits: int
     """Number of commits whose bodies it names; 0 for payloads."""
+    server: str = ""
+    """The server whose calls alone are meant, because a rule gives them an age of their own."""
     fate: GcFate
 
 
@@ -128,17 +222,29 @@ def purge_line(session: bytes, fate: GcFate) -> GcLine:
     return GcLine(what=GcItem.PURGE, name=name, since="", until="", bytes=0, commits=0, fate=fate)
 
 
-class ExpiredBucket(Struct, frozen=True):
-    """A bucket of payloads that has outlived its retention."""
+class ExpiredBucket(Struct, frozen=True, kw_only=True):
+    """A bucket of payloads that has outlived its retention, or some of whose payloads have."""
 
     bucket: Bucket
     size: int
+    """Bytes; where only some go, an estimate by their number."""
     held: bool
+    numbers: frozenset[int] | None = None
+    """Those that go; `None` for all."""
+    mark: str = ""
+    """Names the ages by which `numbers` were found."""
+    seen: int = 0
+    """Position of the newest commit that was looked at."""
 
     @property
     def commits(self) -> int:
         """Number of commits whose bodies it is."""
         return 0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it has anything that goes."""
+        return self.numbers is None or bool(self.numbers)
 
     def line(self, fate: GcFate) -> GcLine:
         """Return it as a line of the report."""
@@ -163,13 +269,17 @@ class ExpiredBodies(Struct, frozen=True, kw_only=True):
     """ns UTC, as `until_at`."""
     until_at: int
     held: bool
+    commits: int
+    """Number of commits whose bodies they are."""
     begun: bool = False
     """Whether a `redact` commit says already that they are gone."""
+    server: str = ""
+    """The server whose calls alone are meant; empty for all commits."""
 
     @property
-    def commits(self) -> int:
-        """Number of commits whose bodies they are."""
-        return self.until - self.after
+    def is_any(self) -> bool:
+        """Whether it has anything that goes."""
+        return self.commits > 0
 
     def line(self, fate: GcFate, size: int = 0) -> GcLine:
         """Return it as a line of the report."""
@@ -180,6 +290,7 @@ class ExpiredBodies(Struct, frozen=True, kw_only=True):
             until=timestamp(self.until_at),
             bytes=size,
             commits=self.commits,
+            server=self.server,
             fate=GcFate.HELD if self.held else fate,
         )
 
@@ -190,53 +301,147 @@ Expired = ExpiredBucket | ExpiredBodies
 def expired(view: View, retention: Retention, now: int, holds: HeldContent) -> list[Expired]:
     """Return what has outlived its retention; closes the view. Raises `StoreError`."""
     with view:
-        bodies = list(_bodies(view, retention.bodies, now))
-        folder = view.data / "blobs"
-        found = list(_older(folder, retention.payloads, now))
+        bodies = list(_bodies(view, retention, now))
+        found = list(_buckets(view, retention, now))
         held = holds.buckets(view) if found else frozenset[Bucket]()
-        return [*(ExpiredBucket(b, blobs.size(folder, b), b in held) for b in found), *bodies]
+        return [
+            *(structs.replace(one, held=True) if one.bucket in held else one for one in found),
+            *bodies,
+        ]
 
 
-def _older(folder: Path, age: float, now: int) -> Iterator[Bucket]:
-    if age == math.inf:
-        return
-    before = now - int(age * _NS)
+def _buckets(view: View, retention: Retention, now: int) -> Iterator[ExpiredBucket]:
+    ages, folder = retention.ages(GcItem.PAYLOADS), view.data / "blobs"
+    partly: dict[Bucket, str] = {}
     for bucket in blobs.buckets(folder):
-        if (bucket.span + 1) * DAY <= before:
-            yield bucket
+        age = (now - (bucket.span + 1) * DAY) / _NS
+        if age >= ages.longest:
+            yield ExpiredBucket(bucket=bucket, size=blobs.size(folder, bucket), held=False)
+        elif age >= ages.shortest and not blobs.is_marked(folder, bucket, mark := _mark(ages, age)):
+            partly[bucket] = mark
+    if partly:
+        yield from _parts(view, retention, now, partly)
 
 
-def _bodies(view: View, age: float, now: int) -> Iterator[ExpiredBodies]:
-    if age == math.inf:
+def _mark(ages: Ages, age: float) -> str:
+    """Return a name for what has outlived its age in a bucket of some age: it changes with the rules."""
+    passed = [one for one in (*(each for _, each in ages.by_rule), ages.otherwise) if one <= age]
+    said = (ages.by_rule, ages.otherwise, passed)
+    return blake2b(msgspec.msgpack.encode(said), digest_size=8).hexdigest()
+
+
+def _parts(
+    view: View, retention: Retention, now: int, partly: Mapping[Bucket, str]
+) -> Iterator[ExpiredBucket]:
+    """Yield the buckets of which only some payloads have outlived their retention."""
+    due: dict[Bucket, set[int]] = {bucket: set() for bucket in partly}
+    kept: dict[Bucket, set[int]] = {bucket: set() for bucket in partly}
+    by_session: dict[bytes, Ages] = {}
+    for bucket, number, session, server in view.payload_owners(frozenset(partly)):
+        if (ages := by_session.get(session)) is None:
+            ages = by_session[session] = retention.ages(GcItem.PAYLOADS, _names(view, session))
+        has_outlived = (now - (bucket.span + 1) * DAY) / _NS >= ages.of(server)
+        (due if has_outlived else kept)[bucket].add(number)
+    folder = view.data / "blobs"
+    for bucket, mark in partly.items():
+        goes = frozenset(due[bucket] - kept[bucket])
+        if goes and not kept[bucket]:
+            yield ExpiredBucket(bucket=bucket, size=blobs.size(folder, bucket), held=False)
+            continue
+        yield ExpiredBucket(
+            bucket=bucket,
+            size=blobs.size(folder, bucket) * len(goes) // max(1, len(due[bucket] | kept[bucket])),
+            held=False,
+            numbers=goes,
+            mark=mark,
+            seen=view.last,
+        )
+
+
+def _names(view: View, session: bytes) -> list[str]:
+    row = view.session(session)
+    return [ids.to_text(session), *names_of(row.aliases if row else ())]
+
+
+def _bodies(view: View, retention: Retention, now: int) -> Iterator[ExpiredBodies]:
+    before = _before(retention.ages(GcItem.BODIES).shortest, now)
+    if not before:
         return
-    # By the day, as payloads: a session is compacted once a day at most.
-    before = (now - int(age * _NS)) // DAY * DAY
     held, purges = view.held(), view.purges()
     for session, first, head in view.opened_before(before):
         if session in purges:
             continue  # its bodies name the payloads that are still to be purged
-        # A fork begins behind the commit of its parent.
-        earlier, redacted = (max(until, first - 1) for until in view.redacted_until(session))
-        if not view.is_erased(session, earlier, redacted):
-            # A process ended before it had erased what its redaction says is gone.
-            yield _due(view, session, earlier, redacted, held=False, begun=True)
-        until = _newest_before(view, session, head, before)
-        if until > redacted and not view.is_erased(session, redacted, until):
-            yield _due(view, session, redacted, until, held=session in held)
+        names = _names(view, session) if retention.rules else ()
+        due = _Due(view, session, head, now, held=session in held)
+        yield from _of_session(due, retention.ages(GcItem.BODIES, names), first)
 
 
-def _due(
-    view: View, session: bytes, after: int, until: int, *, held: bool, begun: bool = False
-) -> ExpiredBodies:
-    return ExpiredBodies(
-        session=session,
-        after=after,
-        until=until,
-        since_at=view.written_at(session, after + 1),
-        until_at=view.written_at(session, until),
-        held=held,
-        begun=begun,
-    )
+def _before(age: float, now: int) -> int:
+    """Return the time, ns UTC, before which content has outlived an age; 0 for never."""
+    # By the day, as payloads: a session is compacted once a day at most.
+    return 0 if age == math.inf else (now - int(age * _NS)) // DAY * DAY
+
+
+class _Due(Struct, frozen=True):
+    """Looks for the content of one session that has outlived its retention."""
+
+    view: View
+    session: bytes
+    head: int
+    now: int
+    held: bool
+
+    def newest(self, age: float) -> int:
+        """Return the newest commit that has outlived an age; the first if none has."""
+        return _newest_before(self.view, self.session, self.head, _before(age, self.now))
+
+    def bodies(
+        self, after: int, until: int, *, commits: int = 0, begun: bool = False, server: str = ""
+    ) -> ExpiredBodies:
+        view, session = self.view, self.session
+        return ExpiredBodies(
+            session=session,
+            after=after,
+            until=until,
+            since_at=view.written_at(session, after + 1),
+            until_at=view.written_at(session, until),
+            held=self.held,
+            commits=commits or until - after,
+            begun=begun,
+            server=server,
+        )
+
+
+def _of_session(due: _Due, ages: Ages, first: int) -> Iterator[ExpiredBodies]:
+    view, session = due.view, due.session
+    until = due.newest(ages.longest)
+    if ages.longest > ages.shortest:
+        # The newest first: one commit with the state is enough for all of them.
+        found = sorted(_of_servers(due, ages, until), key=lambda one: one.until, reverse=True)
+        yield from found
+    # A fork begins behind the commit of its parent.
+    earlier, redacted = (max(until, first - 1) for until in view.redacted_until(session))
+    if not view.is_erased(session, earlier, redacted):
+        # A process ended before it had erased what its redaction says is gone.
+        yield due.bodies(earlier, redacted, begun=True)
+    if until > redacted and not view.is_erased(session, redacted, until):
+        yield due.bodies(redacted, until)
+
+
+def _of_servers(due: _Due, ages: Ages, after: int) -> Iterator[ExpiredBodies]:
+    """Yield what is due of single servers' calls behind the commits that are due as a whole."""
+    untils: dict[str, int] = {}
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    newest = due.newest(ages.shortest)
+    for seq, server in due.view.erasable_of_servers(due.session, after, newest):
+        if server not in untils:
+            untils[server] = due.newest(ages.of(server))
+        if seq <= untils[server]:
+            found[server].append(seq)
+    redacted = due.view.redacted_of_servers(due.session)
+    for server, seqs in found.items():
+        begun = redacted.get(server, -1) >= seqs[-1]
+        yield due.bodies(seqs[0] - 1, seqs[-1], commits=len(seqs), begun=begun, server=server)
 
 
 def _newest_before(view: View, session: bytes, head: int, before: int) -> int:

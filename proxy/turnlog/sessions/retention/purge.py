@@ -3,10 +3,9 @@
 import asyncio
 import shutil
 from collections import defaultdict
-from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import Struct, structs
 
@@ -22,13 +21,12 @@ from turnlog.store.base import Draft, StoreError
 from turnlog.store.blobs import Bucket, BucketRewrite
 from turnlog.store.read.view import View
 
-from .collect import AT_ONCE, Collector, redact_draft
+from .collect import AT_ONCE, Collector, copied_and_swapped, redact_draft
 
 _TRIES: Final = 5
 """Times that a bucket is rewritten while other sessions begin to refer to what is purged."""
 _NEWEST: Final = 1 << 62
 """No seq is as high."""
-T = TypeVar("T")
 _LIVE: Final = (SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED)
 
 
@@ -222,26 +220,14 @@ class Purger(Struct, frozen=True):
             if not numbers:
                 return content
             with BucketRewrite(folder, bucket, numbers) as rewrite:
-                while await _to_its_end(asyncio.to_thread(rewrite.copy_some)):
-                    pass
-                swap = store.swap_bucket(rewrite, content.drop, session, content.seen)
-                if await _to_its_end(swap):
+                swap = partial(store.swap_bucket, rewrite, content.drop, session, content.seen)
+                if await copied_and_swapped(rewrite, swap):
                     return content
             content = await self.collector.read(partial(_content, session))
         raise StoreError(
             f"other sessions begin to use payloads of {bucket.name} faster than they are purged; "
             "`turnlog gc --yes` goes on"
         )
-
-
-async def _to_its_end(work: Awaitable[T]) -> T:
-    """Return the result of work in another thread, which has ended when this is left, also by a cancellation."""
-    running = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait((running,))
-        raise
 
 
 def _bodies(session: bytes, after: int, until: int, view: View) -> list[int]:

@@ -325,6 +325,13 @@ def still_unnamed(txn: Txn, tables: Tables, handles: set[bytes], after: int = 0)
     return unnamed
 
 
+def named_here(txn: Txn, tables: Tables) -> Iterator[tuple[int, set[bytes]]]:
+    """Yield the handles that each body names, as payloads have them here."""
+    here_of = partial(moved_handle, txn, tables) if has_moved_handles(txn, tables) else _unmoved
+    for position, found in _named_handles(txn, tables, 0):
+        yield position, {*map(here_of, found)}
+
+
 def _named_handles(txn: Txn, tables: Tables, after: int) -> Iterator[tuple[int, set[bytes]]]:
     """Yield the handles that each body behind a position names."""
     with txn.cursor(tables.bodies) as cursor:

@@ -68,6 +68,8 @@ class Redaction(Struct, frozen=True):
     seq: int
     until: int
     why: Gone
+    server: str
+    """Of which server's calls they are; empty for all commits."""
 
 
 def _redaction(entry: Entry) -> Redaction:
@@ -76,7 +78,8 @@ def _redaction(entry: Entry) -> Redaction:
         why = Gone(entry.facts.note)
     except ValueError:
         why = Gone.EXPIRED  # the word of a later version
-    return Redaction(link.seq, link.seq if link.ref is None else link.ref, why)
+    until = link.seq if link.ref is None else link.ref
+    return Redaction(link.seq, until, why, entry.facts.server)
 
 
 class Snapshot:
@@ -152,11 +155,15 @@ class Snapshot:
             ) from error
         if commit.body is not None or not entry.link.body_hash:
             return commit
-        return structs.replace(commit, gone=self.why_gone(entry.link.session, entry.link.seq))
+        return structs.replace(commit, gone=self._why_gone(entry))
 
-    def why_gone(self, session: bytes, seq: int) -> Gone:
+    def _why_gone(self, entry: Entry) -> Gone:
         """Return why the body of a commit is gone, by the redactions of its session."""
-        words = {r.why for r in self.redactions_of(session) if seq <= r.until and seq < r.seq}
+        seq, servers = entry.link.seq, ("", entry.facts.server)
+        redactions = self.redactions_of(entry.link.session)
+        words = {
+            r.why for r in redactions if seq <= r.until and seq < r.seq and r.server in servers
+        }
         if Gone.PURGED in words:
             return Gone.PURGED
         return words.pop() if words else Gone.DAMAGED

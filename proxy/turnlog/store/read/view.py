@@ -21,11 +21,11 @@ from turnlog.store.base import (
     SessionRow,
     Usage,
 )
-from turnlog.store.blobs import BlobReader
+from turnlog.store.blobs import BlobReader, Bucket, bucket_of, number_in_bucket
 from turnlog.store.log.digests import flaws
 from turnlog.store.log.environment import Environment
 from turnlog.store.log.epochs import is_locked, locked_epochs
-from turnlog.store.log.index import Head
+from turnlog.store.log.index import Entry, Head
 from turnlog.store.log.index_check import first_of_each, index_flaws
 from turnlog.store.log.keys import (
     LIMIT,
@@ -48,6 +48,7 @@ from turnlog.store.log.tables import (
     Tables,
     keys_with,
     moved_handle,
+    named_here,
     read_number,
     read_record,
     referred_by_others,
@@ -167,40 +168,66 @@ class View:
     @guarded
     def is_erased(self, session: bytes, after: int, until: int) -> bool:
         """Return whether `erasable` would yield nothing, by the oldest of those commits: it is erased last."""
+        if after >= until:
+            return True
+        if any(redaction.server for redaction in self._snapshot.redactions_of(session)):
+            return next(self.erasable(session, after, until), None) is None
         found = self._erasable(session, after, until, newest_first=False)
         oldest = next(found, None)
-        return oldest is None or not self._snapshot.body(oldest)
+        return oldest is None or not self._snapshot.body(oldest.position)
 
     @guarded_iterator
-    def erasable(self, session: bytes, after: int, until: int) -> Iterator[int]:
+    def erasable(
+        self, session: bytes, after: int, until: int, server: str | None = None
+    ) -> Iterator[int]:
         """Yield the positions of a session's commits with seqs in (`after`, `until`], the newest first,
-        that have bodies which their age may erase.
+        that have bodies which their age may erase; those of all servers, or of one.
 
         What named the session stays, and what its control commits say: a fold needs both. Of compact
         commits only the newest does.
         """
-        for position in self._erasable(session, after, until, newest_first=True):
-            if self._snapshot.body(position):
-                yield position
+        for entry in self._erasable(session, after, until, newest_first=True):
+            if server in (None, entry.facts.server) and self._snapshot.body(entry.position):
+                yield entry.position
+
+    @guarded_iterator
+    def erasable_of_servers(
+        self, session: bytes, after: int, until: int
+    ) -> Iterator[tuple[int, str]]:
+        """Yield seq and server of each commit that `erasable` finds and that has a server, oldest first."""
+        for entry in self._erasable(session, after, until, newest_first=False):
+            if entry.facts.server and self._snapshot.body(entry.position):
+                yield entry.link.seq, entry.facts.server
 
     def _erasable(
         self, session: bytes, after: int, until: int, *, newest_first: bool
-    ) -> Iterator[int]:
+    ) -> Iterator[Entry]:
         snapshot, compacted = self._snapshot, self._newest_compact(session)
         positions = snapshot.session(session, after + 1, until, newest_first=newest_first)
         for entry in filter(None, map(snapshot.readable, positions)):
-            kind, position = entry.facts.kind, entry.position
-            is_old_state = kind is CommitKind.COMPACT and position != compacted
+            kind = entry.facts.kind
+            is_old_state = kind is CommitKind.COMPACT and entry.position != compacted
             is_kept = kind is CommitKind.OPEN or kind in CONTROL_KINDS
             if entry.link.body_hash and (is_old_state or not is_kept):
-                yield position
+                yield entry
 
     @guarded
     def redacted_until(self, session: bytes) -> tuple[int, int]:
-        """Return up to which seq bodies were redacted before the newest redaction, and by it; -1 for none."""
-        untils = sorted(redaction.until for redaction in self._snapshot.redactions_of(session))
+        """Return up to which seq bodies were redacted before the newest redaction, and by it; -1 for none.
+
+        Those of single servers do not count.
+        """
+        redactions = self._snapshot.redactions_of(session)
+        untils = sorted(redaction.until for redaction in redactions if not redaction.server)
         before, newest = ([-1, -1, *untils])[-2:]
         return before, newest
+
+    @guarded
+    def redacted_of_servers(self, session: bytes) -> dict[str, int]:
+        """Return up to which seq the bodies of single servers were redacted."""
+        redactions = self._snapshot.redactions_of(session)
+        by_until = sorted(redactions, key=lambda redaction: redaction.until)
+        return {redaction.server: redaction.until for redaction in by_until if redaction.server}
 
     @guarded_iterator
     def opened_before(self, at: int) -> Iterator[tuple[bytes, int, int]]:
@@ -319,6 +346,20 @@ class View:
             if body is not None:
                 named |= {body.input_blob, body.output_blob}
         return frozenset(map(self.handle_here, named)) - {b"", *_WORDS}
+
+    @guarded_iterator
+    def payload_owners(
+        self, buckets: frozenset[Bucket]
+    ) -> Iterator[tuple[Bucket, int, bytes, str]]:
+        """Yield which payloads in some buckets bodies name: bucket, number, and session and server of the commit."""
+        snapshot = self._snapshot
+        for position, handles in named_here(snapshot.txn, snapshot.tables):
+            here = [(bucket_of(handle), number_in_bucket(handle)) for handle in handles]
+            named = [(bucket, n) for bucket, n in here if bucket is not None and bucket in buckets]
+            entry = snapshot.readable(position) if named else None
+            if entry is not None:
+                for bucket, n in named:
+                    yield bucket, n, entry.link.session, entry.facts.server
 
     @guarded
     def shared(self, handles: frozenset[bytes], session: bytes) -> set[bytes]:

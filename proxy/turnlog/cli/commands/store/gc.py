@@ -72,7 +72,7 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
         )
         with reader.view() as view:
             purges, limit = view.purges(), view.usage().limit
-    lines = [one.line(GcFate.DUE) for one in due]
+    lines = [one.line(GcFate.DUE) for one in due if one.is_any]
     lines += [purge_line(session, GcFate.DUE) for session in purges]
     if yes and (purges or any(not one.held for one in due)):
         lines = asyncio.run(_collect(folder, limit, due, purges))
@@ -98,7 +98,7 @@ def _settings(config: str | None, data: str | None) -> tuple[Path, Retention, st
 async def _collect(
     data: Path, limit: int, due: list[Expired], purges: dict[bytes, bool]
 ) -> list[GcLine]:
-    lines = [one.line(GcFate.HELD) for one in due if one.held]
+    lines = [one.line(GcFate.HELD) for one in due if one.held and one.is_any]
     with ProgressLine() as progress:
         async with open_store(data, limit) as store:
             collector = Collector(
@@ -136,7 +136,7 @@ def _sum(lines: Iterable[GcLine]) -> Iterator[str]:
 def _cells(line: GcLine) -> list[Cell]:
     return [
         Cell(line.what),
-        Cell(line.name),
+        Cell(f"{line.name} {line.server}".rstrip()),
         time_cell(line.since) if line.since else Cell(""),
         time_cell(line.until) if line.until else Cell(""),
         Cell(human_size(line.bytes) if line.bytes else ""),
