@@ -14,10 +14,11 @@ from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
 from kit.faults import ResetAfterRequest
 from kit.proxy import Proxy
-from kit.upstreams import Peer, RawUpstream, answer, echo, ok
+from kit.upstreams import Peer, RawUpstream, answer, echo, ok, text_result
 
 AT_ONCE = 6
 """Calls that are made at once."""
+PAYMENT = call("pay", {"order": 1, "amount": 5})
 RULES = """
 rules:
   - {match: {tool: "pay*"}, effect: irreversible, effect_key: [$.args.order]}
@@ -253,6 +254,23 @@ def pay_at_once(rig: Rig, proxies: Sequence[Proxy], amount: int) -> tuple[int, l
     return found
 
 
+def leave(rig: Rig, result: object) -> Event:
+    """Pay, and leave before the answer `result`, which comes once the returned event is set."""
+    go_on, before = Event(), sent(rig)
+
+    def hold(peer: Peer) -> None:
+        peer.read()
+        assert go_on.wait(BOUND)
+        peer.send_json(result)
+
+    rig.upstream.script = hold
+    with rig.client() as client:
+        client.ask("POST", rig.path, PAYMENT, headers=MCP_HEADERS)
+        rig.upstream.wait_for_requests(before + 1)
+    wait_until(lambda: "abandoned" in rig.notes(), "its caller has left")
+    return go_on
+
+
 @pytest.mark.promise("LEDGER-5")
 @pytest.mark.parametrize(
     ("choice", "amount", "status"), [("redo", 5, "replayed"), ("override", 6, "error")]
@@ -298,21 +316,20 @@ def test_a_repeat_of_the_call_that_a_choice_let_through_joins_it(rig: Rig) -> No
     first = ask(rig, "pay", order=1, amount=5)
     rewind(rig)
     assert cli(rig, "effect", first["call"], "--redo").returncode == 0
-    go_on = Event()
-
-    def hold(peer: Peer) -> None:
-        peer.read()
-        assert go_on.wait(BOUND)
-        peer.send_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "again": True}})
-
-    rig.upstream.script = hold
-    asked = call("pay", {"order": 1, "amount": 5})
-    with rig.client() as client:
-        client.ask("POST", rig.path, asked, headers=MCP_HEADERS)
-        rig.upstream.wait_for_requests(2)
-    wait_until(lambda: "abandoned" in rig.notes(), "its caller has left")
+    go_on = leave(rig, text_result(1, "again"))
     with ThreadPoolExecutor() as pool:
-        repeated = pool.submit(rig.post, asked)
+        repeated = pool.submit(rig.post, PAYMENT)
         go_on.set()
-        assert json.loads(repeated.result(BOUND))["result"]["again"]
+        assert "again" in json.loads(repeated.result(BOUND))["result"]["content"][0]["text"]
+    assert sent(rig) == 2
+
+
+@pytest.mark.promise("LEDGER-5")
+def test_a_choice_holds_although_the_answer_to_the_call_was_not_delivered(rig: Rig) -> None:
+    leave(rig, text_result(1, "paid")).set()
+    (first,) = rig.ended_rows()
+    rewind(rig)
+    assert cli(rig, "effect", first.call, "--redo").returncode == 0
+    rig.upstream.script = echo
+    assert ask(rig, "pay", order=1, amount=5)["status"] == "ok"
     assert sent(rig) == 2

@@ -263,7 +263,10 @@ class DuplicateIndex:
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             found += [look(None, ask.links) for look in looks[len(found) :]]
-        matches = [self._given_again(match) for match in found if match is not None]
+        # What somebody has chosen about an earlier call holds, whether its answer was delivered or not.
+        chosen = hidden.call if hidden is not None and hidden.choice else b""
+        kept = (match for match in found if match is not None and match.call != chosen)
+        matches = [self._given_again(match) for match in kept]
         ask = _as_sent(ask, hidden, matches)
         if seen is not None:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
