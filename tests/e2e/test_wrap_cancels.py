@@ -115,9 +115,12 @@ def test_a_call_of_a_batch_is_not_retried_and_a_cancel_after_its_answer_ends_not
     assert row.kind == "upstream_internal"
 
 
-def test_a_retry_that_is_cancelled_while_it_is_recorded_is_not_sent(tmp_path: Path) -> None:
-    rules = RETRIED.replace("read", "idempotent_write").replace("60s", "1s")
-    with wrapping(tmp_path, environ={"TURNLOG_LOG_LEVEL": "debug"}, rules=rules) as wrap:
+def test_a_retry_that_is_cancelled_while_it_is_recorded_is_not_sent_and_blocks_no_repeat(
+    tmp_path: Path,
+) -> None:
+    rules = RETRIED.replace("read", "idempotent_write, on_duplicate: block").replace("60s", "1s")
+    debug = {"TURNLOG_LOG_LEVEL": "debug"}
+    with wrapping(tmp_path, "--session", "one", environ=debug, rules=rules) as wrap:
         wrap.asked(ONE)
         wrap.server.say(error_of(-32603)(1))
         wait_until(lambda: bool(wrap.events("call.retried")), "the attempt's end")
@@ -127,8 +130,11 @@ def test_a_retry_that_is_cancelled_while_it_is_recorded_is_not_sent(tmp_path: Pa
         has_ended(wrap, "cancelled_by_caller")
         assert wrap.asked(message("ping", request_id=3))["method"] == "ping"
         assert wrap.stdout.is_silent()
-    one, two = wrap.rows()
+        wrap.server.answer(wrap.asked(call("look", request_id=4)))
+        assert wrap.stdout.json()["id"] == 4
+    one, two, three = wrap.rows()
     assert (one.kind, two.executed, two.phase) == ("upstream_internal", "no", "queued")
+    assert (three.status, three.flags) == ("ok", ["repeat_of_unknown"])
 
 
 @lines

@@ -598,7 +598,8 @@ class PipeCarrier:
         self._next = await wait.next_attempt(line, delay)
         if self._next is not None:
             driver.on_recorded(is_repeatable=True)
-        elif driver.machine.cancelled_at is not None and not driver.is_over:
+        # A cancelled call gets no answer, after which it would be over.
+        if driver.machine.cancelled_at is not None and not driver.is_over:
             self.exchange.over()
 
     def _give(self, number: int) -> None:
