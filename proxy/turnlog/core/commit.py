@@ -167,6 +167,8 @@ class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """On an intent: the name of the client; several agents may share a session."""
     fact_key: bytes = b""
     """On a note about a fact: keyed digest of the fact's id."""
+    reasons: tuple[str, ...] = ()
+    """On an outcome: why its provenance is no better; empty if that is because of the tool's definition alone."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

@@ -1,7 +1,8 @@
 """The parts that the handlers of all requests share. Built once, in `app.serve`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.redirects import Redirects
@@ -22,6 +23,9 @@ from .call_driver import Shared
 from .call_registry import CallRegistry
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Digest, Sessions
+
+if TYPE_CHECKING:  # it needs an extra that may not be installed
+    from .tools.signatures import HttpSignatures, ResultSignatures
 
 
 class Context(Shared, frozen=True, kw_only=True):
@@ -50,6 +54,10 @@ class Context(Shared, frozen=True, kw_only=True):
     rules: ActiveRules
     tools: ToolCache
     http_tools: HttpToolCache
+    result_signatures: Mapping[str, "ResultSignatures"] = {}
+    """Verifiers of the JWS in results, by the servers for which keys are configured."""
+    http_signatures: Mapping[str, "HttpSignatures"] = {}
+    """Verifiers of HTTP message signatures, by the servers for which keys are configured."""
     trusted: frozenset[str]
     """Names of the servers that may say how a call ended in turnlog's name."""
     clock: Clock

@@ -5,10 +5,10 @@ top: `app.serve`, `app.wrap`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from turnlog.core import ids
 from turnlog.core.classify import failed
@@ -61,6 +61,9 @@ from .request_identity import Clients, Sessions
 from .rules_reload import Reloader
 from .session_gate import ImportedSessions, SessionGate
 from .upstream_health import Health
+
+if TYPE_CHECKING:  # it needs an extra that may not be installed
+    from .tools.signatures import HttpSignatures, ResultSignatures
 
 SWEEP: Final = 30.0
 """s between two looks for calls whose time has passed."""
@@ -254,6 +257,8 @@ def _context(
         rules=reloader.rules,
         tools=ToolCache(listings, pins, reloader.rules, annotated, clean),
         http_tools=HttpToolCache(reloader.rules, clean),
+        result_signatures=_result_signatures(settings),
+        http_signatures=_http_signatures(settings),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
         limiter=Limiter(),
         health=health,
@@ -264,6 +269,26 @@ def _context(
         work=work,
         stop=stop,
     )
+
+
+def _http_signatures(settings: Settings) -> "Mapping[str, HttpSignatures]":
+    """Return the verifiers of the HTTP message signatures for which keys are configured."""
+    named = {name: up.signatures for name, up in settings.upstreams.items() if up.signatures}
+    if not named:
+        return {}
+    from .tools.signatures import HttpSignatures  # needs an extra
+
+    return {name: HttpSignatures(each) for name, each in named.items()}
+
+
+def _result_signatures(settings: Settings) -> "Mapping[str, ResultSignatures]":
+    """Return the verifiers of the JWS for which keys are configured."""
+    named = {name: up.jws for name, up in settings.upstreams.items() if up.jws}
+    if not named:
+        return {}
+    from .tools.signatures import ResultSignatures  # needs an extra
+
+    return {name: ResultSignatures(each) for name, each in named.items()}
 
 
 def _recorder(

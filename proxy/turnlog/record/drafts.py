@@ -25,6 +25,7 @@ from turnlog.core.text.terminal import (
 )
 from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
+from turnlog.provenance.verdict import verdict
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
@@ -177,6 +178,9 @@ class Drafter:
         if reply.said and ask.is_call:  # other requests are answered by a status
             said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
             body = structs.replace(body, said=said)
+        found = verdict(ask.standing.provenance, result=reply.checks)
+        if reply.checks.failures:
+            body = structs.replace(body, reasons=found.reasons)
         facts = structs.replace(
             attempt.facts,
             kind=_OUTCOME,
@@ -190,6 +194,7 @@ class Drafter:
             retry=ending.retry,
             duration=clock - attempt.started,
             bytes_out=reply.size,
+            provenance=found.provenance,
             flags=attempt.flags + marks,
             http_status=reply.http_status,
         )

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 
 from turnlog.packs import load, shape
 from turnlog.packs.errors import ConfigError, SettingError
@@ -22,6 +22,7 @@ from turnlog.packs.sources import RuleSource, pack_or_file, rule_file
 from turnlog.store.default_folder import default_place
 
 from .model import Settings, Transport, UpstreamSettings
+from .signatures import read_key, with_absolute_files
 from .upstream_url import UpstreamUrl
 from .values import is_loop, proxy_setting, upstream_url
 
@@ -163,6 +164,8 @@ def _file_layer(config: str, environ: Mapping[str, str], folder: Path) -> _Layer
             name: {"cwd": str(beside / Path(cwd).expanduser())} for name, cwd in folders.items()
         }
         data = _merged(data, {"upstreams": there})
+    for name, upstream in settings.upstreams.items():
+        data = _merged(data, _with_keys(document, path.parent, name, upstream))
     if authorities := {name: up.ca for name, up in settings.upstreams.items() if up.ca}:
         data = _merged(data, {"upstreams": _certificates(document, path.parent, authorities)})
     return _Layer(name=config, data=data, document=document)
@@ -249,6 +252,30 @@ def _certificates(
             raise document.error(("upstreams", name, "ca"), message) from None
         found[name] = {"ca": file}
     return found
+
+
+def _with_keys(
+    document: Document, beside: Path, name: str, upstream: UpstreamSettings
+) -> dict[str, Plain]:
+    """Return the keys of an upstream's signatures with absolute paths, once they can be read."""
+    found: dict[str, Plain] = {}
+    for section, settings in (("signatures", upstream.signatures), ("jws", upstream.jws)):
+        if settings is None:
+            continue
+        keys = with_absolute_files(settings.keys, beside)
+        for number, key in enumerate(keys):
+            steps = ("upstreams", name, section, "keys", number, "file")
+            given = settings.keys[number].file
+            try:
+                read_key(key)
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise document.error(steps, f"{given!r} cannot be read ({reason})") from None
+            except ValueError as error:
+                advice = "name a file with a public key, or with the shared secret"
+                raise document.error(steps, f"{given!r} holds {error}, {advice}") from None
+        found[section] = {"keys": to_builtins(keys)}
+    return {"upstreams": {name: found}} if found else {}
 
 
 def _variable_layers(environ: Mapping[str, str], folder: Path) -> list[_Layer]:
@@ -340,7 +367,9 @@ def _merged(below: Plain, above: Plain) -> Plain:
     return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
-_ONLY_WITH_URL: Final = dict.fromkeys(("proxy", "ca"), "a command is not called over HTTP")
+_ONLY_WITH_URL: Final = dict.fromkeys(
+    ("proxy", "ca", "signatures"), "a command is not called over HTTP"
+)
 _ONLY_WITH_COMMAND: Final = {
     "share": "only a command can be shared",
     "env": "only a command is given variables",

@@ -19,6 +19,7 @@ from turnlog.rules.retry import RetryQuota
 from turnlog.sessions.retention.gc import Retention
 
 from .http_proxies import FROM_ENVIRONMENT
+from .signatures import JwsSettings, SignatureSettings
 from .upstream_url import UpstreamUrl
 from .values import (
     Address,
@@ -94,6 +95,10 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Limit on the retries that rules ask for; `None` for no limit."""
     breaker: BreakerSettings | None = None
     """When the circuit breaker opens; `None` for never."""
+    signatures: SignatureSettings | None = None
+    """Which HTTP message signatures of its answers are verified; `None` for none."""
+    jws: JwsSettings | None = None
+    """Which JWS in its results is verified; `None` for none."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -112,6 +112,24 @@ class OutgoingHead(Struct, frozen=True):
     """Its first line and its fields, as they are written to the upstream's connection."""
 
 
+class SentRequest(Struct, frozen=True):
+    """A request as its upstream sees it, by which components of its answer's signature are found (RFC 9421)."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+
+
+def sent_request(head: OutgoingHead, route: Route) -> SentRequest:
+    """Return a request as its upstream sees it."""
+    headers: dict[str, str] = {}
+    for line in head.lines.decode("latin-1").split("\r\n")[1:]:
+        name, _, value = line.partition(": ")
+        known = headers.get(name.lower())
+        headers[name.lower()] = value if known is None else f"{known}, {value}"
+    return SentRequest(head.method, route.target.origin + route.resource, headers)
+
+
 def forwarded(raw: Raw, route: Route, method: str) -> OutgoingHead:
     """Return the head that an agent's fields become on their way to an upstream."""
     return outgoing_head(route.target, method, route.resource, forwarded_lines(raw, route.target))

@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from turnlog.core.pins import NO_CHECKS, ResultChecks
-from turnlog.wire.http.content_digest import ContentDigests
+from turnlog.wire.http.content_digest import UNSIGNED, ContentDigests, SignedHead
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.response_head import ResponseHead, response_head
 
@@ -110,3 +110,54 @@ def test_a_head_says_whether_there_is_a_digest_of_its_content() -> None:
     assert not head((b"Digest", b"sha-256=x")).names_digests
     assert not head(named, body=Body.NONE).names_digests
     assert not head(named, media=b"text/event-stream").names_digests
+
+
+VALID = SignedHead(is_valid=True)
+COVERING = SignedHead(is_valid=True, covers_digest=True)
+VERIFIED = ResultChecks(is_checked=True, is_verified=True)
+NAMED = (b"Content-Digest", digest(b"abc"))
+WRONG = (b"Content-Digest", digest(b"x"))
+REPR = (b"Repr-Digest", digest(b"abc"))
+
+
+@pytest.mark.parametrize(
+    ("signed", "fields", "body", "expected"),
+    [
+        (COVERING, (NAMED,), Body.LENGTH, VERIFIED),
+        (COVERING, (WRONG,), Body.LENGTH, ResultChecks(("content-digest mismatch",))),
+        (VALID, (NAMED,), Body.LENGTH, HELD),
+        (COVERING, (REPR,), Body.LENGTH, HELD),
+        (COVERING, ((b"Content-Digest", b"md5=:AAAA:"),), Body.LENGTH, NO_CHECKS),
+        (VALID, (), Body.LENGTH, NO_CHECKS),
+        (VALID, (), Body.NONE, VERIFIED),
+        (VALID, (WRONG,), Body.NONE, VERIFIED),
+        (UNSIGNED, (WRONG,), Body.NONE, NO_CHECKS),
+    ],
+)
+def test_a_signature_verifies_content_whose_digest_it_covers(
+    signed: SignedHead,
+    fields: tuple[tuple[bytes, bytes], ...],
+    body: Body,
+    expected: ResultChecks,
+) -> None:
+    digests = ContentDigests(head(*fields, body=body), signed)
+    digests.feed(b"abc")
+    assert digests.checks == expected
+
+
+def test_a_signature_that_fails_is_named_beside_the_digests() -> None:
+    failed = SignedHead(failures=("signature mismatch",))
+    digests = ContentDigests(head(NAMED), failed)
+    digests.feed(b"abc")
+    assert digests.checks == ResultChecks(("signature mismatch",), is_checked=True)
+    assert digests.may_hold
+
+
+def test_signatures_of_one_head_add_up() -> None:
+    failed = SignedHead(failures=("signature mismatch",))
+    assert VALID.with_other(COVERING) == COVERING
+    both = SignedHead(("signature mismatch",), is_valid=True, covers_digest=True)
+    assert failed.with_other(COVERING) == both
+    digests = ContentDigests(head(NAMED), both)
+    digests.feed(b"abc")
+    assert digests.checks.failures == ("signature mismatch",)

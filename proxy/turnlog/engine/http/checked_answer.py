@@ -1,17 +1,18 @@
-"""An answer that names digests of its content, which are checked as the content passes."""
+"""An answer with digests of its content, which are checked as the content passes, or with signatures."""
 
 from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.transport.http_client import Answer
-from turnlog.wire.http.content_digest import ContentDigests
+from turnlog.wire.http.content_digest import UNSIGNED, ContentDigests, SignedHead
 from turnlog.wire.http.head import Headers
 
 
 class CheckedAnswer:
     """Hashes the content of an answer as it is read (`transport.http_client.Answer`)."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, signed: SignedHead = UNSIGNED) -> None:
+        """`signed` is what the signatures of the head say."""
         self._answer = answer
-        self._digests = ContentDigests(answer.head)
+        self._digests = ContentDigests(answer.head, signed)
         self.head, self.length, self.content = answer.head, answer.length, answer.content
 
     @property

@@ -229,7 +229,8 @@ class Relay(Struct, eq=False):
     # -- answers without a body, or with a small one ------------------------------------------
 
     async def _head_alone(self) -> None:
-        await self._settle(self._exchange.whole, MessageReader(0), self._head.media, 0)
+        body = MessageReader(0, checks=self._checks)
+        await self._settle(self._exchange.whole, body, self._head.media, 0)
         # In answers to HEAD and in a 304, Content-Length is that of the body not sent (RFC 9110, 8.6).
         given = lines([(b"Content-Length", each) for each in self._head.lengths])
         said = self._lines + given + call_lines(self._exchange.attempt, whole=True)

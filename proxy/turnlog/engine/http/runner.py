@@ -35,9 +35,11 @@ from turnlog.transport.message_heads import (
     Raw,
     answer_lines,
     forwarded,
+    sent_request,
 )
 from turnlog.wire.answer_body import AnswerBody
-from turnlog.wire.http.head import changed_body, fields, lines, notice_headers
+from turnlog.wire.http.content_digest import UNSIGNED
+from turnlog.wire.http.head import EVENTS, Body, changed_body, fields, lines, notice_headers
 from turnlog.wire.outcome_key import without_outcome
 from turnlog.wire.splice import Respelling, with_id
 
@@ -474,8 +476,8 @@ class HttpCarrier(Struct, eq=False):
             respelling = Respelling(spellings)
         context, head = self.context, answer.head
         trusted = self._request.server in context.trusted
-        if head.names_digests:
-            answer = CheckedAnswer(answer)
+        if attempt is not None and (head.is_sealed or head.names_digests):
+            answer = self._checked(answer)
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
         self._out = Relay(
@@ -495,6 +497,19 @@ class HttpCarrier(Struct, eq=False):
         if self._exchange.listens and isinstance(self._exchange, McpExchange):
             self._exchange.on_relayed(self._out.say)
         return self._out.run()
+
+    def _checked(self, answer: Answer) -> Answer:
+        """Return an answer with the checks that its head and the configuration allow."""
+        head, request, signed = answer.head, self._request, UNSIGNED
+        verifier = self.context.http_signatures.get(request.server)
+        # An event stream is recorded before its end, and no signature of its head covers it.
+        if verifier is not None and head.media != EVENTS:
+            sent = sent_request(request.forwarded, request.route)
+            has_content = head.body is not Body.NONE
+            signed = verifier.check(head.status, head.raw, sent, has_content=has_content)
+        if signed is UNSIGNED and not head.names_digests:
+            return answer
+        return CheckedAnswer(answer, signed)
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Log advice if the server asks for a login that the client will refuse behind a proxy."""

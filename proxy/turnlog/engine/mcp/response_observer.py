@@ -3,7 +3,7 @@ own answers where the server gave none."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -72,6 +72,9 @@ from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 from .continuations import Continuations
 from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
 from .listening import Listening
+
+if TYPE_CHECKING:  # it needs an extra that may not be installed
+    from turnlog.engine.tools.signatures import ResultSignatures
 
 _REQUEST: Final = Kind.REQUEST
 _RESPONSE: Final = Kind.RESPONSE
@@ -490,6 +493,8 @@ class ResponseObserver:
             attempt.marks.add(Flag.ID_MISMATCH)
         if not ask.is_call:
             return self._close_lookup(attempt, message, body)
+        if verifiers := self._context.result_signatures:
+            body = _with_signature(verifiers.get(ask.server), message, body)
         parsed, driver = read_answer(message, revision=self.revision), attempt.driver
         if driver is not None and driver.is_guarded and isinstance(message, Message):
             attempt.message = body.finish()
@@ -844,3 +849,13 @@ class ResponseObserver:
         effect = next((ask.effect for ask in self._asks.values()), Effect.UNKNOWN)
         ending = failed(kind, self.progress.phase, effect, is_final=is_final)
         return ending_of_call(ending, self._past)
+
+
+def _with_signature(
+    verifier: "ResultSignatures | None", message: Message | Outline, body: MessageReader
+) -> MessageReader:
+    """Return a body with the check of the JWS in its result; a batch has several results in one body."""
+    if verifier is None or not isinstance(message, Message) or not message.result:
+        return body
+    checks = body.checks.with_others(verifier.check(bytes(message.result)))
+    return structs.replace(body, checks=checks)

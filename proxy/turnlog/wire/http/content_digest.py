@@ -12,7 +12,7 @@ from msgspec import Struct
 from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.wire.message import Hash
 
-from .head import CONTENT_DIGEST, DIGESTS, Headers, fields
+from .head import CONTENT_DIGEST, DIGESTS, Body, Headers, fields
 from .response_head import ResponseHead
 
 _REPR_DIGEST: Final = b"repr-digest"
@@ -29,13 +29,43 @@ class _Expected(Struct, frozen=True):
     algorithm: str
     value: bytes
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether signatures of the head can cover it."""
+        return self.field == CONTENT_DIGEST.decode()
+
+
+class SignedHead(Struct, frozen=True):
+    """The result of the checks of the signatures of an answer's head (RFC 9421)."""
+
+    failures: tuple[str, ...] = ()
+    is_valid: bool = False
+    """Whether one holds."""
+    covers_digest: bool = False
+    """Whether one that holds covers `Content-Digest`, and so the content."""
+
+    def with_other(self, other: "SignedHead") -> "SignedHead":
+        """Return what this and another signature of the same head say."""
+        return SignedHead(
+            self.failures + other.failures,
+            self.is_valid or other.is_valid,
+            self.covers_digest or other.covers_digest,
+        )
+
+
+UNSIGNED: Final = SignedHead()
+
 
 class ContentDigests:
     """The digests that one answer names. Use: `feed` each piece of the content, then look at `checks`."""
 
-    def __init__(self, head: ResponseHead) -> None:
+    def __init__(self, head: ResponseHead, signed: SignedHead = UNSIGNED) -> None:
+        """`signed` is what the signatures of the head say."""
+        self._signed = signed
+        self._has_content = head.body is not Body.NONE
         self._is_range = head.status == _PARTIAL_CONTENT or bool(fields(head.raw, b"content-range"))
-        self._expected = self._named(head.raw)
+        # A digest in an answer without content is that of content which is not sent.
+        self._expected = self._named(head.raw) if self._has_content else ()
         trailers = b",".join(fields(head.raw, b"trailer")).lower()
         self._awaits_trailers = any(name in trailers for name in DIGESTS)
         wanted = _ALGORITHMS if self._awaits_trailers else {one.algorithm for one in self._expected}
@@ -55,11 +85,23 @@ class ContentDigests:
     @property
     def may_hold(self) -> bool:
         """Whether all digests are known, and hold if the content ends here."""
-        return not (self._awaits_trailers or self.checks.failures)
+        return not (self._awaits_trailers or self._of_content.failures)
 
     @property
     def checks(self) -> ResultChecks:
         """The result of the checks if the content ends here."""
+        found = self._of_content
+        if self._signed is UNSIGNED:
+            return found
+        # A signature says nothing of content whose digest it does not cover, or cannot be checked.
+        covers = self._signed.covers_digest and any(one.is_signed for one in self._expected)
+        holds = not found.failures and (covers or not self._has_content)
+        is_verified = self._signed.is_valid and holds
+        return found.with_others(ResultChecks(self._signed.failures, is_verified, is_verified))
+
+    @property
+    def _of_content(self) -> ResultChecks:
+        """The result of the checks of the digests alone."""
         found = {name: each.digest() for name, each in self._hashes.items()}
         wrong = [one.field for one in self._expected if found[one.algorithm] != one.value]
         if wrong:
