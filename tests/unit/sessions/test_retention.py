@@ -36,7 +36,7 @@ from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.errors import CompactedError, NotHeldError, OperationError
 from turnlog.sessions.payloads import PayloadState, read_payload
-from turnlog.sessions.retention.collect import Collector, redact_draft
+from turnlog.sessions.retention.collect import Collector, redact_draft, transactions
 from turnlog.sessions.retention.gc import (
     ExpiredBodies,
     GcFate,
@@ -339,6 +339,35 @@ async def test_bodies_go_once_a_commit_carries_the_state(days: Days) -> None:
     assert days.states(ref)[: len(before)] == [*4 * ["compacted"], *before[4:]]
     assert verdicts(days.data) == ["redacted_ok"]
     assert await days.lines() == []
+
+
+async def test_calls_that_move_the_head_all_the_time_do_not_end_a_collection(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, -100, b"content")
+    due = expired(days.store.view(), WEEK, days.now, HeldContent())
+
+    def wall() -> int:
+        # Each commit of the collection is queued behind a call.
+        days.store.submit(intent(ref, new_id(days.now), at=days.now), wait=False)
+        return days.now
+
+    collector = Collector(days.store, days.saved, Clock(wall=wall))
+    lines = [line async for line in collector.collect(due)]
+
+    assert [line.fate for line in lines] == [GcFate.DELETED, GcFate.DELETED]
+    with days.store.view() as view:
+        kinds = [commit.facts.kind for commit in view.controls(known(ref))]
+    assert kinds == [CommitKind.COMPACT, CommitKind.REDACT]
+    assert verdicts(days.data) == ["redacted_ok"]
+
+
+def test_a_transaction_writes_few_blocks_anew() -> None:
+    dense, spread = list(range(1000, 0, -1)), list(range(64_000, 0, -64))
+    assert list(transactions(dense)) == [dense]
+    parts = list(transactions(spread))
+    assert [position for part in parts for position in part] == spread
+    assert max(map(len, parts)) == 64
+    assert list(transactions([])) == []
 
 
 async def test_the_next_day_the_fold_starts_at_the_newer_state(days: Days) -> None:

@@ -21,7 +21,7 @@ from turnlog.store.base import Draft, StoreError
 from turnlog.store.blobs import Bucket, BucketRewrite
 from turnlog.store.read.view import View
 
-from .collect import AT_ONCE, Collector, copied_and_swapped, redact_draft
+from .collect import AT_ONCE, Collector, copied_and_swapped, redact_draft, transactions
 
 _TRIES: Final = 5
 """Times that a bucket is rewritten while other sessions begin to refer to what is purged."""
@@ -182,7 +182,8 @@ class Purger(Struct, frozen=True):
         for last in range(until, -1, -AT_ONCE):
             first = max(-1, last - AT_ONCE)
             if found := await collector.read(partial(_bodies, session, first, last)):
-                await collector.store.erase_bodies(found)
+                for part in transactions(found):
+                    await collector.store.erase_bodies(part)
             collector.on_step(f"content of {until - first} commits")
         await asyncio.to_thread(shutil.rmtree, _states(self.data, session), ignore_errors=True)
         await collector.store.erase_session(session)
