@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,8 @@ from e2e.test_record_sse import stream
 from kit.beside import Rig, proxy_beside, ruled, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.commands import Agent, settings
-from kit.upstreams import Peer, answer, ok, text_result
+from kit.stalls import StopPoint
+from kit.upstreams import Peer, RawUpstream, answer, ok, text_result
 from kit.wraps import outcome, wrapping
 from turnlog.store.lmdb import LmdbReader
 
@@ -319,6 +321,63 @@ def two_agents(folder: Path) -> Generator[tuple[Path, Iterator[int], Working, Wo
             for agent in (one, two):
                 agent.goes_on()
             yield data, ticks, one, two
+
+
+@contextmanager
+def overtaken(folder: Path, tool: str, *command: str) -> Generator[tuple[Rig, bytes]]:
+    """Yield the answer to a call of which a command changed the session before the call was recorded."""
+    (folder / "rules.yaml").write_text(READS)
+    point = StopPoint("turnlog.record.recorder:Recorder.begin", folder / "armed")
+    rules = {"rules": ["rules.yaml"]}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(folder, upstream.url, settings=rules, environ=point.environ) as proxy,
+        ThreadPoolExecutor() as pool,
+    ):
+        rig = Rig(upstream, proxy)
+        rig.session = "work"
+        rig.post(call("read"))
+        rig.ended_rows()
+        point.arm()
+        given = pool.submit(rig.post, call(tool))
+        with point.stopped(proxy.process.pid):
+            done = turnlog(*command, data=proxy.data)
+            assert done.returncode == 0, done.stderr
+        yield rig, given.result(BOUND)
+
+
+@pytest.mark.promise("SESS-10")
+@pytest.mark.parametrize("tool", ["put", "other"])
+@pytest.mark.parametrize(("action", "retry"), [("pause", "safe"), ("close", "never")])
+def test_a_call_that_passed_before_the_pause_and_is_recorded_behind_it_is_not_sent(
+    tmp_path: Path, tool: str, action: str, retry: str
+) -> None:
+    with overtaken(tmp_path, tool, "sessions", action, "work") as (rig, answered):
+        kind, executed, told, text = refused(answered)
+        assert (kind, executed, told) == ("session_unavailable", "no", retry)
+        assert text.startswith(f"the session is {'paused' if action == 'pause' else 'closed'}")
+        assert len(rig.upstream.requests) == 1
+        row = rig.ended_rows(2)[-1]
+        assert (row.tool, row.kind, row.phase) == (tool, "session_unavailable", "queued")
+        assert turnlog("verify", data=rig.proxy.data).returncode == 0
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_call_that_a_move_has_overtaken_is_neither_sent_nor_recorded(tmp_path: Path) -> None:
+    bundle = str(tmp_path / "bundle")
+    with overtaken(tmp_path, "put", "resume", "work", "--bundle", bundle) as (rig, answered):
+        kind, executed, retry, text = refused(answered)
+        assert (kind, executed, retry) == ("session_unavailable", "no", "never")
+        assert text.startswith("the session was moved to another store")
+        assert (len(rig.upstream.requests), len(rig.rows())) == (1, 1)
+        assert turnlog("import", bundle, data=rig.proxy.data).returncode == 0
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_read_that_a_pause_has_overtaken_was_sent_and_began_before_it(tmp_path: Path) -> None:
+    with overtaken(tmp_path, "read", "sessions", "pause", "work") as (rig, answered):
+        assert b"done" in answered
+        assert rig.ended_rows(2)[-1].status == "ok"
 
 
 @pytest.mark.promise("SESS-10", "SESS-2")

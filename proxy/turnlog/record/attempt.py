@@ -293,9 +293,7 @@ def suspended(ask: Ask, suspension: Suspension) -> Ask:
 def blocked(ask: Ask) -> Failure:
     """Return why a call is not sent that its session or a rule blocks."""
     if ask.suspension is not None:
-        failure = Failure(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, ask.suspension.detail)
-        failure.is_final = ask.suspension.is_final
-        return failure
+        return refusal_of(ask.suspension)
     if ask.unanswerable:
         return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.unanswerable)
     if ask.policy.access is Access.DENY:
@@ -306,6 +304,13 @@ def blocked(ask: Ask) -> Failure:
         return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, _why_unpinned(ask))
     failure = Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, ask.gate.unsourced)
     failure.demands = "that each was seen before or declared"
+    return failure
+
+
+def refusal_of(suspension: Suspension) -> Failure:
+    """Return why a call is not sent whose session lets no calls pass."""
+    failure = Failure(ErrorKind.SESSION_UNAVAILABLE, Phase.QUEUED, suspension.detail)
+    failure.is_final = suspension.is_final
     return failure
 
 

@@ -27,6 +27,7 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
+from turnlog.core.lifecycle import Suspension
 from turnlog.core.turns import LoopDetector
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.clock import Clock
@@ -46,11 +47,20 @@ from turnlog.observe.events import (
 from turnlog.rules.model import TaintAction, Unmet
 from turnlog.rules.policy import NO_DEMAND
 from turnlog.rules.retry import StopReason
-from turnlog.store.base import Conflict, Draft, SessionRef, StoreError, StoreFull, Ticket
+from turnlog.store.base import (
+    Conflict,
+    Draft,
+    SessionRef,
+    SessionSuspended,
+    StoreError,
+    StoreFull,
+    Ticket,
+)
 from turnlog.store.lmdb import LmdbStore
 
-from .attempt import Ask, Attempt
+from .attempt import Ask, Attempt, refusal_of
 from .drafts import Drafter, retell
+from .errors import Failure
 from .unread import Unread
 
 OFF_LOOP: Final = 64 * 1024
@@ -133,6 +143,10 @@ class Recorder:
         attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
+        if is_due:
+            # A further leg or attempt goes on with a call that is in flight.
+            is_first = ask.is_call and not ask.leg and ask.number == 1
+            draft.awaits_session = is_first and not ask.is_blocked
         try:
             if ask.session.id is None:
                 # The store assigns a session's id, and the answer's head names it.
@@ -149,14 +163,30 @@ class Recorder:
         return attempt
 
     async def on_disk(self, attempt: Attempt) -> None:
-        """Wait until the intent is durable, if it has to be. Raises `StoreError`, also `Conflict`."""
+        """Wait until the intent is durable, if it has to be.
+
+        Raises `StoreError`, also `Conflict`, and `Failure` if the session lets no calls pass any more.
+        """
         if attempt.is_due and attempt.intent is not None:
             try:
                 await attempt.intent.done()
                 self._trouble = ""
+            except SessionSuspended as refused:
+                raise self._not_sent(attempt, refused.suspension) from None
             except StoreError as error:
                 attempt.intent = None
                 self._unrecorded(attempt.ask, error)
+
+    def _not_sent(self, attempt: Attempt, suspension: Suspension) -> Failure:
+        """Return why a call is not sent whose session was suspended while it was recorded."""
+        if suspension.is_moved:
+            # A session that was packed for another store can come back only if nothing is added to it.
+            attempt.intent = None
+            reason = "a refused call of a session that was moved is not recorded"
+            self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
+        elif isinstance(attempt.intent, Draft):
+            attempt.intent.awaits_session = False  # it is written with its outcome
+        return refusal_of(suspension)
 
     def unsent(
         self,

@@ -78,6 +78,14 @@ class LeaseRefused(StoreError):
         self.seq = seq
 
 
+class SessionSuspended(StoreError):
+    """Calls are refused in the session by now: it was paused or closed since its writer looked."""
+
+    def __init__(self, suspension: Suspension) -> None:
+        super().__init__(suspension.detail)
+        self.suspension = suspension
+
+
 Refusal: TypeAlias = Conflict | TransitionRefused | LeaseRefused
 """Why a draft was not placed, although its transaction is on disk."""
 REFUSALS: Final = (Conflict, TransitionRefused, LeaseRefused)
@@ -187,6 +195,9 @@ class Draft(Struct, kw_only=True, eq=False):
     seen: int | None = None
     """The newest commit that its writer has seen: for a note about a fact (`fact_key`) the seq of its
     session's newest commit, of claims the position of the log's."""
+    awaits_session: bool = False
+    """Whether the call of this intent is sent only once it is on disk: then it is not written
+    (`SessionSuspended`) where the session lets no calls pass by then."""
     expected_head: int | None = None
     """On a control commit, and only there: the seq that must be the session's newest (`Conflict`)."""
     allows_calls: bool = False
@@ -206,7 +217,7 @@ class Draft(Struct, kw_only=True, eq=False):
     """Whether it was submitted without `wait`."""
     commit: Commit | None = None
     """The commit, once its transaction has placed it; what is on disk is `placed`."""
-    refused: Refusal | None = None
+    refused: Refusal | SessionSuspended | None = None
     on_written: Callable[[bool], None] | None = None
     """Called with whether the commit is on disk, as soon as that is known."""
     landed: bool = False

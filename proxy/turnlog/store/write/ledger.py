@@ -32,6 +32,7 @@ from turnlog.core.lifecycle import (
     after_control,
     ends_bundle,
     lease_refusal,
+    suspension_of,
     transition_refusal,
 )
 from turnlog.core.turns import TurnPosition
@@ -42,6 +43,7 @@ from turnlog.store.base import (
     LeaseRefused,
     Refusal,
     SessionRef,
+    SessionSuspended,
     Ticket,
     TransitionRefused,
 )
@@ -162,6 +164,7 @@ class Ledger:
             linked
             or draft.claims
             or (follows is None and intent is not None)
+            or draft.awaits_session
             or facts.note == NoteKind.DELIVERED
         )
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
@@ -356,8 +359,12 @@ class Ledger:
         stored = call_entries(txn, self._tables, call)
         return next((entry for entry in stored if is_same(entry, session, facts)), None)
 
-    def _conflict(self, txn: Txn, session: bytes, draft: Draft) -> Refusal | None:
+    def _conflict(
+        self, txn: Txn, session: bytes, draft: Draft
+    ) -> Refusal | SessionSuspended | None:
         body = draft.body
+        if draft.awaits_session and (refusal := self._suspended(txn, session)) is not None:
+            return refusal
         if draft.claims:
             return claim_conflict(self._claimed(txn, draft), draft.seen)
         intent = draft.intent
@@ -385,18 +392,29 @@ class Ledger:
         A session that was packed for another store can come back only if nothing was added here. Without
         the note its answer is given again there, if its caller asks for it.
         """
+        if not self._is_packed(txn, session):
+            return None
+        return Conflict("the session was packed for another store", self.heads[session].seq)
+
+    def _suspended(self, txn: Txn, session: bytes) -> SessionSuspended | None:
+        """Return why a call is refused that is about to be sent in a session; `None` if it is not."""
+        suspension = suspension_of(self.heads[session].control, "")
+        if suspension is not None and self._is_packed(txn, session):
+            suspension = suspension_of(self.heads[session].control, "", is_moved=True)
+        return SessionSuspended(suspension) if suspension is not None else None
+
+    def _is_packed(self, txn: Txn, session: bytes) -> bool:
+        """Return whether a session ends where it was packed for another store."""
         head = self.heads[session]
         if head.control is None or head.control.stage is not SessionStage.PAUSED:
-            return None
+            return False
         known = head.position - self.tail.after - 1
         is_recent = known >= 0
         entry = (
             self.tail.entries[known] if is_recent else read_log(txn, self._tables, head.position)
         )
         newest = self._read(txn, entry) if entry is not None else None
-        if newest is None or not ends_bundle(newest.facts, newest.body):
-            return None
-        return Conflict("the session was packed for another store", head.seq)
+        return newest is not None and ends_bundle(newest.facts, newest.body)
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""
