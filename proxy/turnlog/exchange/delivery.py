@@ -37,8 +37,10 @@ _NO_ANSWER: Final = frozenset(
 )
 _CROSSING: Final = 0.05
 """s after a delivery within which a cancel that was sent before it is read."""
-_SETTLED: Final = 1.0
+_SETTLED: Final = 2.0
 """s after an outcome within which its delivery is noted, unless the process died."""
+# An agent may close its connection behind the answer. Whether it had read that is known a second later, as
+# then no reset has come (decision 79), and the note is written 20 ms behind that.
 
 
 def is_settling(

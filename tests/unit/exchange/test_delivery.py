@@ -26,8 +26,8 @@ def note(on: Commit, kind: NoteKind) -> Commit:
     ("notes", "alive", "ended", "settling", "delivered"),
     [
         ((), False, 0.1, False, False),
-        ((), True, 0.9, True, False),
-        ((), True, 1.0, False, False),
+        ((), True, 1.1, True, False),
+        ((), True, 2.0, False, False),
         ((NoteKind.ABANDONED,), True, 0.1, False, False),
         ((NoteKind.DELIVERED,), False, 9.0, False, True),
         ((NoteKind.DELIVERED,), True, 0.1, False, True),
