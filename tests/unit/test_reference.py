@@ -16,6 +16,7 @@ from msgspec import structs
 from turnlog.api.endpoints import ENDPOINTS
 from turnlog.app.trial import run_sample
 from turnlog.cli.commands.rules.rules import command as rules_command
+from turnlog.cli.commands.session.taint import command as taint_command
 from turnlog.cli.main import COMMANDS, turnlog
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import Flag, RetryClass
@@ -72,6 +73,7 @@ def test_every_command_has_its_help_in_the_reference() -> None:
     assert GENERATOR["documented"](_page("cli.md")) == {
         "turnlog", *(f"turnlog {name}" for name in COMMANDS),
         *(f"turnlog rules {name}" for name in rules_command.commands),
+        *(f"turnlog taint {name}" for name in taint_command.commands),
         "turnlog sessions hold", "turnlog sessions release",
     }  # fmt: skip
 

@@ -14,13 +14,14 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, Rung
+from turnlog.core.kinds import Actor, NoteKind, Rung
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import CallResolved, SessionChanged
+from turnlog.rules.model import TaintAction
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
 from turnlog.sessions.control.effects import effect_note
 from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
@@ -30,6 +31,7 @@ from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
+from turnlog.sessions.lineage.taint import Contamination, mark_output, read_contamination
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
 from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref, written_note
 from turnlog.sessions.overview import SessionLine, session_line
@@ -90,6 +92,8 @@ from .parameters import (
     ResumeQuery,
     RewindRequest,
     StateQuery,
+    TaintQuery,
+    TaintRequest,
     Verdict,
     log_query,
     moment,
@@ -299,6 +303,20 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
     return await noter.write(session, note, actor=actor)
 
 
+def _taint(view: View, request: ApiRequest) -> Contamination:
+    query: TaintQuery = request.query
+    return read_contamination(view, find_session(view, request.names["session"]), query.to)
+
+
+async def _mark(context: Context, request: ApiRequest, wanted: TaintRequest) -> WrittenNote:
+    with context.store.view() as view:
+        session = find_session(view, request.names["session"])
+    kind = NoteKind.TAINT if wanted.action is TaintAction.MARK else NoteKind.ENDORSE
+    why = context.clean(wanted.why)
+    commit = await mark_output(context.store, session, wanted.seq, kind, why, context.clock)
+    return written_note(commit)
+
+
 async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> ForkMade:
     if context.clean(wanted.name) != wanted.name:
         raise OperationError("the name holds a secret, choose another")
@@ -456,6 +474,7 @@ _effect_request = msgspec.json.Decoder(EffectRequest).decode
 _fork_request = msgspec.json.Decoder(ForkRequest).decode
 _rewind_request = msgspec.json.Decoder(RewindRequest).decode
 _hold_request = msgspec.json.Decoder(HoldRequest).decode
+_taint_request = msgspec.json.Decoder(TaintRequest).decode
 _purge_request = msgspec.json.Decoder(PurgeRequest).decode
 _gc_request = msgspec.json.Decoder(GcRequest).decode
 
@@ -471,6 +490,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/state", "Return a session's state at any commit", StateQuery, SessionState, state_of),
     ReadEndpoint("/sessions/{session}/resume", "Return what is needed to go on with a session", ResumeQuery, Resumption, _resume),
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
+    ReadEndpoint("/sessions/{session}/taint", "Return what was found of tainted outputs and their use", TaintQuery, Contamination, _taint),
+    WriteEndpoint("/sessions/{session}/taint/marks", "Mark or endorse an output", NoQuery, TaintRequest, WrittenNote, _taint_request, _mark),
     WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),

@@ -12,6 +12,7 @@ from turnlog.core.live_view import AfterDivergence, ForkMode
 from turnlog.core.note import EffectChoice
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import parse_moment
+from turnlog.rules.model import TaintAction
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
 from turnlog.sessions.resolve import LONGEST_WHY
@@ -213,6 +214,20 @@ class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A hold on a session's content, or the end of one."""
 
     why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+
+
+class TaintQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a contamination."""
+
+    to: Annotated[int, _seq("Only what leads to this commit.")] | None = None
+
+
+class TaintRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mark or an endorsement of an output."""
+
+    seq: Annotated[int, _seq("A commit of the call whose output it is.")]
+    action: TaintAction
+    why: Annotated[str, Meta(min_length=1, max_length=LONGEST_WHY, description="The reason; kept.")]
 
 
 class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

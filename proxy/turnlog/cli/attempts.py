@@ -1,8 +1,11 @@
-"""The table cells of an attempt, shared by `log`, `tail` and other listings."""
+"""How attempts are shown in tables, and commits named on the command line."""
 
 from collections.abc import Callable
 
+import click
+
 from turnlog.core.kinds import Executed, Status
+from turnlog.sessions.log import find_session
 from turnlog.sessions.rows import Row
 from turnlog.store.read.view import View
 
@@ -29,6 +32,18 @@ _STYLES = {
     Status.ERROR: Style.BAD,
     Status.UNKNOWN: Style.BAD,
 }
+
+
+_SEQ_DIGITS = 18
+"""A seq has 64 bits, so a longer number is not one."""
+
+
+def named_commit(view: View, text: str) -> tuple[bytes, int]:
+    """Return the session and the seq of `SESSION:SEQ`. Raises `NotFoundError` for an unknown session."""
+    name, _, seq = text.rpartition(":")
+    if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
+        raise click.UsageError(f"{text!r} is not a commit, write SESSION:SEQ like 0193a1b2:17")
+    return find_session(view, name), int(seq)
 
 
 def cells(row: Row) -> list[Cell]:

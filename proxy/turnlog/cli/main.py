@@ -68,6 +68,7 @@ COMMANDS: Final = {
     "state": Subcommand("read.state", "Show the state of a session."),
     "status": Subcommand("read.status", "Show what the store holds and which calls are pending."),
     "tail": Subcommand("read.tail", "Print attempts as they end."),
+    "taint": Subcommand("session.taint", "Mark tainted outputs, and show where their values went."),
     "trust": Subcommand("rules.trust", "Pin the definitions of tools, and show changes."),
     "verify": Subcommand("read.verify", "Check that the log was not changed."),
     "wrap": Subcommand("run.wrap", "Run a stdio tool server and record each call."),

@@ -55,6 +55,13 @@ class NoteKind(StrEnum):
     """The session's content is kept, whatever its age, until a release."""
     RELEASE = "release"
     """The hold is over."""
+    TAINT = "taint"
+    """An operator marks the output of the call as tainted."""
+    ENDORSE = "endorse"
+    """An operator says that the output of the call is not tainted."""
+
+
+TAINT_NOTES: Final = frozenset({NoteKind.TAINT, NoteKind.ENDORSE})
 
 
 class Status(StrEnum):

@@ -80,9 +80,14 @@ class SessionValues:
         held = (self._clean, self._tainted)
         return sum(len(memory.newer) + len(memory.older) for memory in held)
 
-    def add(self, source: ValueSource, content: bytes, *, tainted: bool = False) -> None:
-        """Remember the values of an output."""
+    def add(
+        self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
+    ) -> None:
+        """Remember the values of an output, without those of `besides`, which are not from there."""
         memory = self._tainted if tainted else self._clean
+        without: set[int] = set()
+        for leaf in atoms.leaves(besides[: atoms.LOOKED_AT]) if besides else ():
+            without |= atoms.atoms(leaf.text)
         for leaf in atoms.leaves(self._start_of(content)):
             place = _FirstSeen(
                 origin=ValueOrigin.SOURCED,
@@ -90,7 +95,8 @@ class SessionValues:
                 attempt=source.attempt,
                 pointer=leaf.pointer,
             )
-            memory.add(atoms.atoms(leaf.text), place)
+            found = atoms.atoms(leaf.text)
+            memory.add(found - without if without else found, place)
 
     def declare(self, text: str, by: str) -> None:
         """Remember the values of a text that the runtime declared."""

@@ -32,6 +32,7 @@ BODIES = {
     f"{V1}/sessions/{{session}}/hold": b'{"why": "a lawsuit"}',
     f"{V1}/sessions/{{session}}/release": b"{}",
     f"{V1}/sessions/{{session}}/purge": b"{}",
+    f"{V1}/sessions/{{session}}/taint/marks": b'{"seq": 1, "action": "mark", "why": "forged"}',
     f"{V1}/gc": b'{"yes": true}',
 }
 

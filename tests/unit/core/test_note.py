@@ -46,9 +46,11 @@ def test_every_kind_with_content_has_a_note() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.ENDORSE,
         NoteKind.HOLD,
         NoteKind.RELEASE,
         NoteKind.RESUMABLE,
+        NoteKind.TAINT,
         NoteKind.UNANSWERED,
     }
     assert {kind for _, kind in NOTES} == set(NoteKind) - bare

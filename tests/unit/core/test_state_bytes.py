@@ -5,7 +5,14 @@ from msgspec import structs
 from kit.commits import Log, changed
 from turnlog.core.note import Budget, Fact, FactAction
 from turnlog.core.state.fold import fold
-from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
+from turnlog.core.state.session_state import (
+    VERSION,
+    SessionTaint,
+    State,
+    decode_state,
+    encode_state,
+    state_hash,
+)
 
 
 def grown() -> State:
@@ -35,3 +42,9 @@ def test_bytes_of_another_version_are_not_a_state() -> None:
     assert decode_state(encode_state(other)) is None
     assert decode_state(b"\xc1") is None
     assert decode_state(encode_state(grown())[:-3]) is None
+
+
+def test_a_session_without_a_label_has_the_bytes_that_older_versions_wrote() -> None:
+    assert b"taint" not in encode_state(grown())
+    labelled = structs.replace(grown(), taint=SessionTaint(since=3, by=(3,)))
+    assert decode_state(encode_state(labelled)) == labelled

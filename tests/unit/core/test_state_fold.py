@@ -1,5 +1,7 @@
 """`core.state.fold`: the state that follows from a session's commits."""
 
+from typing import Any
+
 import pytest
 from msgspec import Raw, structs
 
@@ -25,6 +27,7 @@ from turnlog.core.state.session_state import (
     DecisionMade,
     Evicted,
     FactHeld,
+    SessionTaint,
     SessionUsage,
     State,
     ToolUse,
@@ -438,3 +441,51 @@ def test_the_first_commit_of_a_fork_changes_nothing_of_its_parents_state() -> No
     after = fold(before, log.commits[-1:])
     assert state_table(after) == state_table(before)
     assert after.opened_at == before.opened_at
+
+
+def flagged(log: Log, name: str, **more: Any) -> int:
+    log.begin(name)
+    return log.end(name, **more)
+
+
+def marks(log: Log, kind: NoteKind, ref: int, why: str = "") -> int:
+    return log.add(
+        Facts(kind=CommitKind.NOTE, at=AT, clock=0, note=kind), CommitBody(detail=why), ref
+    )
+
+
+@pytest.mark.promise("TAINT-5")
+def test_a_session_is_labelled_since_the_first_commit_that_was_found_to_be_contaminated() -> None:
+    log = Log()
+    assert seen(log).labels == {"tainted": None}
+    flagged(log, "fails", error="tool_error")
+    assert seen(log).labels == {"tainted": None}
+    first = flagged(log, "used", flags=(Flag.TAINTED_IN,))
+    second = flagged(log, "marked", flags=(Flag.TAINT_MARKED, Flag.TAINTED_OUT))
+    assert seen(log).labels == {"tainted": SessionTaint(since=first, by=(first, second))}
+    marks(log, NoteKind.ENDORSE, second)
+    assert seen(log).labels == {"tainted": SessionTaint(since=first, by=(first, second))}
+
+
+@pytest.mark.promise("TAINT-5")
+def test_a_mark_labels_a_session_since_the_marked_output_and_names_its_reason() -> None:
+    log = Log()
+    read = flagged(log, "read")
+    flagged(log, "used", flags=(Flag.TAINTED_IN,))
+    before = state(log)
+    note = marks(log, NoteKind.TAINT, read, "forged")
+    causes: Causes = {}
+    after = fold(before, log.commits[-1:], causes)
+    assert after.taint == SessionTaint(since=read, by=(read + 2, read))
+    assert causes["labels", "tainted"] == [ContributingCommit(seq=note, what="taint", why="forged")]
+    no_body = fold(State(), [structs.replace(log.commits[-1], body=None)])
+    assert no_body.taint == SessionTaint(since=read, by=(read,))
+
+
+def test_a_label_names_a_few_commits_of_many() -> None:
+    log = Log()
+    for number in range(40):
+        flagged(log, f"c{number}", flags=(Flag.TAINTED_IN,))
+    found = state(log).taint
+    assert isinstance(found, SessionTaint)
+    assert len(found.by) == 16

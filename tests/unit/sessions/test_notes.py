@@ -259,9 +259,11 @@ def test_the_error_names_every_kind_of_note() -> None:
         NoteKind.ABANDONED,
         NoteKind.CANCEL_FORWARDED,
         NoteKind.DELIVERED,
+        NoteKind.ENDORSE,
         NoteKind.HOLD,
         NoteKind.RELEASE,
         NoteKind.RESUMABLE,
+        NoteKind.TAINT,
         NoteKind.UNANSWERED,
     }
     named = str(refused.value).rpartition("one of: ")[2].split(", ")

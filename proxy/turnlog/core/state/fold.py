@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.call_status import CallState, next_call_state
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import CommitKind, Executed, Status, is_tool_call
+from turnlog.core.kinds import CommitKind, Executed, Flag, NoteKind, Status, is_tool_call
 from turnlog.core.note import (
     Budget,
     Decision,
@@ -32,7 +32,16 @@ from turnlog.core.operation import had_effect
 
 from . import files
 from .files import FileTouch
-from .session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, UnsettledAttempt
+from .session_state import (
+    MOST_LABELLED,
+    DecisionMade,
+    Evicted,
+    FactHeld,
+    SessionTaint,
+    State,
+    ToolUse,
+    UnsettledAttempt,
+)
 
 _FACT_STATUS: Final = {
     FactAction.ASSERT: "asserted",
@@ -43,6 +52,7 @@ _FACT_STATUS: Final = {
 _BUDGET_KEYS: Final = tuple(
     f"{what}_{word}" for what in ("calls", "bytes", "seconds") for word in ("left", "over")
 )
+_CONTAMINATED: Final = frozenset({Flag.TAINTED_IN, Flag.TAINT_MARKED})
 _SESSION_NAMING: Final = frozenset({"rung", "aliases"})
 """Entries of an `open` commit about the session's name, which are not metadata of the state."""
 
@@ -85,7 +95,7 @@ class _Folding:
         )
         self.seq, self.turn, self.bodies_gone = before.seq, before.turn, before.bodies_gone
         self.at, self.opened_at, self.metadata = before.at, before.opened_at, before.metadata
-        self.usage, self.budget = before.usage, before.budget
+        self.usage, self.budget, self.taint = before.usage, before.budget, before.taint
         self._causes = causes
         self._besides: set[str] = set()
         """Files that the commit changes although its operations do not name them."""
@@ -101,6 +111,7 @@ class _Folding:
             usage=self.usage,
             budget=self.budget,
             metadata=self.metadata,
+            taint=self.taint,
             bodies_gone=self.bodies_gone,
         )
 
@@ -125,6 +136,9 @@ class _Folding:
                 assert_never(commit.facts.kind)
 
     def _content_note(self, commit: Commit) -> None:
+        if commit.facts.note == NoteKind.TAINT:
+            why = commit.body.detail if commit.body else ""
+            self._contaminated(commit.link.ref or 0, commit.link.seq, NoteKind.TAINT, why)
         note = decode_note(commit.body.note) if commit.body and commit.body.note else None
         if note is not None:
             self._note(commit.link.seq, note)
@@ -191,10 +205,21 @@ class _Folding:
             if touch not in rest:
                 self._apply(touch)
         self._update_call(commit)
+        # An error alone is no contamination: nothing of it was used.
+        if not _CONTAMINATED.isdisjoint(facts.flags):
+            self._contaminated(link.seq, link.seq, after.tool, after.why)
         named = _file_keys((*before.touches, *after.touches))
         self._add_causes(
             link.seq, after.tool, after.why, [*_attempt_keys(after, facts.method), *named]
         )
+
+    def _contaminated(self, found: int, seq: int, what: str, why: str) -> None:
+        """Label the session as tainted since the commit `found`, as commit `seq` says."""
+        known = self.taint.by if isinstance(self.taint, SessionTaint) else ()
+        if found in known or len(known) >= MOST_LABELLED:
+            return
+        self.taint = SessionTaint(since=min((found, *known)), by=(*known, found))
+        self._add_causes(seq, what, why, [("labels", "tainted")])
 
     def _apply(self, touch: FileTouch) -> None:
         before = set(self.after.files) if touch.to else set[str]()

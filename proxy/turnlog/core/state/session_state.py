@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from turnlog.core.call_status import CallState
 from turnlog.core.commit import decoder
@@ -90,6 +90,18 @@ class SessionUsage(Struct, frozen=True, kw_only=True, gc=False):
     duration: int = 0
 
 
+class SessionTaint(Struct, frozen=True, kw_only=True, gc=False):
+    """The label of a session in which contamination was found. It stays until a rewind behind `since`."""
+
+    since: int
+    """seq of the first commit that was found to be contaminated."""
+    by: tuple[int, ...]
+    """seqs of the first `MOST_LABELLED` of them."""
+
+
+MOST_LABELLED: Final = 16
+
+
 class State(Struct, frozen=True, kw_only=True):
     """The state of a session after commit `seq`; -1 before the first. Nothing changes its dicts."""
 
@@ -116,6 +128,8 @@ class State(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     bodies_gone: int = 0
     """Number of commits whose content was dropped before it was folded."""
+    taint: SessionTaint | UnsetType = UNSET
+    """Left out of the encoding where unset: that of a session without it is as in older versions."""
 
 
 _encode = msgspec.msgpack.Encoder(order="sorted").encode

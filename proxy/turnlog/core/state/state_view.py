@@ -3,13 +3,21 @@
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from turnlog.core.kinds import Executed
 from turnlog.core.text.units import timestamp
 
 from .files import FileChange, FileTouch, with_uncertain
-from .session_state import DecisionMade, Evicted, FactHeld, State, ToolUse, UnsettledAttempt
+from .session_state import (
+    DecisionMade,
+    Evicted,
+    FactHeld,
+    SessionTaint,
+    State,
+    ToolUse,
+    UnsettledAttempt,
+)
 
 _NS: Final = 1_000_000_000
 
@@ -25,6 +33,7 @@ class StateField(StrEnum):
     FACTS = "facts"
     USAGE = "usage"
     METADATA = "metadata"
+    LABELS = "labels"
 
 
 class PendingAction(Struct, frozen=True, kw_only=True):
@@ -55,10 +64,21 @@ class Table(Struct, frozen=True, kw_only=True):
     facts: dict[str, FactHeld] = {}
     usage: dict[str, float] = {}
     metadata: dict[str, str] = {}
+    labels: dict[str, SessionTaint | None] = {}
+    """`tainted`: since when; `None` as long as no contamination was found."""
 
 
 Value: TypeAlias = (
-    ToolUse | FileChange | DecisionMade | PendingAction | Evicted | FactHeld | float | str | None
+    ToolUse
+    | FileChange
+    | DecisionMade
+    | PendingAction
+    | Evicted
+    | FactHeld
+    | SessionTaint
+    | float
+    | str
+    | None
 )
 
 
@@ -82,6 +102,7 @@ def state_table(state: State) -> Table:
         facts=state.facts,
         usage=_usage(state),
         metadata=state.metadata,
+        labels={"tainted": None if state.taint is UNSET else state.taint},
     )
 
 

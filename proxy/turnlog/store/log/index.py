@@ -27,7 +27,9 @@ _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
 _OK: Final = Status.OK
 _ERROR: Final = Status.ERROR
-_HOLDS: Final = frozenset({NoteKind.HOLD, NoteKind.RELEASE})
+_OF_OPERATORS: Final = frozenset(
+    {NoteKind.HOLD, NoteKind.RELEASE, NoteKind.TAINT, NoteKind.ENDORSE}
+)
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -93,7 +95,7 @@ def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
         return next_call(place, facts.at, facts.turn_label, facts.turn_source)
     if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
         return new_turn(place, facts.at, facts.turn_label)
-    if kind in CONTROL_KINDS or facts.note in _HOLDS:
+    if kind in CONTROL_KINDS or facts.note in _OF_OPERATORS:
         # The session is not in use by that.
         return place
     return after_commit(place, facts.at, ended=0)

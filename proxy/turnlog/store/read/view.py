@@ -8,7 +8,7 @@ from uuid import UUID
 
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.ids import SHORTEST_PREFIX, has_prefix
-from turnlog.core.kinds import CommitKind, Gone, NoteKind, Rung
+from turnlog.core.kinds import TAINT_NOTES, CommitKind, Gone, NoteKind, Rung
 from turnlog.core.lifecycle import CONTROL_KINDS
 from turnlog.core.text.terminal import contains_text
 from turnlog.store.base import (
@@ -386,6 +386,15 @@ class View:
             change = held.add if entry.facts.note == NoteKind.HOLD else held.discard
             change(entry.link.session)
         return frozenset(held)
+
+    @guarded
+    def taint_notes(self, sessions: frozenset[bytes]) -> list[Commit]:
+        """Return the notes that mark or endorse outputs of these sessions, oldest first."""
+        snapshot = self._snapshot
+        terms = (text_term(NOTE, kind) for kind in TAINT_NOTES)
+        found = (snapshot.term(term, 1, snapshot.last, newest_first=False) for term in terms)
+        entries = filter(None, map(snapshot.readable, heapq.merge(*found)))
+        return [snapshot.readable_commit(e) for e in entries if e.link.session in sessions]
 
     @guarded_iterator
     def undelivered(self) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import Actor, CommitKind, Flag, NoteKind, Phase, Status
+from turnlog.core.kinds import TAINT_NOTES, Actor, CommitKind, Flag, NoteKind, Phase, Status
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
     Action,
@@ -170,6 +170,8 @@ class Ledger:
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
         if draft.refused is None:
             self._extend(session, draft, facts, follows, linked)
+            if facts.kind is CommitKind.NOTE and facts.note in TAINT_NOTES:
+                self._count_control(txn)  # running proxies look at the session again
 
     def _append_control(self, txn: Txn, session: bytes, draft: Draft) -> None:
         """Place a control commit, unless head, stage or lease of its session forbid it."""

@@ -1,7 +1,8 @@
 """`turnlog state`: the state of a session, now or at any commit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -18,7 +19,7 @@ from turnlog.cli.options import (
 from turnlog.cli.render import Style, json_line, painted, shown_time
 from turnlog.core.kinds import Effect, ErrorFamily
 from turnlog.core.state.files import FileChange
-from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, ToolUse
+from turnlog.core.state.session_state import DecisionMade, Evicted, FactHeld, SessionTaint, ToolUse
 from turnlog.core.state.state_view import PendingAction, StateField
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
@@ -123,24 +124,30 @@ def _branches(state: SessionState) -> Iterator[str]:
 
 def described(value: object) -> str:
     """Return one line that describes an entry of the state."""
-    match value:
-        case ToolUse():
-            return _tool(value)
-        case FileChange():
-            return _file(value)
-        case DecisionMade():
-            return _decision(value)
-        case PendingAction():
-            return f"{value.status}: {value.tool}, turn {value.turn}, seq {value.seq}, since {shown_time(value.since)}"
-        case Evicted():
-            return f"{value.reason}, seq {value.seq}"
-        case EvictedKey():
-            back = "can be recalled" if value.retrievable else "not in the log"
-            return f"{value.reason}, seq {value.seq}, {back}"
-        case FactHeld():
-            return _fact(value)
-        case _:
-            return str(value)
+    describe = _DESCRIBED.get(type(value), str)
+    return describe(value)
+
+
+def _pending(call: PendingAction) -> str:
+    since = shown_time(call.since)
+    return f"{call.status}: {call.tool}, turn {call.turn}, seq {call.seq}, since {since}"
+
+
+def _evicted(gone: Evicted) -> str:
+    return f"{gone.reason}, seq {gone.seq}"
+
+
+def _evicted_key(gone: EvictedKey) -> str:
+    back = "can be recalled" if gone.retrievable else "not in the log"
+    return f"{gone.reason}, seq {gone.seq}, {back}"
+
+
+def _taint(label: SessionTaint) -> str:
+    return f"since commit {label.since}, found in {', '.join(map(str, label.by))}"
+
+
+def _untainted(_: None) -> str:
+    return "no contamination found so far"
 
 
 def _tool(used: ToolUse) -> str:
@@ -178,3 +185,16 @@ def _fact(fact: FactHeld) -> str:
 
 def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
+
+
+_DESCRIBED: Final[Mapping[type, Callable[[Any], str]]] = {
+    ToolUse: _tool,
+    FileChange: _file,
+    DecisionMade: _decision,
+    PendingAction: _pending,
+    Evicted: _evicted,
+    EvictedKey: _evicted_key,
+    FactHeld: _fact,
+    SessionTaint: _taint,
+    type(None): _untainted,
+}

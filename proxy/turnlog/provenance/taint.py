@@ -1,0 +1,170 @@
+"""Contamination: which outputs of a session are tainted and why, and which calls carried their values on.
+
+It compares values and follows no meaning: what it does not find may be there all the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from msgspec import Struct, structs
+
+from turnlog.core.commit import Facts, Lineage
+from turnlog.core.kinds import Flag, MatchEvidence, NoteKind
+from turnlog.core.pins import Provenance
+
+from .values import Inputs, SessionValues, ValueSource
+
+OutputKey: TypeAlias = tuple[bytes, int]
+"""The id of a call, and the number of the attempt."""
+
+_DOUBTFUL: Final = (
+    Flag.NULL_RESULT,
+    Flag.MALFORMED,
+    Flag.NOT_JSON,
+    Flag.ID_MISMATCH,
+    Flag.ERROR_LIKE_TEXT,
+    Flag.FORGED_OUTCOME,
+)
+"""Flags of an outcome whose output is a source."""
+_ATOMS: Final = 1 << 18
+"""Atoms of a session that are remembered when its log is read."""
+INPUT_GONE: Final = "inputs whose content is gone count by what was recorded of them"
+OUTPUT_GONE: Final = "outputs whose content is gone count by what was recorded of them"
+
+
+def doubts(facts: Facts) -> tuple[str, ...]:
+    """Return why the output of an attempt is tainted in itself; empty for no reason."""
+    found: list[str] = []
+    if Flag.TAINT_MARKED in facts.flags:
+        found.append("marked by a rule")
+    # Of an answer that turnlog made, nothing came from the server.
+    if facts.error and facts.bytes_out:
+        found.append(f"error: {facts.error_kind or facts.error}")
+    found += [flag.value for flag in _DOUBTFUL if flag in facts.flags]
+    if facts.provenance == Provenance.MISMATCH:
+        found.append("provenance: mismatch")
+    return tuple(found)
+
+
+def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
+    """Return the entries of values of tainted outputs, by evidence that is not weak."""
+    return tuple(e for e in lineage if e.tainted and e.evidence is not MatchEvidence.WEAK)
+
+
+def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
+    """Return the flags of an outcome, with these inputs, that say how it is tainted."""
+    into = bool(lineage) and bool(carried(lineage))
+    # Few outcomes have a flag or an error: nothing else is looked at then.
+    is_doubted = facts.flags or facts.error or facts.provenance == Provenance.MISMATCH
+    out = (into or (is_doubted and bool(doubts(facts)))) and facts.bytes_out > 0
+    if Flag.TAINT_ENDORSED in facts.flags:
+        out = False
+    if not (into or out):
+        return ()
+    return tuple(f for f, is_so in ((Flag.TAINTED_IN, into), (Flag.TAINTED_OUT, out)) if is_so)
+
+
+class TaintMark(Struct, frozen=True, kw_only=True):
+    """An operator's note about an output. `kind` is `taint` or `endorse`."""
+
+    kind: NoteKind
+    seq: int
+    why: str
+
+
+class TaintedAttempt(Struct, frozen=True, kw_only=True):
+    """An attempt that used values of tainted outputs, or whose own output is tainted."""
+
+    key: OutputKey
+    carried: tuple[Lineage, ...]
+    """Where the tainted values in its input came from."""
+    weak: int
+    """How many more were found by weak evidence, which does not count."""
+    reasons: tuple[str, ...]
+    """Why its output is tainted in itself."""
+    endorsed: str | None
+    """Why its output is not, by a rule or an operator; `None` if neither says so."""
+    is_tainted: bool
+    """Whether its output is tainted."""
+
+
+class TaintFold:
+    """Follows tainted values through the attempts of a session, which are added in the order of the log."""
+
+    def __init__(self, marks: Mapping[OutputKey, TaintMark], most: int = _ATOMS) -> None:
+        """`marks` has the newest note about each output; `most` bounds the values that are remembered."""
+        self._marks = marks
+        self._values = SessionValues(most)
+        self._inputs: dict[OutputKey, tuple[Inputs, bytes]] = {}
+        self._tainted: set[OutputKey] = set()
+        self._gone: set[OutputKey] = set()
+        """Attempts whose output cannot be read any more."""
+        self.partial: dict[str, None] = {}
+        """What was left out, in words."""
+
+    def declare(self, text: str, by: str) -> None:
+        """Add a text that the runtime declared."""
+        self._values.declare(text, by)
+
+    def on_input(self, key: OutputKey, content: bytes) -> None:
+        """Look up the input of an attempt, as recorded; empty if it is gone."""
+        found = self._values.look_up(content) if content else Inputs(partial=INPUT_GONE)
+        self._inputs[key] = found, content
+
+    def on_output(
+        self, key: OutputKey, facts: Facts, content: bytes, recorded: tuple[Lineage, ...] = ()
+    ) -> TaintedAttempt:
+        """Add an outcome with its output, as recorded; `recorded` is the lineage in its body."""
+        inputs, given = self._inputs.get(key, (Inputs(partial=INPUT_GONE), b""))
+        lineage = self._lineage(inputs, recorded, is_gone=not given)
+        mark = self._marks.get(key)
+        entries = carried(lineage)
+        reasons, endorsed = doubts(facts), _endorsed(facts, mark)
+        if mark is not None and mark.kind is NoteKind.TAINT:
+            reasons = (f"marked: {mark.why}", *reasons)
+        is_tainted = endorsed is None and bool(reasons or entries)
+        if is_tainted:
+            self._tainted.add(key)
+        else:
+            self._tainted.discard(key)
+        self._add(key, facts, content, given if is_tainted else None)
+        if inputs.partial:
+            self.partial[inputs.partial] = None
+        weak = sum(e.tainted for e in lineage) - len(entries)
+        return TaintedAttempt(
+            key=key,
+            carried=entries,
+            weak=weak,
+            reasons=reasons,
+            endorsed=endorsed,
+            is_tainted=is_tainted,
+        )
+
+    def _add(self, key: OutputKey, facts: Facts, content: bytes, given: bytes | None) -> None:
+        """Index an output; `given` is the input of one that is tainted."""
+        if content:
+            source = ValueSource(*key)
+            tainted = given is not None
+            self._values.add(source, content, tainted=tainted, besides=given or b"")
+        elif facts.bytes_out:
+            self._gone.add(key)
+            self.partial[OUTPUT_GONE] = None
+
+    def _lineage(
+        self, inputs: Inputs, recorded: tuple[Lineage, ...], *, is_gone: bool
+    ) -> tuple[Lineage, ...]:
+        """Return what is known of an input: by its content, else by what was recorded of it."""
+        told = (e for e in recorded if is_gone or (e.call, e.attempt) in self._gone)
+        return (*inputs.lineage, *(self._as_now(entry) for entry in told))
+
+    def _as_now(self, entry: Lineage) -> Lineage:
+        """Return a recorded entry with the taint that its source has by now."""
+        tainted = (entry.call, entry.attempt) in self._tainted
+        return entry if tainted is entry.tainted else structs.replace(entry, tainted=tainted)
+
+
+def _endorsed(facts: Facts, mark: TaintMark | None) -> str | None:
+    """Return why an output is not tainted; a note counts more than a rule."""
+    if mark is not None:
+        return mark.why if mark.kind is NoteKind.ENDORSE else None
+    return "by a rule" if Flag.TAINT_ENDORSED in facts.flags else None

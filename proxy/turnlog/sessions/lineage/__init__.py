@@ -1,0 +1,1 @@
+"""Where the values in calls came from, read from the log."""

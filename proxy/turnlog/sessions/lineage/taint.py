@@ -1,0 +1,256 @@
+"""Contamination of a session, read from its log, and the notes by which an operator marks outputs."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.kinds import Actor, CommitKind, MatchEvidence, NoteKind, Phase, Rung, Status
+from turnlog.core.live_view import LiveView
+from turnlog.observe.clock import Clock
+from turnlog.provenance.graph import GraphEdge, leading_to
+from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.live import SessionBranches
+from turnlog.sessions.state.family import Parting, ancestry
+from turnlog.store.base import Blob, Draft, SessionRef
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+
+LONGEST_WHY: Final = 2000
+"""Most characters of the operator's reason."""
+_WHOLE: Final = 1 << 62
+_KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
+
+
+class TaintedBy(Struct, frozen=True, kw_only=True):
+    """A tainted output whose values a call used. `session` and `seq` are `None` if it is not in this store."""
+
+    session: str | None
+    seq: int | None
+    evidence: MatchEvidence
+    pointer: str
+    """JSON Pointer of the value in the input of the call."""
+    place: str
+    """JSON Pointer of the value in that output."""
+
+
+class TaintedCall(Struct, frozen=True, kw_only=True):
+    """An attempt that is part of a contamination, as source or because it used tainted values."""
+
+    session: str
+    seq: int
+    """seq of the commit of its output."""
+    call: str
+    attempt: int
+    server: str
+    tool: str
+    input: str
+    """The beginning of its redacted input."""
+    why: list[str]
+    """Why its output is tainted in itself; empty if it is not."""
+    endorsed: str | None
+    """Why its output does not count as tainted all the same; `None` if nothing says so."""
+    tainted_by: list[TaintedBy]
+    discarded: bool
+    """Whether a rewind has discarded it."""
+
+
+class Contamination(Struct, frozen=True, kw_only=True):
+    """The output of `turnlog taint show --json`: what was found in the log up to `head`."""
+
+    session: str
+    head: int
+    to: int | None
+    """The commit that everything shown leads to; `None` for all."""
+    sources: list[TaintedCall]
+    """Attempts whose output is tainted in itself."""
+    calls: list[TaintedCall]
+    """Attempts that used values of tainted outputs; one may be a source as well."""
+    weak: int
+    """How many more places were found by weak evidence, which does not count."""
+    partial: list[str]
+    """What was left out; empty if nothing was."""
+
+
+def read_contamination(view: View, session: bytes, to: int | None = None) -> Contamination:
+    """Return what the log shows of tainted outputs and their use; of all that leads to `to`, if given.
+
+    Raises `NotFoundError`.
+    """
+    row = view.session(session)
+    if row is None:
+        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    head, keys = row.head_seq, _ContaminationFold(view, session)
+    target = None if to is None else _output_key(view, session, to)
+    wanted = set(keys.found) if target is None else leading_to(keys.edges(), target)
+    shown = [keys.shown(key) for key in keys.found if key in wanted]
+    return Contamination(
+        session=ids.to_text(session),
+        head=head,
+        to=to,
+        sources=[one for one in shown if one.why],
+        calls=[one for one in shown if one.tainted_by],
+        weak=sum(keys.found[key].weak for key in keys.found if key in wanted),
+        partial=list(keys.partial),
+    )
+
+
+class _ContaminationFold:
+    """The fold of a session's log, and the commits that it found to be contaminated."""
+
+    def __init__(self, view: View, session: bytes) -> None:
+        parts = (*reversed(ancestry(view, session)), Parting(session, _WHOLE))
+        marks = marks_of(view, {part.session for part in parts})
+        fold = TaintFold(marks)
+        self.found: dict[OutputKey, TaintedAttempt] = {}
+        self._begun: dict[OutputKey, Commit] = {}
+        self._ended: dict[OutputKey, Commit] = {}
+        self._branches = SessionBranches(view, session)
+        self._live: LiveView = self._branches.live(_WHOLE)
+        for commit in _commits(view, parts):
+            key, blob = (commit.facts.call, commit.facts.attempt), _content(view, commit)
+            if commit.facts.kind is CommitKind.INTENT:
+                self._begun[key] = commit
+                fold.on_input(key, blob)
+                continue
+            recorded = commit.body.lineage if commit.body else ()
+            made = fold.on_output(key, commit.facts, blob, recorded)
+            if key in self._ended and not (blob or made.reasons):
+                continue  # a later outcome without an answer takes nothing back
+            self._ended[key] = commit
+            if made.reasons or made.carried or made.endorsed is not None:
+                self.found[key] = made
+            else:
+                self.found.pop(key, None)
+        self.partial = fold.partial
+
+    def edges(self) -> Iterator[GraphEdge[OutputKey]]:
+        """Yield an edge for each value that a call carried on."""
+        for key, made in self.found.items():
+            yield from (GraphEdge((e.call, e.attempt), key) for e in made.carried)
+
+    def shown(self, key: OutputKey) -> TaintedCall:
+        """Return an attempt as it is shown."""
+        made, ended = self.found[key], self._ended[key]
+        begun = self._begun.get(key, ended)
+        facts = begun.facts
+        by: dict[TaintedBy, None] = {}
+        for entry in made.carried:
+            source = self._ended.get((entry.call, entry.attempt))
+            one = TaintedBy(
+                session=ids.to_text(source.link.session) if source else None,
+                seq=source.link.seq if source else None,
+                evidence=entry.evidence,
+                pointer=entry.pointer,
+                place=entry.place,
+            )
+            by[one] = None
+        return TaintedCall(
+            session=ids.to_text(ended.link.session),
+            seq=ended.link.seq,
+            call=ids.to_text(facts.call),
+            attempt=facts.attempt,
+            server=facts.server,
+            tool=facts.tool,
+            input=begun.body.preview if begun.body else "",
+            why=list(made.reasons),
+            endorsed=made.endorsed,
+            tainted_by=list(by),
+            discarded=not self._branches.counts(self._live, begun),
+        )
+
+
+def marks_of(view: View, sessions: Iterable[bytes]) -> dict[OutputKey, TaintMark]:
+    """Return the newest note of operators about each output of these sessions."""
+    found: dict[OutputKey, TaintMark] = {}
+    for commit in view.taint_notes(frozenset(sessions)):
+        facts = commit.facts
+        found[facts.call, facts.attempt] = TaintMark(
+            kind=NoteKind(facts.note),
+            seq=commit.link.seq,
+            why=commit.body.detail if commit.body else "",
+        )
+    return found
+
+
+async def mark_output(
+    store: LmdbStore, session: bytes, seq: int, kind: NoteKind, why: str, clock: Clock
+) -> Commit:
+    """Append the note that marks or endorses the output of the attempt that a commit belongs to.
+
+    `why` is redacted, at most `LONGEST_WHY` characters. Raises `NotFoundError`, `StoreError`.
+    """
+    with store.view() as view:
+        subject = find_output(view, session, seq)
+    of, is_mark = subject.facts, kind is NoteKind.TAINT
+    facts = Facts(
+        kind=CommitKind.NOTE,
+        at=clock.wall(),
+        clock=clock.monotonic(),
+        actor=Actor.OPERATOR,
+        call=of.call,
+        leg=of.leg,
+        attempt=of.attempt,
+        server=of.server,
+        tool=of.tool,
+        method=of.method,
+        effect=of.effect,
+        phase=Phase.DONE,
+        status=Status.OK,
+        note=kind,
+    )
+    said = "marked as tainted" if is_mark else "endorsed"
+    draft = Draft(
+        session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
+        facts=facts,
+        body=CommitBody(summary=f"the output in commit {subject.link.seq} is {said}", detail=why),
+        target=subject.link.seq,
+    )
+    return await store.submit(draft, wait=True).done()
+
+
+def find_output(view: View, session: bytes, seq: int) -> Commit:
+    """Return the newest outcome of the attempt that a commit belongs to. Raises `NotFoundError`."""
+    key = _output_key(view, session, seq)
+    outcomes = [
+        commit
+        for commit in view.readable(key[0])
+        if commit.facts.kind is CommitKind.OUTCOME
+        and (commit.facts.attempt, commit.link.session) == (key[1], session)
+    ]
+    if not outcomes:
+        raise NotFoundError(f"the call of commit {seq} has no output yet")
+    return outcomes[-1]
+
+
+def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
+    commit = view.get(session, seq)
+    if commit is None or commit.facts.kind not in _KINDS:
+        row = view.session(session)
+        newest = f"; its newest commit is {row.head_seq}" if row is not None else ""
+        raise NotFoundError(f"commit {seq} of the session belongs to no call{newest}")
+    return commit.facts.call, commit.facts.attempt
+
+
+def _commits(view: View, parts: Iterable[Parting]) -> Iterator[Commit]:
+    """Yield the intents and outcomes of a session and of those that it was forked from, oldest first."""
+    for part in parts:
+        for commit in view.readable_commits(part.session):
+            if commit.link.seq > part.seq:
+                break
+            if commit.facts.kind in _KINDS:
+                yield commit
+
+
+def _content(view: View, commit: Commit) -> bytes:
+    """Return the recorded input or output in a commit; empty if there is none any more."""
+    body = commit.body
+    if body is None:
+        return b""
+    is_input = commit.facts.kind is CommitKind.INTENT
+    handle = body.input_blob if is_input else body.output_blob
+    blob = view.blob(handle) if handle else None
+    return blob.data if isinstance(blob, Blob) else b""
