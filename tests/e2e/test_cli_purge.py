@@ -160,6 +160,21 @@ def test_a_held_session_is_not_purged(data: Path) -> None:
     assert "is held; `turnlog sessions release` ends the hold" in refused.stderr
 
 
+def test_a_purge_is_refused_where_the_session_has_changed_since_its_plan(data: Path) -> None:
+    plan = msgspec.json.decode(turnlog("purge", "other-harmless", "--json", data=data).stdout)
+    assert turnlog("sessions", "pause", "other-harmless", data=data).returncode == 0
+    head = str(plan["head"])
+    refused = turnlog("purge", "other-harmless", "--yes", "--expect", head, data=data)
+    assert refused.returncode == 2
+    assert f"newest commit is {plan['head'] + 1}, not {head}" in refused.stderr
+    listed = msgspec.json.decode(turnlog("sessions", "--json", data=data).stdout.splitlines()[0])
+    assert listed["stage"] == "paused"
+
+    newest = str(plan["head"] + 1)
+    done = turnlog("purge", "other-harmless", "--yes", "--expect", newest, data=data)
+    assert done.returncode == 0
+
+
 def test_a_purge_can_be_repeated(data: Path) -> None:
     turnlog("purge", "other-harmless", "--yes", data=data)
     session_id = msgspec.json.decode(

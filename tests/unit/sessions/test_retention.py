@@ -49,7 +49,7 @@ from turnlog.sessions.retention.gc import (
     write_retention,
 )
 from turnlog.sessions.retention.holds import hold, release
-from turnlog.sessions.retention.housekeeping import EVERY, NOTICE, Housekeeper
+from turnlog.sessions.retention.housekeeping import EVERY, EVERY_BY_RULES, NOTICE, Housekeeper
 from turnlog.sessions.retention.purge import PurgeOrder, Purger, purge_plan
 from turnlog.sessions.state.backlog import BUSY
 from turnlog.sessions.state.state_at import head_of, saved_states, state_at
@@ -79,8 +79,8 @@ class Days:
         self.saved = saved_states(data)
         self.keeper = self.new_keeper()
 
-    def new_keeper(self) -> Housekeeper:
-        return Housekeeper(self.store, self.saved, WEEK, self.clock, self, self.thread)
+    def new_keeper(self, retention: Retention = WEEK) -> Housekeeper:
+        return Housekeeper(self.store, self.saved, retention, self.clock, self, self.thread)
 
     tells_content = False
 
@@ -771,6 +771,24 @@ async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> Non
     await days.lines(bank)
     with days.store.view() as view:
         assert {c.gone for c in view.commits(known(held)) if c.facts.call} == {Gone.PURGED}
+
+
+async def test_an_idle_proxy_goes_by_rules_once_a_day(days: Days) -> None:
+    ref = session("a")
+    for day in (-3, -1):
+        await days.call(ref, day, b"day %d" % day, server="bank")
+    days.keeper = days.new_keeper(by_rule(RetentionRule(server=("bank",), payloads=1.0)))
+
+    (event,) = await days.look()
+
+    assert isinstance(event, RetentionEnforced)
+    assert (event.buckets, event.commits) == (1, 0)
+    assert outputs(days, ref) == [PayloadState.EXPIRED, PayloadState.WHOLE]
+    days.now += DAY
+    assert await days.look() == []
+    days.now -= DAY
+    (event,) = await days.look(EVERY_BY_RULES)
+    assert outputs(days, ref) == 2 * [PayloadState.EXPIRED]
 
 
 def test_ages_are_noted_with_their_rules(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ LOOK: Final = 60.0
 """s between two looks whether something is due."""
 EVERY: Final = 3600 * 10**9
 """ns between two plans: nothing falls due faster than by the day."""
+EVERY_BY_RULES: Final = 86_400 * 10**9
+"""The same where rules give ages: then a plan reads headers and bodies."""
 NOTICE: Final = 7 * 86_400 * 10**9
 """ns between the announcement in a store of an earlier version and the first deletion."""
 
@@ -56,7 +58,7 @@ class Housekeeper:
         now = self._clock.monotonic()
         if self._pace.is_busy(await self._last()) or now < self._next:
             return
-        self._next = now + EVERY
+        self._next = now + (EVERY_BY_RULES if self._retention.rules else EVERY)
         await self._finish_purges()
         wall = self._clock.wall()
         begins = await self._begins(wall)
