@@ -164,14 +164,15 @@ def test_a_rule_of_ages_that_is_wrong_is_an_error_with_its_place(
 
 
 def test_gc_without_a_configuration_uses_the_ages_of_the_proxy(data: Path, tmp_path: Path) -> None:
-    settings = {"retention": {"payloads": "3650d", "bodies": "forever"}}
+    rules = [{"server": "bank", "payloads": "30d"}]
+    settings = {"retention": {"payloads": "3650d", "bodies": "forever", "rules": rules}}
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url, settings=settings):
         assert fates(data, "--yes") == []
     assert fates(data, "--yes") == []
     said = turnlog("gc", data=data).stdout.splitlines()
     assert said == [
         "nothing is due",
-        "by retention payloads 3650d, bodies forever (of the proxy)",
+        "by retention payloads 3650d, bodies forever, 1 rule (of the proxy)",
     ]
 
     assert turnlog("backup", str(tmp_path / "copy"), data=data).returncode == 0

@@ -658,6 +658,10 @@ class BucketRewrite:
                 size += len(run)
                 self._copied = last
                 found = cursor.next()
+        if not size:
+            # All but the rest that comes meanwhile, so that writers wait for little of it in `swap`.
+            with translated("rewrite", self._path):
+                target.raw.sync(True)
         return size > 0
 
     def swap(self) -> None:
