@@ -145,7 +145,7 @@ def test_every_field_of_a_log_line_is_described_in_order() -> None:
 
 
 def test_every_field_of_what_show_prints_is_described_in_order() -> None:
-    names = [name for row in _rows("cli.md", "turnlog show")[:11] for name in row[0].split(", ")]
+    names = [name for row in _rows("cli.md", "turnlog show")[:13] for name in row[0].split(", ")]
 
     assert names == list(AttemptDetail.__struct_fields__)
     text = _page("cli.md").partition("\nA commit has ")[2].partition("\n\n")[0]

@@ -32,6 +32,7 @@ from turnlog.sessions.control.writer import ControlRequest, ControlWriter, Opera
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
 from turnlog.sessions.lineage.taint import Contamination, mark_output, read_contamination
+from turnlog.sessions.lineage.why import Trail, trail
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
 from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref, written_note
 from turnlog.sessions.overview import SessionLine, session_line
@@ -95,6 +96,7 @@ from .parameters import (
     TaintQuery,
     TaintRequest,
     Verdict,
+    WhyQuery,
     log_query,
     moment,
     read_text,
@@ -211,6 +213,12 @@ def _call(view: View, request: ApiRequest) -> Call:
     return Call(call=ids.to_text(call), attempts=shown)
 
 
+def _why(view: View, request: ApiRequest) -> Trail:
+    query: WhyQuery = request.query
+    session = find_session(view, request.names["session"])
+    return trail(view, session, query.seq, query.pointer)
+
+
 def _named(view: View, request: ApiRequest) -> bytes | None:
     """Return the session that the path names; `None` if it names none."""
     name = request.names.get("session")
@@ -259,11 +267,17 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
     return Differences(items=items)
 
 
+def note_writer(context: Context) -> NoteWriter:
+    """Return what writes notes to the proxy's store."""
+    on_written = context.lineage.on_noted if context.lineage is not None else None
+    return NoteWriter(context.store, context.redactor, context.clock, on_written)
+
+
 async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNote:
     query: NoteQuery = request.query
     with context.store.view() as view:
         session = session_ref(view, request.names["session"])
-    noter = NoteWriter(context.store, context.redactor, context.clock)
+    noter = note_writer(context)
     # A caller with the token counts as the operator.
     return await noter.write(
         session, note, note_id=query.id or "", head=query.head, actor=Actor.OPERATOR
@@ -299,7 +313,7 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
         call, actor = request.names["call"], Actor.OPERATOR
         note, begun = effect_note(view, call, wanted.choice, wanted.why, actor)
     session = SessionRef(candidate=begun.link.session, rung=Rung.IMPLICIT)
-    noter = NoteWriter(context.store, context.redactor, context.clock)
+    noter = note_writer(context)
     return await noter.write(session, note, actor=actor)
 
 
@@ -484,6 +498,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
     ReadEndpoint("/sessions/{session}/log", "List a session's attempts", FullLogQuery, LogPage, log_of),
     ReadEndpoint("/sessions/{session}/dangling", "List a session's calls without an answer", DanglingQuery, DanglingPage, dangling_of),
+    ReadEndpoint("/sessions/{session}/why", "Return which calls a value in an input came from", WhyQuery, Trail, _why),
     ReadEndpoint("/log", "List attempts of all sessions", FullLogQuery, LogPage, log_of),
     ReadEndpoint("/dangling", "List all calls without an answer", DanglingQuery, DanglingPage, dangling_of),
     ReadEndpoint("/calls/{call}", "Return a call with every attempt", CallQuery, Call, _call),

@@ -44,6 +44,10 @@ Cursor = Annotated[int, _seq("`next` of the page before.")]
 After = Annotated[int, _seq("Attempts after this commit.")]
 Before = Annotated[int, _seq("Attempts before this commit.")]
 Around = Annotated[int, _seq("What surrounds this commit.")]
+CommitSeq = Annotated[int, _seq("A commit of the call whose input has the value.")]
+Pointer = Annotated[
+    str, Meta(max_length=_LONGEST, description="JSON Pointer of the value in that input: `/path`.")
+]
 Range = Annotated[str, _text("`3..7`, `-5..` (the last five) or `4`.", 40)]
 Tool = Annotated[str, _text("A glob; with a `/` or a `.` in it also SERVER/TOOL or SERVER.TOOL.")]
 Server = Annotated[str, _text("One upstream, or a glob.")]
@@ -129,6 +133,13 @@ class CallQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of one call."""
 
     payloads: Payloads = False
+
+
+class WhyQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of where a value came from."""
+
+    seq: CommitSeq
+    pointer: Pointer
 
 
 class StateQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

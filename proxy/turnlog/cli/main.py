@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "taint": Subcommand("session.taint", "Mark tainted outputs, and show where their values went."),
     "trust": Subcommand("rules.trust", "Pin the definitions of tools, and show changes."),
     "verify": Subcommand("read.verify", "Check that the log was not changed."),
+    "why": Subcommand("read.why", "Show which calls a value in an input came from."),
     "wrap": Subcommand("run.wrap", "Run a stdio tool server and record each call."),
 }
 """Subcommands by name."""

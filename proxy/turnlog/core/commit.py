@@ -126,7 +126,7 @@ class Lineage(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     # A call and not a seq: the seq of a commit is known only once it is written (decision 82).
     attempt: int = 1
     place: str = ""
-    """JSON Pointer of the value in that output; of a declared value, who declared it."""
+    """JSON Pointer of the value in that output; of a declared value, the seq of the note that declared it."""
     evidence: MatchEvidence = MatchEvidence.EXACT
     tainted: bool = False
     """Whether the value stood in outputs that are tainted, and in no other."""
@@ -169,6 +169,8 @@ class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """On a note about a fact: keyed digest of the fact's id."""
     reasons: tuple[str, ...] = ()
     """On an outcome: why its provenance is no better; empty if that is because of the tool's definition alone."""
+    partial: str = ""
+    """On an outcome: why `lineage` may not be all there is; empty where it is."""
 
 
 class _Record(Struct, frozen=True, array_like=True, gc=False):

@@ -12,6 +12,7 @@ from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCach
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log
+from turnlog.record.lineage import LineageTracker
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.retention.gc import Retention
@@ -35,6 +36,8 @@ class Context(Shared, frozen=True, kw_only=True):
     digest: Digest
     """HMAC under the store's key, remembered for what comes again and again."""
     recorder: Recorder
+    lineage: LineageTracker | None
+    """Finds where the values in calls come from; `None` if that is switched off."""
     duplicate_index: DuplicateIndex
     redactor: Redactor
     saved_states: SavedStates

@@ -343,7 +343,8 @@ class PlainCall:
         return () if ticket is None else (ticket,)
 
     def _problem(self, status: int, detail: str, ending: Ending) -> OwnAnswer:
-        outcome = envelope(self._ask, ending)
+        found = self.attempt.verdict if self.attempt is not None else None
+        outcome = envelope(self._ask, ending, found=found)
         return problem(status, _REASONS[status], with_tail(detail, outcome), {KEY: outcome})
 
 

@@ -41,13 +41,14 @@ from turnlog.packs.lock import lock_file, write_lock_note
 from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
+from turnlog.record.lineage import LineageTracker
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.retention.gc import write_retention
 from turnlog.sessions.retention.housekeeping import keep_house
 from turnlog.sessions.state.backlog import save_states
 from turnlog.sessions.state.state_at import saved_states
-from turnlog.settings.model import Settings
+from turnlog.settings.model import Settings, Switch
 from turnlog.settings.upstream_url import UrlMask, mask_of
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
@@ -209,7 +210,9 @@ def _context(
     redact = settings.redact
     redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     stop = asyncio.Event()
-    recorder = _recorder(settings, redactor, store, log, clock, work)
+    is_tracked = settings.provenance.inputs is Switch.ON
+    lineage = LineageTracker(store, clock, work) if is_tracked else None
+    recorder = _recorder(settings, redactor, store, log, clock, work, lineage)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     listings = ToolListings()
     imported = ImportedSessions(store)
@@ -221,6 +224,7 @@ def _context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),
         recorder=recorder,
+        lineage=lineage,
         duplicate_index=DuplicateIndex(
             store,
             recorder,
@@ -298,6 +302,7 @@ def _recorder(
     log: Log,
     clock: Clock,
     work: asyncio.TaskGroup,
+    lineage: LineageTracker | None,
 ) -> Recorder:
     drafter = Drafter(
         redactor,
@@ -315,6 +320,7 @@ def _recorder(
         work,
         durability=settings.durability,
         when_full=settings.limits.when_full,
+        lineage=lineage,
     )
 
 

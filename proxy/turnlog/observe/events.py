@@ -210,6 +210,8 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     bytes_in: int = 0
     bytes_out: int = field(name="turnlog.output.size", default=0)
     flags: tuple[Flag, ...] = ()
+    provenance: str = ""
+    """The weakest of what is known of its tool and its input: `pinned`, `unverified`, `mismatch`."""
     trace: str = ""
 
     @property

@@ -22,6 +22,8 @@ from turnlog.core.lifecycle import Suspension
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
+from turnlog.provenance.values import Inputs
+from turnlog.provenance.verdict import ProvenanceVerdict
 from turnlog.rules.model import Access, RequiredProvenance, Unmet
 from turnlog.rules.policy import NO_DEMAND, Policy
 from turnlog.store.base import SessionRef, Ticket
@@ -231,6 +233,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     unanswerable: str = ""
     """Why that record does not answer this call: it is not alone in its request, or not whole, or the replay
     has stopped."""
+    inputs: Inputs | None = None
+    """Where the values in its arguments came from, if that was looked up already."""
 
     @property
     def is_mcp(self) -> bool:
@@ -338,7 +342,8 @@ def following(before: "Attempt") -> Ask:
     # Between two attempts another process may begin a duplicate, if the failed one was not executed.
     placed = before.intent.placed if before.intent is not None else None
     seen = placed.position if placed is not None and ask.seen is not None else None
-    return structs.replace(ask, number=ask.number + 1, flags=flags, seen=seen)
+    number, inputs = ask.number + 1, before.inputs
+    return structs.replace(ask, number=number, flags=flags, seen=seen, inputs=inputs)
 
 
 class Attempt(Struct, eq=False):
@@ -394,6 +399,10 @@ class Attempt(Struct, eq=False):
     """Ids of the latest events of its stream, from which a client may resume it."""
     preview: str = ""
     """A short form of its input, if the log shows content."""
+    inputs: Inputs | None = None
+    """Where the values in its arguments came from; `None` until they are looked up."""
+    verdict: ProvenanceVerdict | None = None
+    """Its provenance; `None` until its outcome is drafted."""
 
     @property
     def is_guarded(self) -> bool:

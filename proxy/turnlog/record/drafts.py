@@ -15,7 +15,16 @@ from msgspec import Raw, Struct, structs
 from turnlog.core.canon import canonical, input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Executed, Flag, NoteKind, Phase, Status
+from turnlog.core.kinds import (
+    Actor,
+    CommitKind,
+    Executed,
+    Flag,
+    NoteKind,
+    Phase,
+    Status,
+)
+from turnlog.core.pins import UNCHANGED
 from turnlog.core.text.terminal import (
     SUMMARY_BYTES,
     body_summary,
@@ -25,7 +34,8 @@ from turnlog.core.text.terminal import (
 )
 from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
-from turnlog.provenance.verdict import verdict
+from turnlog.provenance.values import Inputs
+from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
@@ -178,9 +188,10 @@ class Drafter:
         if reply.said and ask.is_call:  # other requests are answered by a status
             said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
             body = structs.replace(body, said=said)
-        found = verdict(ask.standing.provenance, result=reply.checks)
-        if reply.checks.failures:
-            body = structs.replace(body, reasons=found.reasons)
+        inputs = attempt.inputs or NO_INPUTS
+        found = attempt.verdict = verdict(ask.standing.provenance, UNCHANGED, reply.checks, inputs)
+        if inputs is not NO_INPUTS or reply.checks.failures:
+            body = _with_origins(body, inputs, found)
         facts = structs.replace(
             attempt.facts,
             kind=_OUTCOME,
@@ -373,6 +384,16 @@ def retell(outcome: Draft, source: Ticket | None, delta: tuple[Raw, ...]) -> Non
     if told is None or told.body is None or outcome.body is None or outcome.body.summary:
         return
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)
+
+
+def _with_origins(body: CommitBody, inputs: Inputs, found: ProvenanceVerdict) -> CommitBody:
+    """Return an outcome's body with where its inputs came from, and why its provenance is no better."""
+    return structs.replace(
+        body,
+        lineage=inputs.lineage,
+        partial=inputs.partial,
+        reasons=found.reasons,
+    )
 
 
 def _is_silent(ask: Ask, reply: AnswerFacts) -> bool:

@@ -17,6 +17,7 @@ from turnlog.core import ids
 from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import ErrorFamily, ErrorKind, RetryClass, Status
+from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
 from turnlog.rules.model import Surface
 from turnlog.wire.http.head import Headers
 from turnlog.wire.jsonrpc import Message, id_key
@@ -61,13 +62,19 @@ class OwnAnswer(Struct, frozen=True):
     body: bytes
 
 
-def envelope(ask: Ask | None, ending: Ending, retry_after: float | None = None) -> dict[str, Any]:
+def envelope(
+    ask: Ask | None,
+    ending: Ending,
+    retry_after: float | None = None,
+    found: ProvenanceVerdict | None = None,
+) -> dict[str, Any]:
     """Return what `_meta["turnlog/outcome"]` and its kin say; a subset of a log row.
 
-    `ask` is `None` for a request that is no call.
+    `ask` is `None` for a request that is no call, `found` while nothing is known but the tool and what a
+    rule had looked up.
     """
     session = ask.session.id if ask is not None else None
-    return {
+    said: dict[str, Any] = {
         "session": ids.to_text(session) if session is not None else None,
         "call": ids.to_text(ask.call) if ask is not None else "",
         "tool": ask.tool if ask is not None else "",
@@ -80,6 +87,12 @@ def envelope(ask: Ask | None, ending: Ending, retry_after: float | None = None) 
         "executed": ending.executed,
         "phase": ending.phase,
     }
+    if ask is not None:
+        found = found or verdict(ask.standing.provenance, inputs=ask.inputs or NO_INPUTS)
+        said["provenance"] = found.provenance
+        if found.reasons:
+            said["provenance_reasons"] = list(found.reasons)
+    return said
 
 
 def call_lines(attempt: Attempt | None, *, whole: bool) -> bytes:
@@ -98,6 +111,8 @@ def call_lines(attempt: Attempt | None, *, whole: bool) -> bytes:
     if attempt.waits and (commit := _commit(attempt)):
         head += f"\r\nTurnlog-Commit: {commit}"
     head += _ended(ending) if ending is not SUCCESS else _SUCCEEDED
+    if attempt.verdict is not None:
+        head += f"\r\nTurnlog-Provenance: {attempt.verdict.provenance}"
     if attempt.flags:
         head += f"\r\nTurnlog-Flags: {','.join(attempt.flags)}"
     made = max(ask.number, attempt.past.attempts) if attempt.past is not None else ask.number
@@ -205,7 +220,7 @@ def amended(attempt: Attempt, message: bytes) -> bytes | None:
     if not attempt.amends or (ending := attempt.overall) is None:
         return None
     attempt.amends = False
-    said = envelope(attempt.ask, ending, attempt.retry_after)
+    said = envelope(attempt.ask, ending, attempt.retry_after, attempt.verdict)
     return with_meta(message, KEY, _encode(said))
 
 

@@ -61,6 +61,7 @@ from turnlog.store.lmdb import LmdbStore
 from .attempt import Ask, Attempt, refusal_of
 from .drafts import Drafter, retell
 from .errors import Failure
+from .lineage import LineageTracker, Waiting
 from .unread import Unread
 
 OFF_LOOP: Final = 64 * 1024
@@ -108,8 +109,11 @@ class Recorder:
         *,
         durability: Durability,
         when_full: WhenFull,
+        lineage: LineageTracker | None = None,
     ) -> None:
+        """Without `lineage` it is not recorded where inputs come from."""
         self._store = store
+        self._lineage = lineage
         self._drafter = drafter
         self._log = log
         self.clock = clock
@@ -134,10 +138,7 @@ class Recorder:
 
     async def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
-        if len(ask.arguments) > OFF_LOOP:
-            draft = await asyncio.to_thread(self._drafter.intent, ask)
-        else:
-            draft = self._drafter.intent(ask)
+        draft = await self._intent(ask)
         waits = ask.effect not in self._unwaited
         is_due = waits or ask.seen is not None
         attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
@@ -147,6 +148,8 @@ class Recorder:
             # A further leg or attempt goes on with a call that is in flight.
             is_first = ask.is_call and not ask.leg and ask.number == 1
             draft.awaits_session = is_first and not ask.is_blocked
+        if self._lineage is not None:
+            self._lineage.on_begun(attempt, draft.blob)
         try:
             if ask.session.id is None:
                 # The store assigns a session's id, and the answer's head names it.
@@ -161,6 +164,11 @@ class Recorder:
         if self._says_started:
             self._log.emit(_started(ask))
         return attempt
+
+    async def _intent(self, ask: Ask) -> Draft:
+        if len(ask.arguments) > OFF_LOOP:
+            return await asyncio.to_thread(self._drafter.intent, ask)
+        return self._drafter.intent(ask)
 
     async def on_disk(self, attempt: Attempt) -> None:
         """Wait until the intent is durable, if it has to be.
@@ -212,7 +220,9 @@ class Recorder:
         attempt.retry_after = reply.retry_after
         if ending.error:
             self._notice_failure(attempt, ending, reply)
-        attempt.flags = _flags(attempt, reply)
+        if self._lineage is not None:
+            self._lineage.on_begun(attempt, draft.blob)
+        self._complete(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
         if ending.status is _REPLAYED:
             retell(outcome, source, delta)
@@ -294,15 +304,21 @@ class Recorder:
                 attempt.marks.add(Flag.LATE)
             if reply.said and not decided.is_told:
                 reply = structs.replace(reply, said="")  # the caller gets another answer
-        attempt.flags = _flags(attempt, reply)
+        self._complete(attempt, reply)
         if len(reply.content) > OFF_LOOP:
-            ticket: Ticket | None = PreparingTicket(
-                self._work.create_task(self._end_off_loop(attempt, ending, reply))
-            )
+            place = self._lineage.reserve(attempt) if self._lineage is not None else None
+            preparing = self._end_off_loop(attempt, ending, reply, place)
+            ticket: Ticket | None = PreparingTicket(self._work.create_task(preparing))
         else:
             ticket = self._submit_outcome(attempt, self._drafter.outcome(attempt, ending, reply))
         attempt.outcome = ticket
         return ticket if attempt.waits else None
+
+    def _complete(self, attempt: Attempt, reply: AnswerFacts) -> None:
+        """Set what the outcome says beside the ending."""
+        attempt.flags = _flags(attempt, reply)
+        if self._lineage is not None:
+            self._lineage.settle(attempt)
 
     def _notice_failure(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> None:
         """Mark a failure with the flags that it has for itself: `unverified`, and `loop` if the same call has
@@ -325,13 +341,20 @@ class Recorder:
             attempt.marks.add(Flag.LOOP)
 
     async def _end_off_loop(
-        self, attempt: Attempt, ending: Ending, reply: AnswerFacts
+        self, attempt: Attempt, ending: Ending, reply: AnswerFacts, place: Waiting | None
     ) -> Ticket | None:
-        """Prepare an outcome with large content in a thread, so that other calls go on meanwhile."""
-        draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
-        return self._submit_outcome(attempt, draft)
+        """Prepare an outcome with large content in a thread, so that other calls go on meanwhile.
 
-    def _submit_outcome(self, attempt: Attempt, draft: Draft) -> Ticket | None:
+        `place` is that of its output among what is to be indexed.
+        """
+        draft = await asyncio.to_thread(self._drafter.outcome, attempt, ending, reply)
+        return self._submit_outcome(attempt, draft, place)
+
+    def _submit_outcome(
+        self, attempt: Attempt, draft: Draft, place: Waiting | None = None
+    ) -> Ticket | None:
+        if self._lineage is not None:
+            self._lineage.on_ended(attempt, draft.blob, place)
         # Until its intent is on disk a new session has no id, which the log names.
         waits = attempt.waits or attempt.ask.session.id is None
         on_written = partial(self._on_written, attempt, draft) if waits else None
@@ -530,9 +553,11 @@ def _ended(
         event = structs.replace(event, method="", http_method=ask.method)
         event = structs.replace(event, protocol="", http_version=version)
     placed = attempt.intent.placed if attempt.intent is not None else None
+    seq, turn, step = 0, 0, 0
     if placed is not None:
         link = placed.link
-        event = structs.replace(event, seq=link.seq, turn=link.turn, step=link.step)
+        seq, turn, step = link.seq, link.turn, link.step
+    event = structs.replace(event, seq=seq, turn=turn, step=step, provenance=facts.provenance)
     if ask.number > 1 or ask.leg:
         event = structs.replace(event, attempt=ask.number, leg=ask.leg)
     if facts.trace:

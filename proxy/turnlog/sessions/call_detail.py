@@ -19,6 +19,7 @@ from turnlog.store.read.view import View
 from turnlog.wire.tool_definition import Part
 
 from .errors import NotFoundError
+from .lineage.inputs import InputOrigin, input_origins
 from .payloads import Payload, PayloadState, bodies_of, read_input, read_output
 from .rows import Row, row_of
 
@@ -63,6 +64,10 @@ class AttemptDetail(Struct, frozen=True, kw_only=True):
     """Hash of the tool's definition in turnlog.lock, when it was a different one."""
     why: str = ""
     """The reason that the caller gave for the call."""
+    origins: tuple[InputOrigin, ...] = ()
+    """Where the values in the input came from, as far as they are like identifiers, paths, URLs or numbers."""
+    partial: str = ""
+    """Why there may be more of them."""
     changed: list[Part] = []
     """The parts of the definition that differed from the pinned one, as far as both are kept."""
 
@@ -117,8 +122,10 @@ def _answer(attempt: AttemptDetail) -> ComparedAnswer:
 
 def attempt_detail(view: View, group: list[Commit]) -> AttemptDetail:
     """Return the attempt that consists of these commits, in log order."""
-    bodies = bodies_of(group)
+    bodies, found = bodies_of(group), input_origins(view, group)
     return AttemptDetail(
+        origins=found.origins,
+        partial=found.partial,
         row=row_of(group),
         preview=_first(body.preview for body in bodies),
         detail=_first(body.detail for body in reversed(bodies)),

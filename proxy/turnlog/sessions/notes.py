@@ -1,5 +1,6 @@
 """Write notes to sessions: validated, redacted, and at most once per note id."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, cast
 
@@ -45,7 +46,15 @@ class WrittenNote(Struct, frozen=True, kw_only=True):
 class NoteWriter:
     """Writes notes to a store."""
 
-    def __init__(self, store: LmdbStore, redactor: Redactor, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: LmdbStore,
+        redactor: Redactor,
+        clock: Clock,
+        on_written: Callable[[bytes, int, Note], None] | None = None,
+    ) -> None:
+        """`on_written` is called with the session, the seq and the note as recorded."""
+        self._on_written = on_written
         self._store = store
         self._redactor = redactor
         self._clock = clock
@@ -71,6 +80,9 @@ class NoteWriter:
         except ValueError as error:
             raise NoteError(f"the note cannot be stored: {error}") from error
         commit = await ticket.done()
+        kept = decode_note(commit.body.note) if commit.body is not None else None
+        if self._on_written is not None and kept is not None:
+            self._on_written(commit.link.session, commit.link.seq, kept)
         return written_note(commit, known=commit.facts is not draft.facts)
 
     def _draft(self, session: SessionRef, note: Note, note_id: str, actor: Actor) -> Draft:

@@ -20,6 +20,7 @@ from turnlog.core.kinds import (
     request_kind,
 )
 from turnlog.core.operation import Operation, had_effect, tool_use
+from turnlog.core.pins import Provenance
 from turnlog.core.text.units import timestamp
 from turnlog.store.read.view import View
 
@@ -78,6 +79,8 @@ class Row(Struct, frozen=True, kw_only=True):
     leg: int
     flags: list[Flag]
     provenance: str | None = None
+    provenance_reasons: UnsetType | list[str] = UNSET
+    """Why it is no better; absent if there is nothing to say."""
     duration_ms: float | None
     upstream: Upstream
     hash: str
@@ -137,6 +140,7 @@ def row_of(attempt: list[Commit]) -> Row:
         leg=intent.facts.leg,
         flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
         provenance=facts.provenance or intent.facts.provenance or None,
+        provenance_reasons=_reasons(intent.facts, body),
         # 0 means that the process which closed the attempt did not see it end.
         duration_ms=round(facts.duration / _NS_PER_MS, 3) if facts.duration else None,
         upstream=_upstream(intent.facts, facts),
@@ -150,6 +154,12 @@ def row_of(attempt: list[Commit]) -> Row:
         epoch=last.link.epoch,
         gone=next((commit.gone for commit in attempt if commit.gone), None),
     )
+
+
+def _reasons(intent: Facts, body: CommitBody) -> list[str] | UnsetType:
+    if body.reasons or intent.provenance in ("", Provenance.PINNED):
+        return list(body.reasons) or UNSET
+    return [f"tool: {intent.provenance}"]
 
 
 def with_payloads(view: View, attempt: list[Commit]) -> Row:

@@ -38,7 +38,7 @@ _SETTABLE: Final = (
     *("retention.payloads", "retention.bodies", "retention.sessions"),
     *("redact.headers", "redact.keys", "redact.patterns", "identity.principal"),
     *("never_twice.join_after", "never_twice.cancel_grace", "never_twice.drain"),
-    *("never_twice.window", "log_format", "log_level"),
+    *("never_twice.window", "provenance.inputs", "log_format", "log_level"),
 )
 VARIABLES: Final = {
     f"TURNLOG_{path.replace('.', '_').upper()}": tuple(path.split(".")) for path in _SETTABLE

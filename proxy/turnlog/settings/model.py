@@ -124,6 +124,20 @@ class IdentitySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Headers, query parameters and cookies that authenticate a caller; replaces the defaults."""
 
 
+class Switch(StrEnum):
+    """Whether something is done."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class ProvenanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the origin of what calls are given is recorded."""
+
+    inputs: Switch = Switch.ON
+    """Whether the values in arguments are looked up in the session's earlier outputs."""
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an operator."""
 
@@ -141,6 +155,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redact: Redact = Redact()
     identity: IdentitySettings = IdentitySettings()
     never_twice: NeverTwice = NeverTwice()
+    provenance: ProvenanceSettings = ProvenanceSettings()
     log_format: LogFormat | None = None
     """`None` means `console` on a terminal, else `json`."""
     log_level: LogLevel = LogLevel.INFO

@@ -237,6 +237,11 @@ class LmdbStore:
         """Open a snapshot."""
         return View(self.data, self._env, self._tables, self._tails, self._blobs)
 
+    def is_shared(self) -> bool:
+        """Return whether other processes may write to the store. Raises `StoreError`."""
+        with translated("look at", self.data):
+            return epochs.has_others(self.data / "epochs", self.epoch)
+
     def control_counter(self) -> ControlCounter:
         """Return what counts the control commits of all processes, the same for all its users."""
         return self._controls

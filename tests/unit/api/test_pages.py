@@ -301,6 +301,8 @@ async def test_answers_are_as_the_description_says(pages: Pages) -> None:
     name = await pages.unknown(effect=Effect.WRITE)
     document = (await pages.ask("/turnlog/api/openapi.json", headers=(BEARER,))).json()
     for path, verbs in document["paths"].items():
+        if path.endswith("/why"):
+            continue  # needs a call whose values were looked up: tests/e2e/test_lineage.py
         target = path.replace("{session}", "trip").replace("{call}", name)
         (verb,) = verbs
         body = BODIES[path] if verb == "post" else b""

@@ -44,6 +44,7 @@ def context(one: Bench) -> Context:
         store=one.store,
         digest=one.store.keyed,
         recorder=one.recorder,
+        lineage=None,
         duplicate_index=DuplicateIndex(
             one.store, one.recorder, NeverTwice(), one.log, asyncio.Event()
         ),

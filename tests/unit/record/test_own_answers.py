@@ -55,6 +55,8 @@ def test_the_envelope_says_what_a_row_says() -> None:
         "retry_after_ms": None,
         "executed": "maybe",
         "phase": "sent",
+        "provenance": "unverified",
+        "provenance_reasons": ["tool: unverified"],
     }
 
 

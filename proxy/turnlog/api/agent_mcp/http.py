@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec import structs
 
 from turnlog.api.agent_tools import NoSessionError
-from turnlog.api.endpoints import changed
+from turnlog.api.endpoints import changed, note_writer
 from turnlog.api.pages import LARGEST, NO_STORE, Snapshots, body_of, caller_of
 from turnlog.core.identity import CallerEvidence
 from turnlog.core.kinds import Actor
@@ -24,7 +24,7 @@ from turnlog.engine.request_identity import Client, read_client
 from turnlog.observe.events import StoreFailed
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.writer import OperationResult
-from turnlog.sessions.notes import NoteWriter, WrittenNote
+from turnlog.sessions.notes import WrittenNote
 from turnlog.store.base import SessionRef
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -129,8 +129,7 @@ class LiveSession:
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         # Notes have no time limit: a queued note will be written, so a timeout would be wrong.
-        context = self._context
-        noter = NoteWriter(context.store, context.redactor, context.clock)
+        noter = note_writer(self._context)
         return await noter.write(self._session, note, note_id=note_id, head=head)
 
     async def change(self, change: SessionChange) -> OperationResult:

@@ -63,6 +63,11 @@ def locked_epochs(folder: Path) -> list[int]:
     return [number for number in numbers if is_locked(folder, number)]
 
 
+def has_others(folder: Path, epoch: int) -> bool:
+    """Return whether there may be writers beside that of `epoch`: some of them may have died."""
+    return any(path.name != f"{epoch}.lock" for path in folder.glob("*.lock"))
+
+
 def sweep(folder: Path, newest: int) -> None:
     """Remove the lock files of dead epochs up to `newest`. Raises `OSError`."""
     for path in folder.glob("*.lock"):

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
+from turnlog.cli.attempts import named_commit
 from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import clean_lines, json_line, shown_time
 from turnlog.core.answer_diff import Comparison
-from turnlog.core.kinds import Actor, CommitKind
+from turnlog.core.kinds import Actor, CommitKind, ValueOrigin
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.call_detail import (
@@ -20,16 +21,13 @@ from turnlog.sessions.call_detail import (
     with_pin_changes,
 )
 from turnlog.sessions.errors import NotFoundError
-from turnlog.sessions.log import find_session
+from turnlog.sessions.lineage.inputs import InputOrigin
 from turnlog.sessions.overview import names_of
 from turnlog.sessions.payloads import Payload, PayloadState
 from turnlog.store.read.view import View
 
 _SHOWN = 4096
 """Characters of a payload that are shown without `--full`."""
-
-_SEQ_DIGITS = 18
-"""A seq has 64 bits, so a longer number is not one."""
 
 
 @click.command("show")
@@ -51,13 +49,11 @@ def command(named: tuple[str, ...], full: bool, data: Path, as_json: bool) -> No
 
 
 def _items(view: View, what: str) -> list[AttemptDetail] | list[CommitEntry]:
-    name, colon, seq = what.rpartition(":")
-    if not colon:
+    name, _, seq = what.rpartition(":")
+    if ":" not in what:
         return attempts_of_call(view, find_call(view, what))
-    if not (name and seq.isascii() and seq.isdigit() and len(seq) <= _SEQ_DIGITS):
-        raise click.UsageError(f"{what!r} is not a commit, write SESSION:SEQ like 0193a1b2:17")
-    session = find_session(view, name)
-    commit = view.get(session, int(seq))
+    session, number = named_commit(view, what)
+    commit = view.get(session, number)
     if commit is None:
         row = view.session(session)
         newest = f", its newest is {row.head_seq}" if row is not None else ""
@@ -137,16 +133,43 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
     }
     commits = "\n".join(f"commit      {escape_unprintable(_commit(c))}" for c in item.commits)
     sides = (("input", item.input, item.preview), ("output", item.output, ""))
-    payloads = "\n".join(_payload(*side, shown) for side in sides)
+    given, returned = (_payload(*side, shown) for side in sides)
     parts = (
         _fields(asked),
-        payloads,
+        given,
+        _origins(item),
+        returned,
         _fields(fields),
         _changes(row.delta),
         commits,
         difference(item.difference),
     )
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def _origins(item: AttemptDetail) -> str:
+    """Return a line for each value of the input of which it is known where it came from, or that it is new."""
+    lines = [f"{'from':<12}{escape_unprintable(origin_text(found))}" for found in item.origins]
+    if item.partial:
+        lines.append(f"{'from':<12}partial: {escape_unprintable(item.partial)}")
+    return "\n".join(lines)
+
+
+def origin_text(found: InputOrigin) -> str:
+    """Return the origin of a value in one line."""
+    pointer = found.pointer or "(all)"
+    commit = "" if found.session is None else f" {found.session}:{found.seq}"
+    match found.origin:
+        case ValueOrigin.UNVERIFIED:
+            return f"{pointer} unverified: not seen before in this session"
+        case ValueOrigin.DECLARED:
+            by = f" ({found.place})" if found.place else ""
+            return f"{pointer} declared in{commit or ' a note that is gone'}{by}"
+        case ValueOrigin.SOURCED:
+            tainted = ", tainted" if found.tainted else ""
+            place = f" {found.place}" if found.place else ""
+            where = commit or " a commit that is not in this store"
+            return f"{pointer} from{where}{place} ({found.evidence}{tainted})"
 
 
 def _changes(delta: list[Operation]) -> str:

@@ -1,0 +1,323 @@
+"""The live index of values: what a call is given is looked up in what its session has seen before.
+
+No answer waits for it: look-ups and outputs to index are queued by session, and done on the event
+loop a little at a time. The outcome of a call that ends before its look-up was done says so.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.kinds import Phase, ValueOrigin
+from turnlog.core.note import Note
+from turnlog.observe.clock import Clock
+from turnlog.provenance.values import Inputs, SessionValues, ValueSource
+from turnlog.sessions.lineage.history import (
+    EMPTY,
+    Declaration,
+    History,
+    PastOutput,
+    declaration,
+    read_history,
+)
+from turnlog.store.base import Blob, SessionRef, StoreError
+from turnlog.store.lmdb import LmdbStore
+
+from .attempt import Attempt
+
+_READ: Final = (64 << 10) + 1
+"""Bytes of a content that are handed on: one more than are looked at, so that it shows that there is more."""
+_SLICE: Final = 2_000_000
+"""ns of work after which the loop's other tasks go on. In a burst one round of the loop serves many calls: with
+less it would fall behind them."""
+_MOST_BYTES: Final = 16 << 20
+"""Bytes of content that may wait; beyond that content is left out."""
+_MOST_PUT_OFF: Final = 1 << 20
+"""Bytes of outputs that wait until a session's next look-up; both together cost the loop one round less."""
+_MOST_SESSIONS: Final = 4096
+_MOST_VALUES: Final = 262_144
+"""Values in memory, of all sessions."""
+_LOOK: Final = 1_000_000_000
+"""ns between two looks whether other processes have the store open."""
+_QUEUED: Final = Phase.QUEUED
+_UNSEEN: Final = ValueOrigin.UNVERIFIED
+_NOTHING: Final = Inputs()
+_NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
+_NOT_YET: Final = Inputs(partial="the call ended before its input was looked up")
+_TOO_MUCH: Final = Inputs(partial="too much waited to be looked at")
+_UNREAD: Final = "earlier outputs could not be read"
+_OLDER: Final = "the oldest outputs were not read"
+_LEFT_OUT: Final = "outputs were left out, because too much waited to be looked at"
+
+
+class Waiting(Struct, eq=False):
+    """An input to look up, or an output to index. Until it is `ready` it holds up those behind it."""
+
+    attempt: Attempt
+    content: bytes
+    is_output: bool
+    is_ready: bool = True
+    is_second: bool = False
+    """Whether this look-up is made again, after outputs of other processes were read."""
+
+
+class _SessionMemory(Struct, eq=False):
+    """The values of a session, and what waits to be looked up or indexed."""
+
+    ref: SessionRef
+    values: SessionValues
+    waiting: deque[Waiting]
+    partial: str = ""
+    """Why outputs are missing in `values`; empty if none are."""
+    is_due: bool = False
+    is_reading: bool = False
+    """Whether its past is being read from the store; what waits goes on afterwards."""
+    read_until: int = -1
+    """The newest commit that was read from the store."""
+    read_at: int = 0
+    """When that was, monotonic ns."""
+    size: int = 0
+    """Values that were counted for it."""
+    is_forgotten: bool = False
+    """Whether it is counted no more, because others were used later."""
+
+
+class LineageTracker:
+    """The live index of a process: for each call the earlier outputs that the values in its input come from."""
+
+    def __init__(self, store: LmdbStore, clock: Clock, work: asyncio.TaskGroup) -> None:
+        self._store = store
+        self._now = clock.monotonic
+        self._work = work
+        self._sessions: OrderedDict[bytes, _SessionMemory] = OrderedDict()
+        """By id, or by candidate until it has an id; the one used last is at the end."""
+        self._due: deque[_SessionMemory] = deque()
+        self._is_scheduled = False
+        self._bytes = 0
+        """Of all content that waits."""
+        self._size = 0
+        """Values of all sessions."""
+        self._looked_at = -_LOOK
+        self._shared_until = 0
+        """Until when other processes may have written to the store, as far as is known."""
+        self._drained = asyncio.Event()
+        """Set whenever a session has nothing left to do."""
+
+    def on_begun(self, attempt: Attempt, blob: Blob | None) -> None:
+        """Queue the look-up of an attempt's recorded input, unless that was looked up before."""
+        ask = attempt.ask
+        if ask.inputs is not None or not ask.is_call:
+            attempt.inputs = ask.inputs or _NOTHING
+        elif blob is None:
+            attempt.inputs = _NOT_RECORDED
+        elif not self._queue(Waiting(attempt, blob.data[:_READ], is_output=False)):
+            attempt.inputs = _TOO_MUCH
+
+    def settle(self, attempt: Attempt) -> None:
+        """End the look-up of an attempt's input, because its outcome is to be recorded."""
+        if attempt.inputs is not None:
+            return
+        ending = attempt.ending
+        if ending is not None and ending.phase is _QUEUED:
+            # It was not sent: there was hardly time between intent and outcome.
+            self._work_off(self._memory(attempt.ask.session))
+        attempt.inputs = attempt.inputs or _NOT_YET
+
+    def on_ended(self, attempt: Attempt, blob: Blob | None, place: Waiting | None) -> None:
+        """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
+        content = blob.data[:_READ] if blob is not None else b""
+        if place is not None:
+            place.content, place.is_ready = content, True
+            self._bytes += len(content)
+            self._set_due(self._memory(attempt.ask.session))  # a look-up may wait behind it
+        elif content and not self._queue(Waiting(attempt, content, is_output=True)):
+            self._memory(attempt.ask.session).partial = _LEFT_OUT
+
+    def reserve(self, attempt: Attempt) -> Waiting:
+        """Return the place of an output that is still being prepared: later look-ups wait for it."""
+        place = Waiting(attempt, b"", is_output=True, is_ready=False)
+        self._append(place)
+        return place
+
+    def on_noted(self, session: bytes, seq: int, note: Note) -> None:
+        """Index a text that a note declares."""
+        # A session that this process has not met is read with all its notes when it is.
+        told = declaration(seq, note)
+        if told is not None and session in self._sessions:
+            self._learn(self._sessions[session], told)
+
+    async def caught_up(self, session: SessionRef) -> SessionValues:
+        """Return a session's values once nothing waits in it; for a rule that depends on them."""
+        memory = self._memory(session)
+        while self._work_off(memory):
+            self._drained.clear()
+            await self._drained.wait()
+        return memory.values
+
+    def _queue(self, work: Waiting) -> bool:
+        if self._bytes + len(work.content) > _MOST_BYTES:
+            return False
+        self._append(work)
+        return True
+
+    def _append(self, work: Waiting) -> None:
+        memory = self._memory(work.attempt.ask.session)
+        self._bytes += len(work.content)
+        memory.waiting.append(work)
+        if not work.is_output:
+            self._set_due(memory)
+        elif self._bytes > _MOST_PUT_OFF:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Index all outputs that were put off."""
+        for memory in self._sessions.values():
+            if memory.waiting:
+                self._set_due(memory)
+
+    def _memory(self, ref: SessionRef) -> _SessionMemory:
+        sessions, key = self._sessions, ref.id or ref.candidate
+        memory = sessions.get(key)
+        if memory is None:
+            memory = sessions.pop(ref.candidate, None)  # from before it had an id
+            if memory is None:
+                memory = _SessionMemory(ref, SessionValues(), deque())
+                self._begin(memory)
+            sessions[key] = memory
+            if len(sessions) > _MOST_SESSIONS:
+                self._forget_oldest()
+        else:
+            sessions.move_to_end(key)
+        return memory
+
+    def _set_due(self, memory: _SessionMemory) -> None:
+        if memory.is_due or memory.is_reading:
+            return
+        memory.is_due = True
+        self._due.append(memory)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        """Do what is due for a little while; go on in the loop's next round if that was not all."""
+        until = self._now() + _SLICE
+        while self._due:
+            memory = self._due[0]
+            if not self._step(memory):
+                memory.is_due = False
+                self._due.popleft()
+            if self._now() > until:
+                break
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._run)
+        else:
+            self._is_scheduled = False
+
+    def _work_off(self, memory: _SessionMemory) -> bool:
+        """Do all that waits in a session and can be done; return whether anything still waits."""
+        while self._step(memory):
+            pass
+        return memory.is_reading or bool(memory.waiting)
+
+    def _step(self, memory: _SessionMemory) -> bool:
+        """Do the next piece of work of a session; return whether there is more that can be done."""
+        waiting = memory.waiting
+        if memory.is_reading or not waiting or not waiting[0].is_ready:
+            return False
+        work = waiting.popleft()
+        self._bytes -= len(work.content)
+        if work.is_output:
+            ask = work.attempt.ask
+            self._learn(memory, PastOutput(ask.call, ask.number, work.content))
+        elif work.attempt.inputs is None:
+            self._look_up(memory, work)
+        if not waiting:
+            self._drained.set()
+        return bool(waiting)
+
+    def _look_up(self, memory: _SessionMemory, work: Waiting) -> None:
+        found = memory.values.look_up(work.content)
+        if not work.is_second and self._may_be_elsewhere(memory, found):
+            work.is_second = True
+            memory.waiting.appendleft(work)
+            self._bytes += len(work.content)
+            self._read(memory)
+            return
+        partial = found.partial or memory.partial
+        work.attempt.inputs = found if partial == found.partial else Inputs(found.lineage, partial)
+
+    def _may_be_elsewhere(self, memory: _SessionMemory, found: Inputs) -> bool:
+        """Return whether a value that was not found may be in an output that another process recorded."""
+        if all(entry.origin is not _UNSEEN for entry in found.lineage):
+            return False
+        now = self._now()
+        if now - self._looked_at >= _LOOK:
+            self._looked_at = now
+            if self._store.is_shared():
+                self._shared_until = now + _LOOK
+        return memory.read_at < self._shared_until
+
+    def _learn(self, memory: _SessionMemory, item: PastOutput | Declaration) -> None:
+        values = memory.values
+        if isinstance(item, PastOutput):
+            values.add(ValueSource(item.call, item.attempt), item.content)
+        else:
+            values.declare(item.text, str(item.seq))
+        if memory.is_forgotten:
+            return
+        self._size += len(values) - memory.size
+        memory.size = len(values)
+        while self._size > _MOST_VALUES and len(self._sessions) > 1:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        # What waits in it is still done. If it is used again, its past is read from the store.
+        _, memory = self._sessions.popitem(last=False)
+        self._size -= memory.size
+        memory.is_forgotten = True
+
+    def _begin(self, memory: _SessionMemory) -> None:
+        """Read the past of a session that this process has not met, if it has any."""
+        try:
+            with self._store.view() as view:
+                is_known = view.session_of(memory.ref) is not None
+        except StoreError:
+            is_known, memory.partial = False, _UNREAD
+        if is_known:
+            self._read(memory)
+
+    def _read(self, memory: _SessionMemory) -> None:
+        memory.is_reading, memory.read_at = True, self._now()
+        self._work.create_task(self._read_past(memory))
+
+    async def _read_past(self, memory: _SessionMemory) -> None:
+        """Index what the store has of a session that this process has not indexed."""
+        try:
+            past = await asyncio.to_thread(self._past, memory)
+            until = self._now() + _SLICE
+            for item in past.items:
+                self._learn(memory, item)
+                if self._now() > until:
+                    await asyncio.sleep(0)
+                    until = self._now() + _SLICE
+            memory.read_until = max(memory.read_until, past.until)
+            if not past.is_whole:
+                memory.partial = _OLDER
+        except StoreError:
+            memory.partial = _UNREAD
+        finally:
+            memory.is_reading = False
+            self._set_due(memory)
+            self._drained.set()
+
+    def _past(self, memory: _SessionMemory) -> History:
+        is_first = memory.read_until < 0
+        with self._store.view() as view:
+            session = view.session_of(memory.ref)
+            if session is None:
+                return EMPTY
+            without = None if is_first else self._store.epoch
+            return read_history(view, session, after=memory.read_until, without=without)

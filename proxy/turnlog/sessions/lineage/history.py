@@ -1,0 +1,106 @@
+"""The past of a session: its recorded outputs and the texts declared to it, in order."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.commit import Commit
+from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.core.note import Fact, Note, UserInput, decode_note
+from turnlog.sessions.state.family import Parting, ancestry
+from turnlog.store.base import Blob
+from turnlog.store.read.view import View
+
+MOST_COMMITS: Final = 2048
+MOST_BYTES: Final = 4 << 20
+"""Of the outputs that are read, the newest first."""
+_DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
+_WHOLE: Final = 1 << 62
+
+
+class PastOutput(Struct, frozen=True):
+    """The recorded output of an attempt."""
+
+    call: bytes
+    attempt: int
+    content: bytes
+
+
+class Declaration(Struct, frozen=True, kw_only=True):
+    """A text that the runtime declared by a note, which has this seq."""
+
+    seq: int
+    text: str
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """The past of a session, oldest first."""
+
+    items: list[PastOutput | Declaration]
+    until: int
+    """The seq of the newest commit that was read; -1 for none."""
+    is_whole: bool
+    """Whether nothing was left out for its age or size."""
+
+
+EMPTY: Final = History(items=[], until=-1, is_whole=True)
+
+
+def declaration(seq: int, note: Note | None) -> Declaration | None:
+    """Return what a note declares; `None` if it declares nothing."""
+    match note:
+        case UserInput():
+            return Declaration(seq=seq, text=note.text)
+        case Fact() if note.value or note.subject:
+            return Declaration(seq=seq, text=f"{note.subject}\n{note.value}".strip())
+        case _:
+            return None
+
+
+def read_history(
+    view: View, session: bytes, *, after: int = -1, without: int | None = None
+) -> History:
+    """Return what a session, and those that it was forked from, has seen after the commit `after`.
+
+    Commits of the epoch `without` are left out. Bounded: the newest commits are read first.
+    """
+    row = view.session(session)
+    if row is None or row.head_seq <= after:
+        return EMPTY if row is None else History(items=[], until=after, is_whole=True)
+    first = max(after, row.head_seq - MOST_COMMITS)
+    commits = [c for c in _told(view, session, first) if c.link.epoch != without]
+    found, room = deque[PastOutput | Declaration](), MOST_BYTES
+    for commit in reversed(commits):
+        item = _item(view, commit)
+        if isinstance(item, PastOutput):
+            room -= len(item.content)
+        if room < 0:
+            break
+        if item is not None:
+            found.appendleft(item)
+    return History(items=list(found), until=row.head_seq, is_whole=room >= 0 and first == after)
+
+
+def _told(view: View, session: bytes, after: int) -> Iterator[Commit]:
+    """Yield the commits after a seq that may hold values, also those of the sessions it was forked from."""
+    for parting in (*reversed(ancestry(view, session)), Parting(session, _WHOLE)):
+        for commit in view.readable_commits(parting.session, after=after):
+            if commit.link.seq > parting.seq:
+                break
+            if commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING:
+                yield commit
+
+
+def _item(view: View, commit: Commit) -> PastOutput | Declaration | None:
+    body = commit.body
+    if body is None:
+        return None
+    if commit.facts.kind is not CommitKind.OUTCOME:
+        return declaration(commit.link.seq, decode_note(body.note)) if body.note else None
+    blob = view.blob(body.output_blob) if body.output_blob else None
+    if not isinstance(blob, Blob):
+        return None
+    facts = commit.facts
+    return PastOutput(call=facts.call, attempt=facts.attempt, content=blob.data)

@@ -1,0 +1,230 @@
+"""The way of a value back through the calls of a session, to where it entered."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from turnlog.core import ids
+from turnlog.core.commit import Commit, Lineage
+from turnlog.core.kinds import CommitKind, MatchEvidence, ValueOrigin
+from turnlog.core.text.terminal import preview
+from turnlog.provenance.values import SessionValues, ValueSource
+from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.payloads import PayloadState, read_input
+from turnlog.store.read.view import View
+
+from .inputs import InputOrigin, InputOrigins, input_origins, origin_of, outcome_of, recorded
+
+DEEPEST: Final = 16
+"""Calls that are followed one behind the other."""
+_MOST: Final = 16
+"""Values that are followed from one call."""
+_SHOWN: Final = 80
+"""Bytes of a value that are shown."""
+_SOURCE: Final = ValueSource(b"", 1)
+_WEAK: Final = MatchEvidence.WEAK
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class TrailEnd(StrEnum):
+    """Why a value is not followed further."""
+
+    ENTERED = "entered"
+    """It is in the output of this call, and in none of its inputs."""
+    DECLARED = "declared"
+    """The runtime declared it."""
+    UNVERIFIED = "unverified"
+    """It was not seen before in the session."""
+    GONE = "gone"
+    """What is needed to follow it is no longer kept, or not in this store."""
+    TOO_DEEP = "too_deep"
+    """It goes on, but only so many calls are followed."""
+
+
+class TrailStep(Struct, frozen=True, kw_only=True):
+    """A value in the input of a call, and where that came from."""
+
+    session: str
+    seq: int
+    """Of the call's last commit."""
+    tool: str
+    """`server/tool`."""
+    origin: InputOrigin
+    source: str | None = None
+    """`server/tool` of the call whose output had the value."""
+    end: TrailEnd | None = None
+    """Why there are no `earlier` steps; `None` if there are."""
+    earlier: tuple["TrailStep", ...] = ()
+    """The same value in the inputs of the call whose output had it."""
+
+
+class Trail(Struct, frozen=True, kw_only=True):
+    """The ways of all values at one place of an input."""
+
+    session: str
+    seq: int
+    pointer: str
+    value: str | None
+    """The value as recorded, at most 80 bytes; `None` if it is gone."""
+    partial: str
+    """Why there may be more; empty if there is not."""
+    steps: tuple[TrailStep, ...]
+
+
+def trail(view: View, session: bytes, seq: int, pointer: str) -> Trail:
+    """Return where the value at `pointer` in the input of the call with this commit came from.
+
+    Raises `NotFoundError`, which says what to do.
+    """
+    commit = view.get(session, seq)
+    name = f"{ids.to_text(session)}:{seq}"
+    if commit is None or not commit.facts.call:
+        what = "no commit" if commit is None else f"a commit of kind {commit.facts.kind.value!r}"
+        log = f"`turnlog log {ids.to_text(session)}`"
+        raise NotFoundError(f"{name} is {what}, not one of a call; {log} lists calls")
+    attempt = _attempt(view, commit)
+    found = input_origins(view, attempt)
+    value = _value(view, attempt, pointer)
+    chosen = [each for each in found.origins if _is_below(each.pointer, pointer)]
+    if not chosen:
+        raise NotFoundError(_nothing(name, pointer, attempt, found, value))
+    lineage, _ = recorded(attempt)
+    steps: list[TrailStep] = []
+    for below in dict.fromkeys(each.pointer for each in chosen):
+        entries = [entry for entry in lineage if entry.pointer == below]
+        steps += _steps(view, attempt, entries, _value(view, attempt, below), DEEPEST)
+    return Trail(
+        session=ids.to_text(session),
+        seq=seq,
+        pointer=pointer,
+        value=None if value is None else preview(_encode(value), _SHOWN),
+        partial=found.partial,
+        steps=tuple(steps),
+    )
+
+
+def _steps(
+    view: View,
+    attempt: Sequence[Commit],
+    entries: Sequence[Lineage],
+    value: object,
+    depth: int,
+) -> Iterator[TrailStep]:
+    session = attempt[0].link.session
+    # One value may be found in several ways at once.
+    found = {(e.pointer, e.origin, e.call, e.attempt, e.place): e for e in reversed(entries)}
+    for entry in list(reversed(found.values()))[:_MOST]:
+        origin, last = origin_of(view, session, entry), attempt[-1]
+        step = partial(
+            TrailStep,
+            session=ids.to_text(last.link.session),
+            seq=last.link.seq,
+            tool=_tool(last),
+            origin=origin,
+        )
+        if entry.origin is not ValueOrigin.SOURCED:
+            is_declared = entry.origin is ValueOrigin.DECLARED
+            yield step(end=TrailEnd.DECLARED if is_declared else TrailEnd.UNVERIFIED)
+            continue
+        outcome = outcome_of(view, entry)
+        if outcome is None:
+            yield step(end=TrailEnd.GONE)
+            continue
+        end, earlier = _before(view, outcome, value, depth)
+        yield step(source=_tool(outcome), end=end, earlier=earlier)
+
+
+def _before(
+    view: View, outcome: Commit, value: object, depth: int
+) -> tuple[TrailEnd | None, tuple[TrailStep, ...]]:
+    """Return how a value goes on that is in the output of the call with this outcome."""
+    attempt = _attempt(view, outcome)
+    given = read_input(view, attempt)
+    if value is None or given.kept.is_gone or given.kept is PayloadState.NONE:
+        return TrailEnd.GONE, ()
+    places = _places(given.text.encode(), value)
+    if not places:
+        return TrailEnd.ENTERED, ()
+    if depth == 0:
+        return TrailEnd.TOO_DEEP, ()
+    entries = [entry for entry in recorded(attempt)[0] if entry.pointer in places]
+    earlier = tuple(_steps(view, attempt, entries, value, depth - 1))
+    return (None, earlier) if earlier else (TrailEnd.GONE, ())
+
+
+def _places(content: bytes, value: object) -> set[str]:
+    """Return the JSON Pointers at which a content has a value, or what is in it."""
+    values = SessionValues()
+    values.add(_SOURCE, content)
+    found = values.look_up(_encode(value)).lineage
+    return {e.place for e in found if e.origin is ValueOrigin.SOURCED and e.evidence is not _WEAK}
+
+
+def _attempt(view: View, commit: Commit) -> list[Commit]:
+    """Return the intent and the outcomes of the attempt that a commit belongs to."""
+    facts = commit.facts
+    return [
+        each
+        for each in view.readable(facts.call)
+        if each.facts.kind in (CommitKind.INTENT, CommitKind.OUTCOME)
+        and (each.facts.leg, each.facts.attempt) == (facts.leg, facts.attempt)
+    ]
+
+
+def _tool(commit: Commit) -> str:
+    return f"{commit.facts.server}/{commit.facts.tool}"
+
+
+def _is_below(pointer: str, above: str) -> bool:
+    return pointer == above or pointer.startswith(f"{above}/")
+
+
+def _value(view: View, attempt: Sequence[Commit], pointer: str) -> object:
+    """Return the recorded value at a place of an input; `None` if there is none, or it is gone."""
+    try:
+        value: Any = _decode(read_input(view, attempt).text)
+    except (ValueError, RecursionError):
+        return None
+    for token in pointer.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = cast("dict[str, Any]", value).get(name)
+        elif isinstance(value, list) and name.isascii() and name.isdigit():
+            items = cast("Sequence[Any]", value)
+            value = items[int(name)] if int(name) < len(items) else None
+        else:
+            return None
+    return value
+
+
+def _nothing(
+    name: str, pointer: str, attempt: Sequence[Commit], found: InputOrigins, value: object
+) -> str:
+    """Return why nothing is known of a value, and what to do."""
+    gone = next((commit.gone for commit in attempt if commit.gone), None)
+    if gone is not None:
+        return f"the content of {name} is {gone}, and with it where its values came from"
+    if attempt[-1].facts.kind is CommitKind.INTENT:
+        return (
+            f"{name} has no outcome yet, with which that is recorded; ask again when it has ended"
+        )
+    known = ", ".join(dict.fromkeys(repr(each.pointer) for each in found.origins))
+    if value is None:
+        has = f"; values are known at {known}" if known else ""
+        return f"the recorded input of {name} has nothing at {pointer!r}{has}; write a JSON Pointer, as /path"
+    if known:
+        return (
+            f"the value at {pointer!r} of {name} is too short or too common to be looked for; values are known "
+            f"at {known}"
+        )
+    if found.partial:
+        return f"nothing is known of the values of {name}: {found.partial}"
+    return (
+        f"{name} has no value that is looked for: they are like identifiers, paths, URLs or larger numbers; an "
+        "older turnlog, and one with `provenance: {inputs: off}`, records none"
+    )
