@@ -33,6 +33,8 @@ _WIDE: Final = frozenset({"W", "F"})
 # Control and format characters, surrogates, private and unassigned code points, line separators:
 # they steer a terminal, or hide in a review.
 _UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_KEPT: Final = 1 << 16
+"""Code points below are remembered once they were looked up: all alphabets."""
 # CSI, OSC (with its end) and the other escape sequences of terminals.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)?|\x1b[ -/]*+[0-~]?"
@@ -175,7 +177,7 @@ def escape_unprintable(text: str) -> str:
     """Return `text` with every character that is not printable as a `\\u` escape."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(c) if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
+    return text.translate(_SHOWN)
 
 
 def contains_text(content: bytes, text: str) -> bool:
@@ -290,6 +292,17 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in _WIDE else 1
 
 
-def _escaped(character: str) -> str:
-    utf16 = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{utf16[at : at + 4]}" for at in range(0, len(utf16), 4))
+class _Shown(dict[int, str]):
+    """A table for `str.translate` that is filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        character = shown = chr(code)
+        if unicodedata.category(character) in _UNPRINTABLE:
+            utf16 = character.encode("utf-16-be", "surrogatepass").hex()
+            shown = "".join(f"\\u{utf16[at : at + 4]}" for at in range(0, len(utf16), 4))
+        if code < _KEPT:
+            self[code] = shown
+        return shown
+
+
+_SHOWN: Final = _Shown()
