@@ -20,7 +20,7 @@ from conformance.store.kit import begin, intent, new_id, note, outcome, put
 from conformance.store.kit import session as named
 from e2e.stores import Call, fill, process, session_id, turnlog
 from kit.beside import proxy_beside, session_notes, session_rows
-from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
 from kit.proxy import Proxy
 from kit.ten_steps import finished, serving, started
 from kit.upstreams import Peer, RawUpstream, text_result
@@ -280,7 +280,6 @@ def test_a_session_that_was_moved_goes_on_here_only_with_a_word(stores: Stores) 
         ask(proxy, call("write", {"a": 1}))
     stores.move()
     data = stores.data("here")
-    assert turnlog("sessions", "pause", "work", "--why", "sure", data=data).returncode == 0
     refused = turnlog("sessions", "resume", "work", data=data)
     assert refused.returncode == 2
     assert "has packed the session for another store" in refused.stderr
@@ -312,6 +311,120 @@ def test_a_copy_leaves_the_session_as_it_is(stores: Stores) -> None:
     for name in ("here", "there"):
         shown = json.loads(turnlog("resume", "work", "--json", data=stores.data(name)).stdout)
         assert shown["stage"] == "active"
+
+
+def back(stores: Stores) -> dict[str, Any]:
+    """Pack the session in the other store, and import it here; return what the import says."""
+    file = stores.bundle.with_name("back.bundle")
+    packed = turnlog("resume", "work", "--bundle", str(file), data=stores.data("there"))
+    assert packed.returncode == 0, packed.stderr
+    return imported(stores.data("here"), file)
+
+
+@pytest.mark.promise("STORE-21")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_session_comes_back_though_a_call_ended_behind_its_bundle(
+    stores: Stores, *, killed: bool
+) -> None:
+    here = stores.data("here")
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", f"/s/{NAME}/mcp", call("write", {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        stores.move()
+        if killed:
+            proxy.kill()
+        stores.tool.go.set()
+        if not killed:
+            answer = client.response("POST").json()["result"]
+            assert (text(answer), "_meta" in answer) == ("done 1", False)
+    with stores.proxy("here") as proxy:  # recovery leaves the session alone
+        with stores.proxy("there") as other:
+            told = ask(other, call("write", {"a": 1}))["_meta"]["turnlog/outcome"]
+            assert told["kind"] == "outcome_unknown"
+            ask(other, call("write", {"a": 2}))
+        assert back(stores)["relation"] == "longer"
+        assert text(ask(proxy, call("write", {"a": 3}))) == "done 3"
+    rows = session_rows(here, "work")
+    assert [(row.tool, row.status, row.flags) for row in rows] == [
+        ("write", "unknown" if killed else "ok", [] if killed else ["late"]),
+        ("write", "error", []),
+        ("write", "ok", []),
+        ("write", "ok", []),
+    ]
+    assert turnlog("verify", data=here).returncode == 0
+
+
+@pytest.mark.promise("STORE-21")
+def test_what_would_keep_a_session_from_coming_back_is_refused_or_recorded_elsewhere(
+    stores: Stores,
+) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        ask(proxy, call("write", {"a": 1}))
+        stores.move()
+        path, headers = f"/s/{NAME}/mcp", (*MCP_HEADERS, AGENT)
+        client.request("POST", path, message("tools/list"), headers=headers)
+        shown = json.loads(turnlog("resume", "work", "--json", data=proxy.data).stdout)
+        head = str(shown["state"]["at"]["seq"])
+        for change in (
+            ("sessions", "pause", "work"),
+            ("sessions", "alias", "work", "other"),
+            ("sessions", "claim", "work"),
+            ("rewind", "work", "0", "--yes", "--expect", head),
+        ):
+            refused = turnlog(*change, data=proxy.data)
+            assert refused.returncode == 2, (change, refused.stdout)
+            assert "has packed the session for another store" in refused.stderr, change
+        with stores.proxy("there") as other:
+            ask(other, call("write", {"a": 2}))
+        assert back(stores)["relation"] == "longer"
+    assert turnlog("sessions", "alias", "work", "other", data=stores.data("here")).returncode == 0
+    assert turnlog("verify", data=stores.data("here")).returncode == 0
+
+
+def test_a_session_that_went_on_in_both_stores_does_not_come_back(stores: Stores) -> None:
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        ask(proxy, call("write", {"a": 1}))
+        stores.move()
+        assert turnlog("sessions", "resume", "work", "--anyway", data=proxy.data).returncode == 0
+        ask(proxy, call("write", {"a": 2}))
+        with stores.proxy("there") as other:
+            ask(other, call("write", {"a": 3}))
+        file = stores.bundle.with_name("back.bundle")
+        assert (
+            turnlog("resume", "work", "--bundle", str(file), data=stores.data("there")).returncode
+            == 0
+        )
+        refused = turnlog("import", str(file), data=proxy.data)
+    assert refused.returncode == 2
+    assert re.search(
+        r"after commit \d+: here it has commits \d+ to \d+, the bundle commits \d+ to \d+",
+        refused.stderr,
+    )
+
+
+@pytest.mark.parametrize("end", [("purge", "--yes"), ("sessions", "resume", "--anyway")])
+def test_an_outcome_that_came_behind_the_bundle_is_recorded_or_purged_if_its_session_stays(
+    stores: Stores, end: tuple[str, ...]
+) -> None:
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", f"/s/{NAME}/mcp", call("write", {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        stores.move()
+        stores.tool.go.set()
+        assert text(client.response("POST").json()["result"]) == "done 1"
+    here = stores.data("here")
+    (row,) = session_rows(here, "work")
+    assert row.status == "pending"
+    done = turnlog(*end[:-1], row.session, end[-1], data=here)
+    assert done.returncode == 0, done.stderr
+    if end[0] == "purge":
+        files = [one for one in here.rglob("*") if one.is_file() and b"done 1" in one.read_bytes()]
+        assert files == []
+    else:
+        assert session_rows(here, "work")[0].status == "ok"
+    assert turnlog("verify", data=here).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +511,9 @@ def test_a_session_that_went_another_way_is_a_conflict_and_can_be_imported_as_a_
     refused = turnlog("import", str(other), data=there)
     assert refused.returncode == 2
     assert re.search(
-        r"went another way here after commit \d+; nothing was imported", refused.stderr
+        r"went another way here after commit 42: here it has commits 43 to 48, the bundle commits "
+        "43 to 48; nothing was imported",
+        refused.stderr,
     )
     assert turnlog("export", data=there).stdout == before
     fork = imported(there, other, "--as-fork")
@@ -639,7 +754,7 @@ async def noted_late(data: Path, bundle: Path) -> None:
     await put(store, ended)
     packed = process("resume", "work", "--bundle", str(bundle), "--data", str(data))
     assert packed.returncode == 0, packed.stderr
-    with pytest.raises(Conflict, match="packed for another store"):
+    with pytest.raises(Conflict, match="has packed the session for another store"):
         await put(store, note(ref, made, NoteKind.DELIVERED, ended))
     await store.close()
 

@@ -223,7 +223,8 @@ class McpExchange(ResponseObserver):
         params = mcp.read_lookup(message.method, message.params)
         arguments = self._start or bytes(params.arguments)
         ask = self._as_recorded(message, key, params, arguments, model, None)
-        await self._begin(message, structs.replace(ask, key=""), key)
+        session = ask.session.refusals or ask.session
+        await self._begin(message, structs.replace(ask, session=session, key=""), key)
 
     def _as_recorded(
         self,

@@ -109,8 +109,10 @@ async def import_bundle(
             hash=f"sha256:{here.head_hash.hex()}",
         )
     if found is Relation.DIVERGED:
+        newest = shared if here is None else here.head_seq
         raise Conflict(
-            f"session {bundle.head.session} went another way here after commit {shared}; nothing was "
+            f"session {bundle.head.session} went another way here after commit {shared}: here it has "
+            f"{_commits(shared, newest)}, the bundle {_commits(shared, bundle.head.seq)}; nothing was "
             "imported; `--as-fork` imports it as a session of its own",
             shared,
         )
@@ -129,6 +131,14 @@ async def import_bundle(
         found,
         on_part,
     )
+
+
+def _commits(after: int, until: int) -> str:
+    """Return words for the commits behind `after`."""
+    first = after + 1
+    if until > first:
+        return f"commits {first} to {until}"
+    return f"commit {first}" if until == first else "no further one"
 
 
 async def _adopt(

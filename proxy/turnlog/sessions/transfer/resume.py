@@ -10,6 +10,7 @@ from turnlog.core import ids
 from turnlog.core.lifecycle import Action, LifecycleContent, SessionStage, action_of, is_move
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
+from turnlog.sessions.control.lifecycle import moved_by
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.dangling import (
     Dangling,
@@ -125,8 +126,10 @@ async def move_session(
     with store.view() as view:
         is_paused = _row(view, session).stage is SessionStage.PAUSED
         was_paused = is_paused and _was_paused(view, session)
+        is_moved = moved_by(view, session) is not None
     move = ControlRequest(action=Action.PAUSE, why=why, content=LifecycleContent(moved=True))
-    await controls.write(session, move)
+    if not is_moved:
+        await controls.write(session, move)
     await _wait_for_calls(store, session)
     try:
         # Behind this one the store adds no note on a delivery: it would not be in the bundle.

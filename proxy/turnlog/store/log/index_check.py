@@ -247,7 +247,7 @@ def _alias_flaws(txn: Txn, tables: Tables) -> Iterator[IndexFlaw]:
     texts = 0
     with txn.cursor(tables.aliases) as cursor:
         for key, value in cursor:
-            if key[:1] == b"h":
+            if key[:1] in {b"h", b"o"}:
                 continue
             if key[:1] == b"n":
                 texts -= 1

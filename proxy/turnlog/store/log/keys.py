@@ -9,6 +9,8 @@ Durable, written in the transaction that a caller waits for:
                                                      number of control commits
                "s" + session + digest -> alias text
                "h" + handle -> where a payload that came from another store lies here, or why it is gone
+               "o" + session + call + leg, attempt, n -> header and body of an outcome that came after
+               its session was packed for another store
     and beside the tables' names "newest seal" -> position and digest of the newest block, see `digests`
 
 Derived from the log's stored bytes, flushed in a transaction of their own, up to the watermark:
@@ -123,6 +125,16 @@ def alias_prefix(name: str) -> bytes:
 def moved_key(handle: bytes) -> bytes:
     """Return the key under which the place of a payload from another store is found."""
     return b"h" + handle
+
+
+def late_key(session: bytes, facts: Facts) -> bytes:
+    """Return the key of an outcome that came after its session was packed."""
+    return late_prefix(session) + facts.call + pack_many((facts.leg, facts.attempt, facts.n))
+
+
+def late_prefix(session: bytes) -> bytes:
+    """Return what the keys of a session's late outcomes start with."""
+    return b"o" + session
 
 
 def alias_text_prefix(session: bytes) -> bytes:

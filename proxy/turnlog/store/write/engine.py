@@ -245,6 +245,7 @@ class LmdbEngine:
             is_dead=lambda epoch: epoch != self.epoch and not is_locked(folder, epoch),
             skip=self._skip,
         )
+        intents = [one for one in intents if not self._ledger.is_packed(txn, one.link.session)]
         if epochs is not None:
             epochs.update(intent.link.epoch for intent in intents)
         return [self._outcome(intent, 0, (), recovery.CRASHED) for intent in intents]
@@ -310,6 +311,7 @@ class LmdbEngine:
                 self._quota.wrote(self._ledger.put(txn))
                 flush(txn, self.tables, self._ledger.tail, self._ledger.heads)
                 self._ledger.trim(txn)
+        self._ledger.append_late(txn, incoming.session)
         # What looks for open attempts reads the log itself.
         self._quota.wrote(self._ledger.put(txn))
         return count
@@ -330,6 +332,7 @@ class LmdbEngine:
                 for state, intent in overdue(
                     txn, self.tables, self._ledger.tail, now, skip=self._skip
                 )
+                if not self._ledger.is_packed(txn, intent.link.session)
             ]
         )
 

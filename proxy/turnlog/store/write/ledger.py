@@ -19,11 +19,12 @@ from turnlog.core.commit import (
     Link,
     body_digest,
     decode_body,
+    decode_header,
     digest,
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import TAINT_NOTES, Actor, CommitKind, Flag, NoteKind, Phase, Status
+from turnlog.core.kinds import TAINT_NOTES, Actor, CommitKind, Flag, Phase, Rung, Status
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
     Action,
@@ -69,6 +70,8 @@ from turnlog.store.log.keys import (
     WATERMARK,
     alias_key,
     alias_text_key,
+    late_key,
+    late_prefix,
     link_key,
     number,
     unpack,
@@ -77,6 +80,7 @@ from turnlog.store.log.tables import (
     Tables,
     append,
     call_entries,
+    keys_with,
     last_position,
     read_head,
     read_log,
@@ -90,6 +94,17 @@ from .erase import erase_names
 
 _INTENT: Final = CommitKind.INTENT
 _OUTCOME: Final = CommitKind.OUTCOME
+_MAY_FOLLOW: Final = frozenset(
+    {
+        Action.RESUME,
+        Action.CLOSE,
+        Action.ARCHIVE,
+        Action.PURGE,
+        Action.COMPACT,
+        Action.REDACT,
+    }
+)
+"""Changes of a packed session by which it goes on or ends here, or its content goes."""
 MOST_HEADS = 4096
 """Heads kept in memory, beside those of sessions with commits behind the watermark."""
 
@@ -112,6 +127,8 @@ class Ledger:
         """Of the commits that the present transaction has appended."""
         self.again: list[Draft] = []
         """Intents of earlier, failed transactions that are written along."""
+        self._adopted = b""
+        """The session of another store that the present transaction appends: it goes on here."""
         self._newest_digest = digests.NONE
         self._loaded = False
 
@@ -122,7 +139,7 @@ class Ledger:
 
     def begin(self, txn: Txn) -> None:
         """Read what other processes appended since the last transaction."""
-        last = last_position(txn, self._tables)
+        self._adopted, last = b"", last_position(txn, self._tables)
         if self._loaded and last == self.tail.last:
             return
         watermark = read_number(txn, self._tables, WATERMARK)
@@ -149,15 +166,16 @@ class Ledger:
         if draft.expected_head is not None:
             self._append_control(txn, session, draft)
             return
-        found, follows = self._find(txn, session, facts), None
+        if self.heads[session].control is not None and self._is_late(txn, session, draft):
+            return
+        found = self._find(txn, session, facts)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, draft, found)
             if unwritten is None:
                 return
             facts = unwritten
         is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
-        if not is_first:
-            follows = self._predecessor(txn, session, draft)
+        follows = None if is_first else self._predecessor(txn, session, draft)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
         may_conflict = (
@@ -165,7 +183,6 @@ class Ledger:
             or draft.claims
             or (follows is None and intent is not None)
             or draft.awaits_session
-            or facts.note == NoteKind.DELIVERED
         )
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
         if draft.refused is None:
@@ -177,8 +194,15 @@ class Ledger:
         """Place a control commit, unless head, stage or lease of its session forbid it."""
         before, body = self.heads[session], draft.body
         draft.refused = control_refusal(before, draft)
+        is_packed = draft.refused is None and self.is_packed(txn, session)
+        if is_packed and not (
+            action_of(draft.facts) in _MAY_FOLLOW or ends_bundle(draft.facts, draft.body)
+        ):
+            draft.refused = _packed_conflict(before)
         if draft.refused is not None:
             return
+        if is_packed:
+            self.append_late(txn, session)
         self._extend(session, draft, draft.facts, None, body is not None and is_linked(body))
         after = self.heads[session]
         control = after_control(before.control, draft.facts, after.seq)
@@ -216,6 +240,7 @@ class Ledger:
                 f"the session went on meanwhile, its newest commit is {head.seq}", head.seq
             )
         self.heads[session] = fold_head(head, (entry,))
+        self._adopted = session
         if entry.facts.kind in CONTROL_KINDS:
             self._count_control(txn)
         self._headers.append(header)
@@ -372,8 +397,6 @@ class Ledger:
         intent = draft.intent
         if isinstance(intent, Draft) and intent.refused is not None:
             return intent.refused
-        if draft.facts.note == NoteKind.DELIVERED:
-            return self._late_note(txn, session)
         if body is None or not body.fact_key:
             return None
         newest = self._linked(txn, session + body.fact_key)
@@ -388,27 +411,19 @@ class Ledger:
             found, call = self._carrying(txn, draft.sole_claim), draft.facts.call
             yield from (entry for entry in found if entry.facts.call != call)
 
-    def _late_note(self, txn: Txn, session: bytes) -> Conflict | None:
-        """Return why the note that an answer was delivered is refused; `None` if it is not.
-
-        A session that was packed for another store can come back only if nothing was added here. Without
-        the note its answer is given again there, if its caller asks for it.
-        """
-        if not self._is_packed(txn, session):
-            return None
-        return Conflict("the session was packed for another store", self.heads[session].seq)
-
     def _suspended(self, txn: Txn, session: bytes) -> SessionSuspended | None:
         """Return why a call is refused that is about to be sent in a session; `None` if it is not."""
         suspension = suspension_of(self.heads[session].control, "")
-        if suspension is not None and self._is_packed(txn, session):
+        if suspension is not None and self.is_packed(txn, session):
             suspension = suspension_of(self.heads[session].control, "", is_moved=True)
         return SessionSuspended(suspension) if suspension is not None else None
 
-    def _is_packed(self, txn: Txn, session: bytes) -> bool:
-        """Return whether a session ends where it was packed for another store."""
-        head = self.heads[session]
-        if head.control is None or head.control.stage is not SessionStage.PAUSED:
+    def is_packed(self, txn: Txn, session: bytes) -> bool:
+        """Return whether a session was packed for another store, and nothing was added since."""
+        head = self.heads.get(session) or read_head(txn, self._tables, session)
+        if session == self._adopted or head is None or head.control is None:
+            return False
+        if head.control.stage is not SessionStage.PAUSED:
             return False
         known = head.position - self.tail.after - 1
         is_recent = known >= 0
@@ -417,6 +432,47 @@ class Ledger:
         )
         newest = self._read(txn, entry) if entry is not None else None
         return newest is not None and ends_bundle(newest.facts, newest.body)
+
+    def _is_late(self, txn: Txn, session: bytes, draft: Draft) -> bool:
+        """Return whether a draft came after its session was packed, and does not go into its log.
+
+        The session could not come back behind it. The outcome of a call is kept beside the log until
+        then, all else is refused. A call goes into the log: the session goes two ways.
+        """
+        facts = draft.facts
+        if facts.kind is _INTENT or not self.is_packed(txn, session):
+            return False
+        head = self.heads[session]
+        link = self._predecessor(txn, session, draft) if facts.kind is _OUTCOME else None
+        if link is None or facts.actor is not Actor.AGENT:
+            draft.refused = _packed_conflict(head)
+            return True
+        header = encode_header(link, draft.encoded_facts)
+        late = msgspec.msgpack.encode((header, draft.encoded_body))
+        txn.put(late_key(session, facts), late, db=self._tables.aliases)
+        draft.commit = Commit(
+            position=head.position, link=link, facts=facts, hash=head.hash, body=draft.body
+        )
+        return True
+
+    def append_late(self, txn: Txn, session: bytes) -> None:
+        """Append the outcomes that came after a session was packed, as it goes on here."""
+        for key, late in [*keys_with(txn, self._tables.aliases, late_prefix(session))]:
+            txn.delete(key, db=self._tables.aliases)
+            header, body = msgspec.msgpack.decode(late, type=tuple[bytes, bytes])
+            _, facts = decode_header(header)
+            draft = Draft(
+                session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+                facts=facts,
+                body=decode_body(body) if body else None,
+                encoded_facts=encode_facts(facts),
+                encoded_body=body,
+            )
+            unwritten = self._unwritten(txn, session, draft, self._find(txn, session, facts))
+            if unwritten is not None:
+                linked = draft.body is not None and is_linked(draft.body)
+                follows = self._predecessor(txn, session, draft)
+                self._extend(session, draft, unwritten, follows, linked)
 
     def _linked(self, txn: Txn, key: bytes) -> Entry | None:
         """Return the newest commit with a link, on disk or placed before."""
@@ -589,6 +645,14 @@ def control_refusal(head: Head, draft: Draft) -> Refusal | None:
     if why := lease_refusal(control, facts, draft.fence):
         return LeaseRefused(why, fence=control.fence if control else 0, seq=head.seq)
     return None
+
+
+def _packed_conflict(head: Head) -> Conflict:
+    return Conflict(
+        f"commit {head.seq} has packed the session for another store; do this there, or first let the "
+        "session go on here (`turnlog sessions resume SESSION --anyway`)",
+        head.seq,
+    )
 
 
 def _is_expected(head: Head, draft: Draft) -> bool:
