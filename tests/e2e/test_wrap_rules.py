@@ -25,6 +25,10 @@ rules:
   - match: {tool: "*_rests"}
     timeout: {response: 300ms}
     retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, jitter: none, budget: 300s}
+  - match: {tool: "*_thrice"}
+    timeout: {response: 300ms}
+    retry: {on: timeout, max_attempts: 3, base_interval: 600ms, factor: 100, max_interval: 60s,
+            jitter: none, budget: 300s}
   - {match: {tool: "*_content"}, expects: content}
 """
 
@@ -142,6 +146,14 @@ def test_another_attempt_is_made_after_the_first_was_cancelled(
     assert (two.status, two.flags) == ("ok", ["retried"])
 
 
+def is_next(wrap: Wrap) -> bool:
+    """Send a notification; return whether the server has got nothing before it but cancels."""
+    heard = wrap.asked(message("notifications/next", request_id=None))
+    while heard["method"] == "notifications/cancelled":
+        heard = wrap.server.request()
+    return bool(heard["method"] == "notifications/next")
+
+
 @pytest.mark.parametrize("tool", ["read_rests", "put_rests"])
 def test_an_answer_that_comes_before_the_retry_is_the_agents_and_no_retry_is_sent(
     ruled: Wrap, tool: str
@@ -154,9 +166,23 @@ def test_an_answer_that_comes_before_the_retry_is_the_agents_and_no_retry_is_sen
     wait_until(lambda: rows_of(ruled, tool)[-1].status == "ok", "the late answer is recorded")
     (row,) = rows_of(ruled, tool)
     assert (row.attempt, "late" in row.flags) == (1, True)
-    ruled.send(message("notifications/next", request_id=None))
-    while (heard := ruled.server.request()["method"]) != "notifications/next":
-        assert heard == "notifications/cancelled"
+    assert is_next(ruled)
+
+
+@pytest.mark.parametrize("tool", ["read_thrice", "put_thrice"])
+def test_an_answer_that_comes_while_a_retry_runs_is_the_agents_once_that_has_failed(
+    ruled: Wrap, tool: str
+) -> None:
+    number = next(LAST)
+    first = ruled.asked(call(tool, request_id=number))
+    while (heard := ruled.server.request())["method"] != "tools/call":
+        assert heard["method"] == "notifications/cancelled"
+    ruled.server.answer(first, "late, but there")
+    assert ruled.stdout.json() == text_answer(number, "late, but there")
+    wait_until(lambda: all(row.status != "pending" for row in rows_of(ruled, tool)), "the ends")
+    one, two = rows_of(ruled, tool)
+    assert (one.status, "late" in one.flags, two.kind) == ("ok", True, "response_timeout")
+    assert is_next(ruled)
 
 
 CLOSED = """

@@ -679,8 +679,8 @@ class CallMachine(Struct, eq=False):
         self.given = self.number
         verdict: RetryIn | StopReason = StopReason.ANSWERED
         if terms.retry is not None:
-            verdict = self._verdict(event, now)
             self._choose_answer(event)
+            verdict = self._verdict(event, now)
         back = self._cancel_ended_attempt(ending, verdict) if ending.error else _NOTHING
         outcome = RECORDED
         if terms.retry is not None or terms.is_guarded:
@@ -724,6 +724,11 @@ class CallMachine(Struct, eq=False):
         verdict = self._decide_retry(event, now)
         if not isinstance(verdict, RetryIn):
             return verdict.reason
+        if self.given != self.number and self._answered is not None:
+            # The answer to an earlier attempt came late: it would have settled the call between attempts.
+            held = structs.replace(event, ending=self._answered[1])
+            if not isinstance(self._decide_retry(held, now), RetryIn):
+                return StopReason.ANSWERED
         return self._obstacle_to_retry(event) or verdict
 
     def _decide_retry(self, event: ev.Judged, now: float) -> RetryIn | NoRetry:

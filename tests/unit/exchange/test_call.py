@@ -373,6 +373,27 @@ def test_a_late_answer_to_an_earlier_attempt_is_given_if_no_later_one_is_answere
     play.feed(ev.OutcomeSettled(), ev.Release(1))
 
 
+def test_a_late_answer_is_given_once_the_attempt_that_runs_has_failed() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(answered(1), ev.AppendOutcome(is_late=True))
+    play.feed(lost(2), BEFORE_RETRY)
+    play.feed(ev.OutcomeSettled(), ev.Release(1))
+
+
+def test_a_late_answer_that_is_retried_itself_ends_no_call() -> None:
+    play = Play(RETRIED)
+    play.sent()
+    play.feed(lost(), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.2))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Send(2, hold=True))
+    play.feed(limited(), ev.AppendOutcome(is_late=True))
+    play.feed(lost(2), BEFORE_RETRY, ev.CancelAtServer(), ev.Rest(0.4))
+
+
 def test_a_late_answer_is_not_given_if_a_later_attempt_is_answered() -> None:
     play = Play(RETRIED)
     play.sent()
