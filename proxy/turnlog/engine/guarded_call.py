@@ -140,7 +140,7 @@ class GuardedCall(CallDriver):
         if self.machine.is_undecided:
             self.feed(ev.ServerGone())
 
-    async def claimed(self) -> bool:
+    async def intent_accepted(self) -> bool:
         """Wait until its intent is on disk; false if it is to be decided again whether it is sent.
 
         Raises `StoreError` if the intent cannot be written, and `Failure` if that takes too long.

@@ -113,7 +113,7 @@ class PlainCall:
             self._ask = call.ask
             self.attempt = await recorder.begin(self._ask)
             call.begins(self.attempt)
-            if await call.claimed():
+            if await call.intent_accepted():
                 return
             self.attempt = None
             await call.decided()

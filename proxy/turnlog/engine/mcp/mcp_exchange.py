@@ -326,7 +326,7 @@ class McpExchange(ResponseObserver):
         while not call.is_over:
             self._asks[key] = call.ask
             attempt = await self._begin(message, call.ask, key, call)
-            if await call.claimed():
+            if await call.intent_accepted():
                 self.attempt = attempt
                 return
             self._context.calls.remove(self._request.scope, self.attempts.pop(attempt), attempt)
