@@ -86,7 +86,7 @@ class ForkContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     mode: ForkMode = ForkMode.LIVE
     then: AfterDivergence = AfterDivergence.STOP
     standing: tuple[int, ...] = ()
-    """Where calls of the parent began behind the parting whose effects stand, newest first."""
+    """Where calls of the parent began behind the branch point whose effects stand, newest first."""
     effects: tuple[StandingEffect, ...] = ()
     """The calls of `standing`, and those that the parent had left behind before; empty in older commits."""
 

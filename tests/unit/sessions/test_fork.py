@@ -16,7 +16,7 @@ from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.sessions.errors import NotFoundError, OperationError
 from turnlog.sessions.log import Query, TurnRange, read_rows
 from turnlog.sessions.state.changes import changes_between, session_differences, turn_bounds
-from turnlog.sessions.state.family import Parting, ancestry, parting_of
+from turnlog.sessions.state.family import BranchPoint, ancestry, branch_point_of
 from turnlog.sessions.state.state_at import end_of_turn, read_state, saved_states, state_at
 from turnlog.sessions.verify import ChainVerdict, verify
 from turnlog.store.lmdb import LmdbStore
@@ -105,9 +105,9 @@ async def test_a_difference_between_branches_says_where_they_parted(work: Work) 
         files = {one.key: one for one in found if one.field == "files_modified"}
         assert set(files) == {"/b", "/c"}
         assert {one.parted.seq for one in found if one.parted} == {cut}
-        assert parting_of(view, other.id, sibling.id) == Parting(work.id, cut - 1)
-        assert parting_of(view, sibling.id, sibling.id) is not None
-        assert ancestry(view, other.id) == [Parting(work.id, cut)]
+        assert branch_point_of(view, other.id, sibling.id) == BranchPoint(work.id, cut - 1)
+        assert branch_point_of(view, sibling.id, sibling.id) is not None
+        assert ancestry(view, other.id) == [BranchPoint(work.id, cut)]
         first, last = turn_bounds(view, other.id, TurnRange())
         own = changes_between(view, saved, other.id, first, last)
         assert {one.key for one in own if one.field == "files_modified"} == {"/c"}
@@ -140,7 +140,7 @@ async def test_a_fork_can_be_forked_and_rewound(work: Work) -> None:
     await other.rewind(end)
     assert other.files() == third.files() == {"/a", "/b"}
     with work.store.view() as view:
-        assert ancestry(view, third.id) == [Parting(other.id, end), Parting(work.id, cut)]
+        assert ancestry(view, third.id) == [BranchPoint(other.id, end), BranchPoint(work.id, cut)]
 
 
 async def test_a_fork_of_nothing_or_under_a_taken_name_is_refused(work: Work) -> None:

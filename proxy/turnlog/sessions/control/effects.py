@@ -253,8 +253,8 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
     if not own.rewinds and not parents and next(iter(view.forks(session)), None) is None:
         return None
     shown = {session: own.live(HEAD)}
-    for parting in parents:
-        shown[parting.session] = SessionBranches(view, parting.session).live(parting.seq)
+    for point in parents:
+        shown[point.session] = SessionBranches(view, point.session).live(point.seq)
     left = left_behind(view, session)
     root = parents[-1].session if parents else session
     return _Branch(root, shown, left, frozenset(_unnamed(left)))

@@ -41,7 +41,7 @@ class ForkMade(Struct, frozen=True, kw_only=True):
     name: str
     """Empty if it was given none: then it is named by its id."""
     seq: int
-    """Its newest commit; its first one has the seq behind that of the parting."""
+    """Its newest commit; its first one has the seq behind that of the branch point."""
     parent: str
     parent_seq: int
     mode: ForkMode
@@ -107,7 +107,7 @@ async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
 def _effects(
     view: View, parent: bytes, seq: int, standing: tuple[int, ...]
 ) -> tuple[StandingEffect, ...]:
-    """Return the effects that the fork does not show: made behind the parting, or left behind before."""
+    """Return the effects that the fork does not show: made behind the branch point, or left behind before."""
     behind = effects_of(view, parent, standing)
     found = (*behind, *left_behind(view, parent, seq))
     if len(found) > MAX_DISCARDED_EFFECTS:

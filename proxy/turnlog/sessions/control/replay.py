@@ -111,18 +111,18 @@ class ParentRecords:
 
 
 def _read_replay(view: View, session: bytes) -> Replay | None:
-    parting, opened = parent_of(view, session), view.opened(session)
+    point, opened = parent_of(view, session), view.opened(session)
     content = decode_fork(opened.body.note) if opened and opened.body else ForkContent()
-    if parting is None or content.mode is not ForkMode.REPLAY:
+    if point is None or content.mode is not ForkMode.REPLAY:
         return None
     answers: defaultdict[Identity, list[int]] = defaultdict(list)
-    for attempt in _ended(view.commits(parting.session, after=parting.seq)):
+    for attempt in _ended(view.commits(point.session, after=point.seq)):
         if attempt[-1].facts.status is Status.OK:
             answers[_identity(attempt[0])].insert(0, attempt[0].link.seq)
     branches, link = SessionBranches(view, session), _DIVERGED + session
     live = branches.live(HEAD)
     replay = Replay(
-        then=content.then, parent=parting.session, live=live, link=link, answers=dict(answers)
+        then=content.then, parent=point.session, live=live, link=link, answers=dict(answers)
     )
     for attempt in _ended(branches.filtered(live, view.commits(session))):
         begun, facts = attempt[0], attempt[-1].facts

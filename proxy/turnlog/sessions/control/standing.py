@@ -40,16 +40,16 @@ def left_behind(view: View, session: bytes, until: int = HEAD) -> list[StandingE
     """Return the calls that a branch has left behind up to a commit, newest first.
 
     These are what its own rewinds discarded or kept, what its ancestors discarded or kept before it was
-    forked, and what they made behind the parting.
+    forked, and what they made behind the branch point.
     """
     found = dict(_of_rewinds(view, session, until))
     child = session
-    for parting in ancestry(view, session):
-        for one in _of_fork(view, child, parting.session):
+    for point in ancestry(view, session):
+        for one in _of_fork(view, child, point.session):
             found.setdefault((one.seq, one.session), one)
-        for key, one in _of_rewinds(view, parting.session, parting.seq):
+        for key, one in _of_rewinds(view, point.session, point.seq):
             found.setdefault(key, one)
-        child = parting.session
+        child = point.session
     return [found[key] for key in sorted(found, reverse=True)]
 
 

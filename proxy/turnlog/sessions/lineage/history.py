@@ -9,7 +9,7 @@ from msgspec import Struct
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.core.note import Fact, Note, UserInput, decode_note
-from turnlog.sessions.state.family import Parting, ancestry
+from turnlog.sessions.state.family import BranchPoint, ancestry
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
 
@@ -85,9 +85,9 @@ def read_history(
 
 def _told(view: View, session: bytes, after: int) -> Iterator[Commit]:
     """Yield the commits after a seq that may hold values, also those of the sessions it was forked from."""
-    for parting in (*reversed(ancestry(view, session)), Parting(session, _WHOLE)):
-        for commit in view.readable_commits(parting.session, after=after):
-            if commit.link.seq > parting.seq:
+    for point in (*reversed(ancestry(view, session)), BranchPoint(session, _WHOLE)):
+        for commit in view.readable_commits(point.session, after=after):
+            if commit.link.seq > point.seq:
                 break
             if commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING:
                 yield commit

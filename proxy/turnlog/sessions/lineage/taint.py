@@ -14,7 +14,7 @@ from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
-from turnlog.sessions.state.family import Parting, ancestry
+from turnlog.sessions.state.family import BranchPoint, ancestry
 from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -102,7 +102,7 @@ class _ContaminationFold:
     """The fold of a session's log, and the commits that it found to be contaminated."""
 
     def __init__(self, view: View, session: bytes) -> None:
-        parts = (*reversed(ancestry(view, session)), Parting(session, _WHOLE))
+        parts = (*reversed(ancestry(view, session)), BranchPoint(session, _WHOLE))
         marks = marks_of(view, {part.session for part in parts})
         fold = TaintFold(marks)
         self.found: dict[OutputKey, TaintedAttempt] = {}
@@ -235,7 +235,7 @@ def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
     return commit.facts.call, commit.facts.attempt
 
 
-def _commits(view: View, parts: Iterable[Parting]) -> Iterator[Commit]:
+def _commits(view: View, parts: Iterable[BranchPoint]) -> Iterator[Commit]:
     """Yield the intents and outcomes of a session and of those that it was forked from, oldest first."""
     for part in parts:
         for commit in view.readable_commits(part.session):

@@ -11,7 +11,7 @@ from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
-from .family import parting_of
+from .family import branch_point_of
 from .state_at import (
     CommitPoint,
     commit_at,
@@ -93,8 +93,8 @@ def session_differences(
     causes: Causes = {}
     last = fold(begun, branches.between(live, begun.seq, at[1]), causes)
     found = _changed(point_of(start), point_of(end), state_table(first), state_table(last), causes)
-    parting = parting_of(view, one, other)
-    shared = view.get(parting.session, parting.seq) if parting else None
+    point = branch_point_of(view, one, other)
+    shared = view.get(point.session, point.seq) if point else None
     if shared is None:
         return found
     return [structs.replace(change, parted=point_of(shared)) for change in found]

@@ -12,39 +12,39 @@ _DEEPEST: Final = 64
 """Forks of forks that are followed."""
 
 
-class Parting(Struct, frozen=True):
+class BranchPoint(Struct, frozen=True):
     """A session, and the newest of its commits that another one shares with it."""
 
     session: bytes
     seq: int
 
 
-def ancestry(view: View, session: bytes) -> list[Parting]:
+def ancestry(view: View, session: bytes) -> list[BranchPoint]:
     """Return the sessions that a session was forked from, the parent first."""
-    found: list[Parting] = []
+    found: list[BranchPoint] = []
     bound = 1 << 62
-    while len(found) < _DEEPEST and (parting := parent_of(view, session)) is not None:
-        bound = min(bound, parting.seq)
-        session = parting.session
-        found.append(Parting(session, bound))
+    while len(found) < _DEEPEST and (point := parent_of(view, session)) is not None:
+        bound = min(bound, point.seq)
+        session = point.session
+        found.append(BranchPoint(session, bound))
     return found
 
 
-def parent_of(view: View, session: bytes) -> Parting | None:
+def parent_of(view: View, session: bytes) -> BranchPoint | None:
     """Return what a session was forked from; `None` if it is no fork."""
     opened = view.opened(session)
     if opened is None or opened.facts.kind is not CommitKind.OPEN or not opened.facts.note:
         return None
-    return Parting(bytes.fromhex(opened.facts.note), opened.link.seq - 1)
+    return BranchPoint(bytes.fromhex(opened.facts.note), opened.link.seq - 1)
 
 
-def parting_of(view: View, one: bytes, other: bytes) -> Parting | None:
+def branch_point_of(view: View, one: bytes, other: bytes) -> BranchPoint | None:
     """Return the newest commit that two sessions share; `None` if they are no relatives."""
     whole = 1 << 62
-    mine = {p.session: p.seq for p in (Parting(one, whole), *ancestry(view, one))}
-    for theirs in (Parting(other, whole), *ancestry(view, other)):
+    mine = {p.session: p.seq for p in (BranchPoint(one, whole), *ancestry(view, one))}
+    for theirs in (BranchPoint(other, whole), *ancestry(view, other)):
         if theirs.session in mine:
-            return Parting(theirs.session, min(theirs.seq, mine[theirs.session]))
+            return BranchPoint(theirs.session, min(theirs.seq, mine[theirs.session]))
     return None
 
 

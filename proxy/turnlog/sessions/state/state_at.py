@@ -26,7 +26,7 @@ from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
 from .compacted import compacted_state
-from .family import SharedChange, parting_of, relatives
+from .family import SharedChange, branch_point_of, relatives
 from .rewinds import DetachedOutcome, RewindMade, detached_outcomes, rewinds_made
 
 _SEQ_DIGITS: Final = 18
@@ -124,8 +124,8 @@ def shared_changes(
     others.pop(session, None)
     found: list[SharedChange] = []
     for other in islice(others, _RELATIVES):
-        row, parting = view.session(other), parting_of(view, session, other)
-        if row is None or parting is None or row.stage not in LIVE:
+        row, point = view.session(other), branch_point_of(view, session, other)
+        if row is None or point is None or row.stage not in LIVE:
             continue
         theirs = state_at(view, saved, other, row.head_seq).files
         found += [
@@ -136,9 +136,7 @@ def shared_changes(
                 other_seq=theirs[key].last_seq,
             )
             for key, change in state.files.items()
-            if change.last_seq > parting.seq
-            and key in theirs
-            and theirs[key].last_seq > parting.seq
+            if change.last_seq > point.seq and key in theirs and theirs[key].last_seq > point.seq
         ]
     return found
 
