@@ -108,11 +108,11 @@ def place_of(commit: Commit) -> tuple[int, int, int]:
 
 
 def earlier_call(
-    commits: Sequence[Commit], now: int, lives: Callable[[int], bool], drain: float
+    commits: Sequence[Commit], now: int, is_alive: Callable[[int], bool], drain: float
 ) -> EarlierCall:
     """Return what the commits of a call, an intent among them, tell; `now` in ns, `drain` in s.
 
-    `lives` tells whether the writer with an epoch runs.
+    `is_alive` tells whether the writer with an epoch runs.
     """
     intent, outcome = last_of(commits, CommitKind.INTENT), last_of(commits, CommitKind.OUTCOME)
     assert intent is not None
@@ -120,7 +120,7 @@ def earlier_call(
         outcome = None
     notes = {commit.facts.note: commit.facts.at for commit in commits if commit.facts.note}
     abandoned, cancelled = NoteKind.ABANDONED in notes, notes.get(NoteKind.CANCEL_FORWARDED)
-    alive = lives((outcome or intent).link.epoch)
+    alive = is_alive((outcome or intent).link.epoch)
     ended = (now - outcome.facts.at) / _NS if outcome is not None else 0.0
     over = cancelled or notes.get(NoteKind.UNANSWERED)
     given_up = ended if over is None else min(ended, (now - over) / _NS)

@@ -154,12 +154,12 @@ def _as_recovered(row: Row, effect: Effect) -> Row:
 def _unsettled(view: View, wanted: DanglingFilter, left: _Abandoned) -> Iterator[DanglingCall]:
     """Yield the calls whose last status is not final (`pending_actions` of the state)."""
     sessions = () if wanted.session is None else (wanted.session,)
-    # `lives` tries to take a lock: once for each process is enough.
-    lives = lru_cache(maxsize=None)(view.is_alive)
+    # `is_alive` tries to take a lock: once for each process is enough.
+    is_alive = lru_cache(maxsize=None)(view.is_alive)
     for attempt in view.unsettled(sessions):
         intent = attempt[0]
         noted = left.get(intent.facts.call, ())
-        standing = open_reason(attempt, noted, alive=lives(attempt[-1].link.epoch))
+        standing = open_reason(attempt, noted, alive=is_alive(attempt[-1].link.epoch))
         abandoned = _has_note(noted, NoteKind.ABANDONED, intent)
         yield DanglingCall(standing=standing, abandoned=abandoned, attempt=attempt)
 
@@ -206,7 +206,7 @@ def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
 
 def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
     """Yield the ended calls without a note that their answer was delivered."""
-    lives = lru_cache(maxsize=None)(view.is_alive)
+    is_alive = lru_cache(maxsize=None)(view.is_alive)
     for call in view.undelivered():
         commits = view.readable(call)
         attempt = newest_attempt(commits)
@@ -214,7 +214,7 @@ def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
             continue
         outcome = attempt[-1]
         ended = inf if wanted.now is None else (wanted.now - outcome.facts.at) / _NS
-        alive = lives(outcome.link.epoch)
+        alive = is_alive(outcome.link.epoch)
         on_its_way = is_settling(commits, outcome, alive=alive, ended=ended)
         if not on_its_way and not is_delivered(commits, outcome):
             abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])

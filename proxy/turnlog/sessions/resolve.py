@@ -87,11 +87,11 @@ def find_resolvable(view: View, name: str) -> bytes:
 
 def _resolvable(view: View) -> list[bytes]:
     """Return the calls that are unknown or parked, or whose process is dead."""
-    lives = lru_cache(maxsize=None)(view.is_alive)
+    is_alive = lru_cache(maxsize=None)(view.is_alive)
     return [
         attempt[0].facts.call
         for attempt in view.unsettled()
-        if len(attempt) > 1 or not lives(attempt[0].link.epoch)
+        if len(attempt) > 1 or not is_alive(attempt[0].link.epoch)
     ]
 
 

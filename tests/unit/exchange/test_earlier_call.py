@@ -20,9 +20,9 @@ def note(on: Commit, kind: NoteKind, seconds: float) -> Commit:
 
 
 @pytest.mark.parametrize("over", [NoteKind.CANCEL_FORWARDED, NoteKind.UNANSWERED])
-@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("is_alive", [True, False])
 def test_a_call_that_ran_on_until_it_was_given_up_or_lost_ended_then(
-    lives: bool, over: NoteKind
+    is_alive: bool, over: NoteKind
 ) -> None:
     log = Log()
     log.begin("a")
@@ -31,19 +31,19 @@ def test_a_call_that_ran_on_until_it_was_given_up_or_lost_ended_then(
     left = note(ended, NoteKind.ABANDONED, 0)
     given_up = note(ended, over, 300)
     now = ended.facts.at + 301 * SECOND
-    earlier = earlier_call([begun, ended, left, given_up], now, lambda _: lives, drain=600.0)
+    earlier = earlier_call([begun, ended, left, given_up], now, lambda _: is_alive, drain=600.0)
     assert earlier.ending is not None
     assert (earlier.ending.kind, earlier.ended) == ("response_timeout", 1.0)
 
 
-@pytest.mark.parametrize(("lives", "kind"), [(True, None), (False, "outcome_unknown")])
+@pytest.mark.parametrize(("is_alive", "kind"), [(True, None), (False, "outcome_unknown")])
 def test_a_call_without_an_outcome_runs_as_long_as_its_process_lives(
-    lives: bool, kind: str | None
+    is_alive: bool, kind: str | None
 ) -> None:
     log = Log()
     log.begin("a")
     begun = log.commits[-1]
-    earlier = earlier_call([begun], begun.facts.at + 2 * SECOND, lambda _: lives, drain=600.0)
+    earlier = earlier_call([begun], begun.facts.at + 2 * SECOND, lambda _: is_alive, drain=600.0)
     assert (earlier.ending.kind if earlier.ending is not None else None) == kind
     assert (earlier.began, earlier.elsewhere) == (2.0, True)
 
