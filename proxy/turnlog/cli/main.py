@@ -46,7 +46,7 @@ COMMANDS: Final = {
     "dangling": Subcommand("read.dangling", "List unknown, open and undelivered calls."),
     "demo": Subcommand("run.demo", "Watch an agent's calls go through turnlog."),
     "diff": Subcommand("read.diff", "Show what changed between two states, and by which commits."),
-    "effect": Subcommand("session.effect", "Choose about the effect of a discarded call."),
+    "effect": Subcommand("session.effect", "Decide about later calls with a discarded effect."),
     "export": Subcommand("store.export", "Write attempts as JSON Lines or Parquet."),
     "gc": Subcommand("store.gc", "Delete what has outlived its retention."),
     "import": Subcommand("store.importing", "Import a session that was packed elsewhere."),

@@ -1,4 +1,4 @@
-"""`turnlog effect`: choose what becomes of calls that would have a discarded call's effect again."""
+"""`turnlog effect`: decide about later calls with the effect of a call that the branch does not show."""
 
 import asyncio
 from pathlib import Path
@@ -25,9 +25,9 @@ from turnlog.store.base import SessionRef
 
 @click.command("effect")
 @click.argument("call")
-@click.option("--replay", is_flag=True, help="Answer them from the record, whatever their input.")
-@click.option("--redo", is_flag=True, help="Make the same call again.")
-@click.option("--override", is_flag=True, help="Make the call with another input.")
+@click.option("--replay", is_flag=True, help="Answer later calls from the record, with any input.")
+@click.option("--redo", is_flag=True, help="Let the next call through, if its input is the same.")
+@click.option("--override", is_flag=True, help="Let the next call through, with any input.")
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
 @writing_options
 @json_option
@@ -41,12 +41,12 @@ def command(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Choose what becomes of calls that would have the effect of CALL again.
+    """Decide about later calls with the same effect as CALL.
 
-    CALL was discarded by a rewind, or made on another branch, and its effect stands. Without a
-    choice a call with the same input is answered from the record, one with another input is refused.
-    A redo or override lets one call through; one that was not executed does not count. Works beside
-    running proxies.
+    CALL was discarded by a rewind, or made on another branch of its session, and its effect still stands.
+    Unless you choose otherwise, a later call with the same input gets the recorded answer, and one with
+    another input is refused. --redo and --override let one later call through; a call that is not
+    executed does not use up the choice. Works while proxies run.
     """
     chosen = [
         choice
