@@ -18,17 +18,18 @@ from backports import zstd
 
 from conformance.store.kit import begin, intent, new_id, note, outcome, put
 from conformance.store.kit import session as named
-from e2e.stores import Call, fill, process, session_id, turnlog
+from e2e.stores import START, Call, fill, process, session_id, turnlog
 from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
 from kit.proxy import Proxy
 from kit.ten_steps import finished, serving, started
 from kit.upstreams import Peer, RawUpstream, text_result
 from turnlog.core import ids
-from turnlog.core.kinds import NoteKind
+from turnlog.core.commit import CommitBody
+from turnlog.core.kinds import NoteKind, Status
 from turnlog.store.base import Conflict
 from turnlog.store.blobs import DIGEST
-from turnlog.store.lmdb import LmdbStore
+from turnlog.store.lmdb import DAY, LmdbStore
 
 RULES = """
 rules:
@@ -402,6 +403,71 @@ def test_a_session_that_went_on_in_both_stores_does_not_come_back(stores: Stores
         r"after commit \d+: here it has commits \d+ to \d+, the bundle commits \d+ to \d+",
         refused.stderr,
     )
+
+
+def test_a_bundle_is_imported_as_a_fork_beside_the_proxy_that_wrote_it(stores: Stores) -> None:
+    here = stores.data("here")
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        stores.tool.go.set()
+        ask(proxy, call("write", {"a": 1}))
+        wait_until(lambda: "delivered" in session_notes(here, "work"), "it is delivered")
+        shown = json.loads(turnlog("resume", "work", "--json", data=here).stdout)
+        head = str(shown["state"]["at"]["seq"])
+        rewound = turnlog("rewind", "work", "0", "--yes", "--expect", head, data=here)
+        assert rewound.returncode == 0, rewound.stderr
+        stores.tool.go.clear()
+        client.ask("POST", f"/s/{NAME}/mcp", call("write", {"a": 2}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 2, "the server has the call")
+        packed = turnlog("resume", "work", "--copy", "--bundle", str(stores.bundle), data=here)
+        assert packed.returncode == 0, packed.stderr
+        made = imported(here, stores.bundle, "--as-fork")
+        assert (made["relation"], made["closed"]) == ("new", 1)
+        fork = made["session"]
+        stores.tool.go.set()
+        assert text(client.response("POST").json()["result"]) == "done 2"
+    logged = turnlog("log", fork, "--json", "--all", data=here).stdout.splitlines()
+    calls = [json.loads(line)["call"] for line in logged]
+    assert [one["status"] for one in map(json.loads, logged)] == ["ok", "unknown"]
+    own = {row.call for row in session_rows(here, "work")}
+    assert own.isdisjoint(calls)
+    assert turnlog("verify", data=here).returncode == 0
+    # An effect that a rewind has discarded is found by the id that its call has in the fork.
+    there = stores.data("there")
+    fork = imported(there, stores.bundle, "--as-fork")["session"]
+    assert turnlog("sessions", "alias", fork, "side", data=there).returncode == 0
+    with stores.proxy("there") as proxy, Client(proxy.url) as client:
+        answer = client.request("POST", "/s/side/mcp", call("write", {"a": 1}), headers=MCP_HEADERS)
+        assert (text(answer.json()["result"]), status(answer.json()["result"])) == (
+            "done 1",
+            "replayed",
+        )
+    assert stores.tool.asked == 2
+
+
+async def unsettled_long_ago(data: Path) -> None:
+    """Make a store with a call of unknown outcome, of more than a year ago."""
+    at = START - 400 * DAY
+    store = LmdbStore.open(data, now=lambda: at)
+    ref, made = named("work"), new_id(at)
+    begun = await begin(store, intent(ref, made, at=at, body=CommitBody(why="asked to")))
+    await put(store, outcome(ref, made, begun, at=at, status=Status.UNKNOWN))
+    await store.close()
+
+
+def test_a_compacted_state_that_is_imported_as_a_fork_has_the_ids_of_its_calls(
+    tmp_path: Path,
+) -> None:
+    here, there, bundle = tmp_path / "here", tmp_path / "there", tmp_path / "work.bundle"
+    asyncio.run(unsettled_long_ago(here))
+    collected = turnlog("gc", "--yes", data=here)
+    assert "bodies" in collected.stdout, collected
+    packed = turnlog("resume", "work", "--copy", "--bundle", str(bundle), data=here)
+    assert packed.returncode == 0, packed.stderr
+    fork = imported(there, bundle, "--as-fork")["session"]
+    (line,) = turnlog("log", fork, "--json", data=there).stdout.splitlines()
+    state = json.loads(turnlog("state", fork, "--json", data=there).stdout)["state"]
+    assert [*state["pending_actions"]] == [json.loads(line)["call"]]
+    assert turnlog("verify", data=there).returncode == 0
 
 
 @pytest.mark.parametrize("end", [("purge", "--yes"), ("sessions", "resume", "--anyway")])

@@ -251,7 +251,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
     expected: tuple[int, bytes] | None
     """seq and hash of its newest commit here, which the records follow; `None` where it is new."""
     records: Callable[[], Iterable[tuple[bytes, bytes]]]
-    """Called once for the headers and bodies of all its commits, in order of seq."""
+    """Called for the headers and bodies of all its commits, in order of seq."""
     secret: bytes
     """The secret that its digests are keyed with."""
     aliases: tuple[str, ...] = ()

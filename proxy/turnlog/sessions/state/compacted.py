@@ -1,10 +1,11 @@
 """States that `compact` commits carry: a fold starts there once earlier bodies are deleted."""
 
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, Facts, decoder
@@ -66,6 +67,25 @@ def compact_draft(session: bytes, state: State, head: int, clock: Clock) -> Draf
         expected_head=head,
         target=state.seq,
     )
+
+
+def with_calls(body: CommitBody, calls: Mapping[str, str]) -> CommitBody:
+    """Return the body of a compact commit whose state has other ids for these calls."""
+    state = _state(body)
+    if state is None:
+        return body
+    attempts = {
+        seq: structs.replace(one, call=calls.get(one.call, one.call))
+        for seq, one in state.attempts.items()
+    }
+    by_id = {calls.get(call, call): standing for call, standing in state.calls.items()}
+    state = structs.replace(state, attempts=attempts, calls=by_id)
+    content = structs.replace(
+        _decode_content(body.note),
+        hash=state_hash(state),
+        state=zstd.compress(encode_state(state), _LEVEL),
+    )
+    return structs.replace(body, note=encode_content(content))
 
 
 def newest_compact(view: View, session: bytes) -> Commit | None:

@@ -4,7 +4,7 @@ They stay byte for byte the same, with session, seq, hash and number of the proc
 the chain verifies, and a longer bundle of the same session can be appended later.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
@@ -26,9 +26,11 @@ from turnlog.core.commit import (
     encode_header,
 )
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
-from turnlog.core.lifecycle import Action
+from turnlog.core.lifecycle import Action, encode_content
+from turnlog.core.live_view import decode_rewind
 from turnlog.observe.clock import Clock
 from turnlog.sessions.overview import names_of
+from turnlog.sessions.state.compacted import with_calls
 from turnlog.store.base import Blob, Conflict, Draft, Incoming, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.index import is_linked
@@ -38,6 +40,8 @@ from .bundle import BundleHead, CheckedBundle, PayloadPart, Watch, payload_handl
 
 _AT_ONCE: Final = 4 << 20
 """Bytes of payloads that are stored at a time."""
+_NO_PROCESS: Final = 0
+"""An epoch that no store has: they begin at 1."""
 _Stored = tuple[bytes, bytes]
 
 
@@ -147,7 +151,7 @@ async def _adopt(
     # Commits that are here already may well be of a process that still runs: the session came from here.
     after = -1 if incoming.expected is None else incoming.expected[0]
     size, epochs, named = 0, set[int](), set[bytes]()
-    for header, body in bundle.records():
+    for header, body in incoming.records():
         link = decode_link(header)
         if link.seq > after:
             size += len(header) + len(body)
@@ -212,22 +216,27 @@ async def _import_fork(
 
 
 def _forked(bundle: CheckedBundle, session: bytes) -> Iterator[_Stored]:
-    """Yield the commits of a bundle as those of another session, chained anew."""
-    prev = GENESIS
+    """Yield the commits of a bundle as those of another session, chained anew.
+
+    No process has their epoch: the one that wrote the originals may be running here.
+    """
+    prev, calls = GENESIS, dict[bytes, bytes]()
     for header, body in bundle.records():
         link, facts = decode_header(header)
         content = decode_body(body) if body else None
+        if facts.call:
+            calls[facts.call] = _other_call(facts.call, session)
+            facts = structs.replace(facts, call=calls[facts.call])
         if content is not None:
             # Repeats of its calls belong to the original session: links would find them here.
-            content = structs.replace(content, links=())
+            content = structs.replace(_with_calls(content, facts.kind, calls, session), links=())
             if facts.kind is CommitKind.OPEN:
                 content = _with_origin(content, bundle)
             body = encode_body(content)
-        if facts.call:
-            facts = structs.replace(facts, call=_other_call(facts.call, session))
         link = structs.replace(
             link,
             session=session,
+            epoch=_NO_PROCESS,
             prev=prev,
             body_hash=body_digest(body) if body else link.body_hash,
             linked=content is not None and is_linked(content),
@@ -235,6 +244,32 @@ def _forked(bundle: CheckedBundle, session: bytes) -> Iterator[_Stored]:
         header = encode_header(link, encode_facts(facts))
         prev = digest(header)
         yield header, body
+
+
+def _with_calls(
+    content: CommitBody, kind: CommitKind, calls: Mapping[bytes, bytes], session: bytes
+) -> CommitBody:
+    """Return the body of a commit with the ids that calls of its session have in the fork."""
+    if content.lineage:
+        lineage = (
+            structs.replace(one, call=calls.get(one.call, one.call)) for one in content.lineage
+        )
+        content = structs.replace(content, lineage=tuple(lineage))
+    if kind is CommitKind.COMPACT:
+        return with_calls(
+            content, {ids.to_text(old): ids.to_text(new) for old, new in calls.items()}
+        )
+    if kind is not CommitKind.REWIND:
+        return content
+    said = decode_rewind(content.note)
+    # Those of other sessions, as of the parent of a fork, keep theirs.
+    effects = (
+        structs.replace(one, call=calls[one.call], session=session) if one.call in calls else one
+        for one in said.effects
+    )
+    return structs.replace(
+        content, note=encode_content(structs.replace(said, effects=tuple(effects)))
+    )
 
 
 def _with_origin(content: CommitBody, bundle: CheckedBundle) -> CommitBody:
