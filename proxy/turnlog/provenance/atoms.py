@@ -1,36 +1,45 @@
 """Atoms: the values of a text in a canonical form, so that a reformatted copy has the same ones.
 
-Outputs and arguments go through the same functions: what folds to the same text has the same atoms. An
+Outputs and arguments go through the same functions: what folds to the same bytes is the same value. An
 atom is a hash, so that no values are kept. Nothing here raises, whatever the bytes are, and all of it
 takes linear time.
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable
+from itertools import filterfalse
+from typing import Final
 from unicodedata import normalize
 from urllib.parse import unquote
 
-import msgspec
-from msgspec import Struct
+from .leaves import PHRASE, SHORTEST
 
-LOOKED_AT: Final = 65536
-"""Bytes of a content that are looked at, from its start."""
-SHORTEST: Final = 4
-"""Characters of the shortest value, and digits of the shortest number."""
-PHRASE: Final = 12
-"""Characters of the shortest value of several words, or of letters alone."""
 WORDS: Final = 5
 """Words of a shingle."""
+_FOLDERS: Final = 16  # above a file; with the bound the work is linear
 
-_decode = msgspec.json.Decoder().decode
-_CONTAINERS: Final = (dict, list)
-# Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
-_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[bfnrt\"/])")
 _ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
-_GROUPED: Final = re.compile(rb"[0-9]{1,3}(?:[,'_ ][0-9]{3})+(?:\.[0-9]+)?(?![0-9])")
-_SEPARATORS: Final = b",'_ "
-_ZEROS: Final = re.compile(rb"([0-9]\.[0-9]*?)0+(?![0-9.])")
+_AROUND_ENCODED: Final = re.compile(r"[\s/?&=#;\"'<>]+")
+# Typography that NFKC leaves alone.
+_TYPOGRAPHY: Final = tuple(
+    zip("\u2018\u2019\u201c\u201d\u2013\u2014\u2022\u20ac\u00a3\u2502", "''\"\"--*$$|", strict=True)
+)
+_GROUPED: Final = re.compile(rb"[0-9]{1,3}(?:[,'_][0-9]{3})+(?:\.[0-9]+)?(?![0-9])")
+_DECIMAL: Final = re.compile(rb"[0-9]+\.[0-9]+")
+_WITH_UNIT: Final = re.compile(rb"([0-9]+(?:\.[0-9]+)?)[a-z]{1,3}")
+WORD: Final = re.compile(r"(?![0-9]+_)[A-Za-z0-9_./-]{1,256}")
+"""A text that is a single word, and needs no folding."""
+_DIGITS: Final = b"0123456789"
+_ZERO: Final = ord("0")
+_AS_ZEROS: Final = bytes.maketrans(_DIGITS, b"0" * 10)
+_NO_DIGITS: Final = bytes(set(range(256)).difference(_DIGITS))
+_MARKS: Final = b" -.:/"
+# Names of formats and the like, which say nothing of where a text came from.
+_COMMON: Final = frozenset(
+    b"utf-8 utf8 utf-16 latin-1 iso-8859-1 us-ascii base64 sha1 sha256 sha512 http/1.1 http/2 "
+    b"text/plain text/html text/markdown application/json x86_64 amd64 arm64 ipv4 ipv6".split()
+)
+_DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _table(breaks: bytes, blanks: bytes) -> bytes:
@@ -45,159 +54,168 @@ def _table(breaks: bytes, blanks: bytes) -> bytes:
     return bytes(table)
 
 
-# Names of formats and the like, which say nothing of where a text came from.
-_COMMON: Final = frozenset(
-    b"utf-8 utf8 utf-16 latin-1 iso-8859-1 us-ascii base64 sha1 sha256 sha512 http/1.1 http/2 "
-    b"text/plain text/html text/markdown application/json x86_64 amd64 arm64 ipv4 ipv6".split()
-)
-_MARKS: Final = b"-_.:/@~"
-_NO_DIGITS: Final = re.compile(rb"[^0-9]+")
-_STRONG: Final = 6
-
 # What ends a phrase becomes a line break, what ends a word only a blank.
-_FOLD: Final = _table(bytes(range(32)) + b"\x7f\"'`()[]{}<>,;|", b"&=?!#$%^*+ ")
+_FOLD: Final = _table(bytes(range(32)) + b"\x7f\"'`()[]{}<>,;|&=?", b"!#$%^*+ ")
 _WITHOUT_COLONS: Final = bytes.maketrans(b":", b" ")
 _SEGMENTS: Final = bytes.maketrans(b":/", b"  ")
 
 
-class Leaf(Struct, frozen=True, gc=False):
-    """A text inside a content, and its JSON Pointer there."""
-
-    pointer: str
-    text: str
-
-
-def leaves(content: bytes) -> list[Leaf]:
-    """Return the strings and larger numbers of a JSON text; of any other text, all of it.
-
-    JSON inside a string is read as well: its leaves have the pointer of that string. A key that is not
-    a mere name is a leaf itself.
-    """
-    try:
-        value = _decode(content)
-    except (ValueError, RecursionError):
-        text = content.decode("utf-8", "replace")
-        return [Leaf("", _ESCAPE.sub(" ", text) if "\\" in text else text)]
-    found: list[Leaf] = []
-    # No recursion: the sender chooses how deep values are nested.
-    waiting: list[tuple[str, Any, bool]] = [("", value, True)]
-    while waiting:
-        pointer, item, outside = waiting.pop()
-        if isinstance(item, str):
-            inner = _json_in(item) if outside else None
-            if inner is None:
-                found.append(Leaf(pointer, item))
-            else:
-                waiting.append((pointer, inner, False))
-        elif type(item) in _CONTAINERS:
-            waiting.extend(_inside(pointer, item, outside=outside))
-        elif text := _number(item):
-            found.append(Leaf(pointer, text))
-    found.reverse()
-    return found
-
-
-def _inside(
-    pointer: str, item: dict[str, Any] | list[Any], *, outside: bool
-) -> Iterator[tuple[str, Any, bool]]:
-    if isinstance(item, list):
-        for number, member in enumerate(item):
-            yield f"{pointer}/{number}" if outside else pointer, member, outside
-        return
-    for name, member in item.items():
-        below = f"{pointer}/{_escaped(name)}" if outside else pointer
-        if not name.isidentifier():
-            yield below, name, False
-        yield below, member, outside
-
-
-def _json_in(text: str) -> object:
-    """Return the value of an object or array written in a string; `None` for any other text."""
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return _decode(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1") if "~" in name or "/" in name else name
-
-
-def _number(item: object) -> str:
-    """Return the text of a larger number or a fraction; empty for any other value."""
-    if isinstance(item, float) and item.is_integer() and abs(item) < 1e15:
-        item = int(item)
-    if isinstance(item, float) or (type(item) is int and not -1000 < item < 1000):
-        return str(item)
-    return ""
-
-
-def fold(text: str) -> bytes:
-    """Return a text in lower case, without percent-encoding, quotes, brackets and punctuation.
-
-    Phrases end with a line break, words with a blank. Numbers have no zeros at the end of a fraction.
-    """
-    if "%" in text and _ENCODED.search(text):
-        text = unquote(text)
+def plain(text: str) -> bytes:
+    """Return a text with compatible characters made equal, and typography made ASCII."""
     if text.isascii():
-        raw = text.encode()
-    else:
-        raw = normalize("NFKC", text)[:LOOKED_AT].casefold().encode("utf-8", "replace")
-    folded = raw.translate(_FOLD)
-    if b"/" in folded:
-        folded = folded.replace(b"//", b"/").replace(b"//", b"/").replace(b" ./", b" ")
-    if b"0" in folded and b"." in folded:
-        folded = _ZEROS.sub(_without_zeros, folded)
-    # The end of a sentence, and a key before its value.
-    folded = b"%b " % folded.replace(b"\n", b" \n")
-    return folded.replace(b". ", b"  ").replace(b": ", b"  ")
+        return text.encode()
+    text = normalize("NFKC", text.replace("\ufdfa", ""))  # which becomes 18 characters
+    for character, replacement in _TYPOGRAPHY:
+        text = text.replace(character, replacement)
+    return text.casefold().encode("utf-8", "replace")
 
 
-def _without_zeros(found: re.Match[bytes]) -> bytes:
-    return found[1].removesuffix(b".")
+def fold(raw: bytes) -> bytes:
+    """Return lower case without quotes, brackets and most punctuation.
+
+    Phrases end with a line break, words with a blank. Marks at the ends of words are left: `trim`.
+    """
+    folded = b"%b\n" % raw.translate(_FOLD)
+    # Bullets and the comments of code, which differ where the lines of a text begin.
+    if b"- " in folded:
+        folded = folded.replace(b"- ", b" ")
+    if b"// " in folded:
+        folded = folded.replace(b"// ", b" ")
+    return folded
+
+
+def trim(token: bytes) -> bytes:
+    """Return a word or phrase without marks around it: `./src/`, `key:` and `end.` have them."""
+    return token.strip(_MARKS)
 
 
 def phrases(folded: bytes) -> list[bytes]:
     """Return the parts of a folded text that have several words: lines, cells, quoted strings."""
-    return [
-        joined
-        for part in folded.replace(b"  ", b"\n").split(b"\n")
-        if len(part) >= PHRASE and len(joined := b" ".join(part.split())) >= PHRASE
-    ]
+    if b"  " in folded:
+        folded = folded.replace(b"  ", b"\n")
+    if b": " in folded:
+        folded = folded.replace(b": ", b"\n")
+    found = [part for part in folded.split(b"\n") if len(part) >= PHRASE and b" " in part]
+    return [part.strip(_MARKS) for part in found]
 
 
-def parts(folded: bytes) -> Iterator[bytes]:
-    """Yield the parts of what is joined by colons, and the segments of paths and URLs."""
-    if b":" in folded:
-        yield from folded.translate(_WITHOUT_COLONS).split()
-    if b"/" in folded:
-        yield from folded.translate(_SEGMENTS).split()
+def grouped(raw: bytes) -> list[bytes]:
+    """Return the numbers with separators of thousands, without them."""
+    return list(map(_ungrouped, _GROUPED.findall(raw))) if _has_groups(raw) else []
 
 
-def grouped_numbers(text: str) -> list[bytes]:
-    """Return the numbers that are written with thousands separators, without these."""
-    return [
-        _without_zeros_at_end(found.translate(None, _SEPARATORS))
-        for found in _GROUPED.findall(text.encode("utf-8", "replace"))
-    ]
+def without_groups(raw: bytes) -> bytes:
+    """Return a text without separators of thousands."""
+    return _GROUPED.sub(lambda found: _ungrouped(found[0]), raw) if _has_groups(raw) else raw
 
 
-def _without_zeros_at_end(number: bytes) -> bytes:
-    return number.rstrip(b"0").removesuffix(b".") if b"." in number else number
+def _has_groups(raw: bytes) -> bool:
+    # A tenth of what the search of the pattern takes.
+    digits = raw.translate(_AS_ZEROS)
+    return b"0,000" in digits or b"0'000" in digits or b"0_000" in digits
 
 
-def shingles(found: list[bytes]) -> list[int]:
-    """Return the hashes of all runs of five words; none of what is no prose."""
-    if len(found) < WORDS or 2 * sum(map(bytes.isalpha, found)) < len(found):
+def _ungrouped(number: bytes) -> bytes:
+    return shortest(number.translate(None, b",'_"))
+
+
+def shortest(number: bytes) -> bytes:
+    """Return a decimal number without zeros at its end; any other word as it is."""
+    if number[-1:] == b"0" and _DECIMAL.fullmatch(number):
+        return number.rstrip(b"0").removesuffix(b".")
+    return number
+
+
+def encoded(text: str) -> list[bytes]:
+    """Return the parts of a text that are percent-encoded, decoded and folded."""
+    if "%" not in text or not _ENCODED.search(text):
         return []
-    return list(map(hash, zip(found, found[1:], found[2:], found[3:], found[4:], strict=False)))
+    chunks = dict.fromkeys(filter(_ENCODED.search, _AROUND_ENCODED.split(text)))
+    return [trim(b" ".join(fold(plain(unquote(chunk))).split())) for chunk in chunks]
+
+
+def parts(token: bytes) -> list[bytes]:
+    """Return the parts of a word that colons join, and the segments of a path or URL.
+
+    A date has none: many begin on the same day, or end in the same fraction of a second.
+    """
+    if _DATE.match(token):
+        return []
+    found = token.split(b":") if b":" in token else []
+    if b"/" in token:
+        found += token.translate(_SEGMENTS).split()
+    return [trim(part) for part in found]
+
+
+def folder_ends(path: bytes) -> list[int]:
+    """Return where the folders of a path end, longest first; none of what is too deep for a path."""
+    ends: list[int] = []
+    if 0 < path.count(b"/") <= _FOLDERS:
+        end = len(path)
+        while (end := path.rfind(b"/", 0, end)) > 0:
+            ends.append(end)
+    return ends
+
+
+def shingles(words: list[bytes], step: int = 1) -> list[int]:
+    """Return the hashes of runs of five words, of every run or of each `step`th."""
+    return list(map(hash, zip(*(words[n::step] for n in range(WORDS)), strict=False)))
+
+
+def atoms_of(text: str) -> list[int]:
+    """Return the atoms of a leaf of an output, some of them twice."""
+    if WORD.fullmatch(text):
+        return list(map(hash, _values_of_word(trim(text.lower().encode()))))
+    raw = plain(text)
+    folded = fold(raw)
+    words = folded.split()
+    odd = set(filterfalse(bytes.isalpha, words))
+    values = {token.strip(_MARKS) for token in odd}
+    other = [*_other_numbers(values), *grouped(raw), *encoded(text), *phrases(folded)]
+    other.append(b" ".join(words).strip(_MARKS))
+    joined = [value for value in values if b"/" in value or b":" in value]
+    if joined:
+        values.update(b" ".join(joined).translate(_SEGMENTS).split())
+        values.update(b" ".join(joined).translate(_WITHOUT_COLONS).replace(b" /", b" ").split())
+        _add_folders(joined, values)
+    found = list(map(hash, filterfalse(bytes.isalpha, values)))
+    found += map(hash, other)
+    if 2 * len(odd) < len(words) >= WORDS:
+        found += shingles(words)
+    return found
+
+
+def _values_of_word(word: bytes) -> Iterable[bytes]:
+    if b"/" not in word:
+        return (word, shortest(word))
+    values = {word, *word.split(b"/")}
+    _add_folders([word], values)
+    return filterfalse(bytes.isalpha, values)
+
+
+def _add_folders(paths: list[bytes], values: set[bytes]) -> None:
+    """Add the folders of all paths, which have most of them in common."""
+    for path in paths:
+        end = path.rfind(b"/") if path.count(b"/") <= _FOLDERS else 0
+        while end > 0 and (folder := path[:end]) not in values:
+            values.add(folder)
+            end = path.rfind(b"/", 0, end)
+
+
+def _other_numbers(values: set[bytes]) -> list[bytes]:
+    """Return the numbers among words that have zeros at their end, or a unit."""
+    found: list[bytes] = []
+    for value in [value for value in values if b"0" <= value < b":"]:
+        if value[-1] == _ZERO:
+            found.append(shortest(value))
+        elif unit := _WITH_UNIT.fullmatch(value):
+            found.append(shortest(unit[1]))
+    return found
 
 
 def may_be_value(token: bytes) -> bool:
     """Return whether a word can be an atom: it is not short, and not of letters alone."""
-    return len(token) >= SHORTEST and not token.isalpha()
+    return len(token) >= SHORTEST and not token.isalpha() and token not in _COMMON
 
 
 def is_entity(token: bytes, *, alone: bool) -> bool:
@@ -205,33 +223,35 @@ def is_entity(token: bytes, *, alone: bool) -> bool:
 
     `alone`: it is the whole argument. Among other words it needs a digit, a slash or an @.
     """
-    if token in _COMMON or not may_be_value(token) or not token.strip(_MARKS):
-        return False
-    digits = len(_NO_DIGITS.sub(b"", token))
+    digits = _digits(token)
     if digits:
-        return digits >= SHORTEST or digits < len(token.strip(_MARKS)) - token.count(b".")
+        return digits >= SHORTEST or digits < len(token) - token.count(b".")
     if b"/" in token or b"@" in token:
         return True
-    return alone and (len(token) >= PHRASE or b"." in token.strip(_MARKS))
+    return alone and (len(token) >= PHRASE or b"." in token)
 
 
-def is_weak(token: bytes) -> bool:
-    """Return whether other texts may well have the same: a short number or name."""
-    return len(token) < _STRONG
+def _digits(token: bytes) -> int:
+    return len(token.translate(None, _NO_DIGITS))
 
 
-def atoms(text: str) -> set[int]:
-    """Return the atoms of a leaf of an output."""
-    folded = fold(text)
-    found = folded.split()
-    tokens = set(found)
-    tokens.update(parts(folded))
-    hashes = {hash(token) for token in filter(may_be_value, tokens)}
-    whole = b" ".join(found)
-    if len(whole) >= PHRASE:
-        hashes.add(hash(whole))
-    if len(found) > 1:
-        hashes.update(map(hash, phrases(folded)))
-        hashes.update(map(hash, grouped_numbers(text)))
-        hashes.update(shingles(found))
-    return hashes
+def is_strong_value(value: bytes) -> bool:
+    """Return whether a text without a relation to an output would hardly have a value of it."""
+    size, digits = len(value), _digits(value)
+    if size < 5 or _DATE.fullmatch(value):
+        return False
+    return (
+        digits >= 5
+        or size >= PHRASE + 4
+        or (size >= PHRASE and not value.isalpha())
+        or (size >= 7 and digits >= 3)
+        or (size >= 8 and (digits >= 2 or b"/" in value or b"@" in value))
+    )
+
+
+def is_strong_part(part: bytes) -> bool:
+    """Return the same for a part of a word that as a whole was not found.
+
+    Many paths and URLs have the same server, or a file of the same name.
+    """
+    return (_digits(part) >= 3 and is_strong_value(part)) or (b"/" in part and len(part) >= PHRASE)

@@ -1,7 +1,8 @@
 """The values that the outputs of a session contained, and their look-up in the arguments of a call."""
 
-from collections.abc import Iterable
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import filterfalse, islice
 from typing import Final
 
 from msgspec import Struct
@@ -9,12 +10,39 @@ from msgspec import Struct
 from turnlog.core.commit import Lineage
 from turnlog.core.kinds import MatchEvidence, ValueOrigin
 
-from . import atoms
+from .atoms import (
+    WORD,
+    WORDS,
+    atoms_of,
+    encoded,
+    fold,
+    folder_ends,
+    is_entity,
+    is_strong_part,
+    is_strong_value,
+    may_be_value,
+    parts,
+    phrases,
+    plain,
+    shingles,
+    shortest,
+    trim,
+    without_groups,
+)
+from .leaves import PIECE, leaves
 
+LOOKED_AT: Final = 65536
+"""Bytes of a content that are looked at, from its start."""
 ATOMS: Final = 16384
 """Atoms of a session that are remembered in a generation; there are two."""
 CUT: Final = "first 64 KiB"
+MANY: Final = "more values than are looked up"
 FORGOTTEN: Final = "oldest values forgotten"
+_MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
+_MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
+_LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
+_STEP: Final = 3  # finds each copy of seven words, at a third of the cost
+_STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
 
 
 class ValueSource(Struct, frozen=True, gc=False):
@@ -32,8 +60,8 @@ class Inputs(Struct, frozen=True, gc=False):
     """What was left out, as values may have stood there; empty for nothing."""
 
 
-class _FirstSeen(Struct, frozen=True, kw_only=True, gc=False):
-    """A leaf of an output, or what the runtime declared."""
+class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
+    """A leaf of an output, or a declaration. Each is another, as without `eq` it has no equals."""
 
     origin: ValueOrigin
     call: bytes
@@ -41,7 +69,7 @@ class _FirstSeen(Struct, frozen=True, kw_only=True, gc=False):
     pointer: str
 
 
-class _Memory:
+class _Generations:
     """Where each atom was first seen: two dicts, of which the older one goes when the newer is full."""
 
     __slots__ = ("_most", "forgotten", "newer", "older")
@@ -52,27 +80,21 @@ class _Memory:
         self.older: dict[int, _FirstSeen] = {}
         self.forgotten = False
 
-    def add(self, found: set[int], place: _FirstSeen) -> None:
-        if len(self.newer) + len(found) > self._most:
+    def add(self, atoms: list[int], place: _FirstSeen) -> None:
+        first = self.newer.setdefault
+        for atom in atoms:
+            first(atom, place)
+        if len(self.newer) >= self._most:
             self.forgotten = self.forgotten or bool(self.older)
             self.older, self.newer = self.newer, {}
-        if len(found) > self._most:
-            self.forgotten = True
-        first = self.newer.setdefault
-        for atom in islice(found, self._most):
-            first(atom, place)
-
-    def find(self, atom: int) -> _FirstSeen | None:
-        # What was seen earlier is where the value entered.
-        return self.older.get(atom) or self.newer.get(atom)
 
 
 class SessionValues:
     """The bounded memory of the values that a session's outputs and declarations contained."""
 
     def __init__(self, most: int = ATOMS) -> None:
-        self._clean = _Memory(most)
-        self._tainted = _Memory(most)
+        self._clean = _Generations(most)
+        self._tainted = _Generations(most)
         self._cut = False
 
     def __len__(self) -> int:
@@ -84,88 +106,175 @@ class SessionValues:
         self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
     ) -> None:
         """Remember the values of an output, without those of `besides`, which are not from there."""
+        for _ in self.adding(source, content, tainted=tainted, besides=besides):
+            pass
+
+    def adding(
+        self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
+    ) -> Iterator[None]:
+        """Do what `add` does in steps of some 100 us each, as the iterator is read."""
+        origin, call, attempt = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
-        without: set[int] = set()
-        for leaf in atoms.leaves(besides[: atoms.LOOKED_AT]) if besides else ():
-            without |= atoms.atoms(leaf.text)
-        for leaf in atoms.leaves(self._start_of(content)):
-            place = _FirstSeen(
-                origin=ValueOrigin.SOURCED,
-                call=source.call,
-                attempt=source.attempt,
-                pointer=leaf.pointer,
-            )
-            found = atoms.atoms(leaf.text)
-            memory.add(found - without if without else found, place)
+        self._cut = self._cut or len(content) > LOOKED_AT
+        without = {atom for _, text in leaves(besides[:LOOKED_AT]) for atom in atoms_of(text)}
+        place = _FirstSeen(origin, call, attempt, "")
+        work = 0
+        for pointer, text in leaves(content[:LOOKED_AT]):
+            if pointer != place.pointer:
+                place = _FirstSeen(origin, call, attempt, pointer)
+            found = atoms_of(text)
+            memory.add([a for a in found if a not in without] if without else found, place)
+            work += len(text) + _LEAF
+            if work > PIECE:
+                work = 0
+                yield
 
     def declare(self, text: str, by: str) -> None:
         """Remember the values of a text that the runtime declared."""
-        content = self._start_of(text.encode("utf-8", "replace"))
-        place = _FirstSeen(origin=ValueOrigin.DECLARED, call=b"", attempt=1, pointer=by)
-        for leaf in atoms.leaves(content):
-            self._clean.add(atoms.atoms(leaf.text), place)
+        content = text.encode("utf-8", "replace")
+        self._cut = self._cut or len(content) > LOOKED_AT
+        place = _FirstSeen(ValueOrigin.DECLARED, b"", 1, by)
+        for _, leaf in leaves(content[:LOOKED_AT]):
+            self._clean.add(atoms_of(leaf), place)
 
     def look_up(self, arguments: bytes) -> Inputs:
         """Return the origin of each value in the arguments of a call."""
-        found: dict[Lineage, None] = {}
-        for leaf in atoms.leaves(arguments[: atoms.LOOKED_AT]):
-            found.update(dict.fromkeys(self._origins(leaf)))
-        return Inputs(tuple(found), self._partial(arguments))
+        search = _Search(self._clean, self._tainted)
+        found = leaves(arguments[:LOOKED_AT])
+        for pointer, text in islice(found, _MOST_LEAVES):
+            search.run(pointer, text)
+        if self._cut or len(arguments) > LOOKED_AT:
+            partial = CUT
+        elif search.left_out or next(found, None):
+            partial = MANY
+        else:
+            partial = FORGOTTEN if self._clean.forgotten or self._tainted.forgotten else ""
+        return Inputs(tuple(search.entries.values()), partial)
 
-    def _origins(self, leaf: atoms.Leaf) -> list[Lineage]:
-        folded = atoms.fold(leaf.text)
-        found = folded.split()
-        whole = b" ".join(found)
-        if len(whole) >= atoms.PHRASE or (len(found) == 1 and atoms.may_be_value(whole)):
-            evidence = MatchEvidence.WEAK if atoms.is_weak(whole) else MatchEvidence.EXACT
-            if entry := self._entry(leaf.pointer, hash(whole), evidence):
-                return [entry]
-        entries: list[Lineage] = []
-        for token in filter(atoms.may_be_value, dict.fromkeys(found)):
-            entries += self._of_token(leaf.pointer, token, alone=len(found) == 1)
-        named = [*atoms.grouped_numbers(leaf.text), *atoms.phrases(folded)]
-        entries += self._entries(leaf.pointer, map(hash, named), MatchEvidence.ENTITY)
-        entries += self._entries(leaf.pointer, atoms.shingles(found), MatchEvidence.SHINGLE)
-        return entries
 
-    def _of_token(self, pointer: str, token: bytes, *, alone: bool) -> list[Lineage]:
-        evidence = MatchEvidence.WEAK if atoms.is_weak(token) else MatchEvidence.ENTITY
-        if entry := self._entry(pointer, hash(token), evidence):
-            return [entry]
-        parts = filter(atoms.may_be_value, atoms.parts(token))
-        entries = self._entries(pointer, map(hash, parts), MatchEvidence.WEAK)
-        if atoms.is_entity(token, alone=alone):
-            entries.append(Lineage(pointer=pointer, origin=ValueOrigin.UNVERIFIED))
-        return entries
+class _Search:
+    """A look-up of arguments. Matches of a leaf with one leaf of an output become one entry."""
 
-    def _entries(
-        self, pointer: str, found: Iterable[int], evidence: MatchEvidence
-    ) -> list[Lineage]:
-        looked_up = (self._entry(pointer, atom, evidence) for atom in found)
-        return [entry for entry in looked_up if entry]
+    __slots__ = ("_known", "_pointer", "entries", "left_out")
 
-    def _entry(self, pointer: str, atom: int, evidence: MatchEvidence) -> Lineage | None:
-        place = self._clean.find(atom)
-        tainted = place is None
-        if place is None:
-            place = self._tainted.find(atom)
-        if place is None:
-            return None
-        return Lineage(
-            pointer=pointer,
-            origin=place.origin,
-            call=place.call,
-            attempt=place.attempt,
-            place=place.pointer,
-            evidence=evidence,
-            tainted=tainted,
+    def __init__(self, clean: _Generations, tainted: _Generations) -> None:
+        # What was seen earlier is where the value entered. What is in a clean output is not tainted.
+        held = (
+            (clean.older, False),
+            (clean.newer, False),
+            (tainted.older, True),
+            (tainted.newer, True),
+        )
+        self._known = [(known.get, is_tainted) for known, is_tainted in held if known]
+        self._pointer = ""
+        self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
+        self.left_out = False
+
+    def run(self, pointer: str, text: str) -> None:
+        """Look up a leaf of the arguments."""
+        self._pointer = pointer
+        if WORD.fullmatch(text):
+            word = shortest(trim(text.lower().encode()))
+            if not self._has(word, MatchEvidence.EXACT):
+                self._look_up_word(word, alone=True)
+            return
+        folded = fold(without_groups(plain(text)))
+        words = folded.split()
+        if self._has(shortest(trim(b" ".join(words))), MatchEvidence.EXACT):
+            return
+        alone = len(words) == 1
+        for token in dict.fromkeys(filterfalse(bytes.isalpha, words)):
+            self._look_up_word(shortest(trim(token)), alone=alone)
+        for value in (*encoded(text), *phrases(folded)):
+            self._has(value, MatchEvidence.ENTITY)
+        if len(words) >= WORDS:
+            self._look_up_runs(words)
+
+    def _has_any(self, values: Iterable[bytes]) -> bool:
+        atoms = list(map(hash, values))
+        return any(any(map(get, atoms)) for get, _ in self._known)
+
+    def _find(self, atom: int) -> tuple[_FirstSeen, bool] | None:
+        """Return where an atom was first seen, and whether only tainted outputs have it."""
+        for get, is_tainted in self._known:
+            if (place := get(atom)) is not None:
+                return place, is_tainted
+        return None
+
+    def _has(
+        self,
+        value: bytes,
+        evidence: MatchEvidence,
+        is_strong: Callable[[bytes], bool] = is_strong_value,
+    ) -> bool:
+        """Note where a value was first seen; return whether it was seen."""
+        found = self._find(hash(value))
+        if found is None:
+            return False
+        self._note(found, evidence if is_strong(value) else MatchEvidence.WEAK)
+        return True
+
+    def _look_up_word(self, token: bytes, *, alone: bool) -> None:
+        if not may_be_value(token) or self._has(token, MatchEvidence.ENTITY):
+            return
+        if self._is_known_by_parts(token) or not is_entity(token, alone=alone):
+            return
+        self._enter(None, Lineage(pointer=self._pointer, origin=ValueOrigin.UNVERIFIED))
+
+    def _is_known_by_parts(self, token: bytes) -> bool:
+        """Note known parts of a word; return whether it is a known name in a known folder."""
+        ends = folder_ends(token)
+        rests = [token[end + 1 :] for end in ends]
+        shares = list(filter(may_be_value, (*rests, *parts(token))))
+        if not self._has_any(shares):
+            return False
+        for part in shares:
+            self._has(part, MatchEvidence.ENTITY, is_strong_part)
+        return any(
+            self._has_any([rest]) and self._has_any([token[:end]])
+            for rest, end in zip(rests, ends, strict=True)
         )
 
-    def _start_of(self, content: bytes) -> bytes:
-        self._cut = self._cut or len(content) > atoms.LOOKED_AT
-        return content[: atoms.LOOKED_AT]
+    def _look_up_runs(self, words: list[bytes]) -> None:
+        """Note the outputs that have runs of words. One run alone is weak."""
+        if not self._count_runs(shingles(words, _STEP), 2):
+            return
+        atoms = shingles(words)
+        self._count_runs(atoms, min(2, len(atoms)))
 
-    def _partial(self, arguments: bytes) -> str:
-        if self._cut or len(arguments) > atoms.LOOKED_AT:
-            return CUT
-        return FORGOTTEN if self._clean.forgotten or self._tainted.forgotten else ""
+    def _count_runs(self, atoms: list[int], enough: int) -> bool:
+        """Note the outputs that have these runs; return whether one has too few to be sure."""
+        is_unsure = False
+        for get, is_tainted in self._known:
+            counted = Counter(filter(None, map(get, atoms)))
+            for place, runs in counted.items():
+                is_strong = runs >= enough
+                is_unsure = is_unsure or not is_strong
+                evidence = MatchEvidence.SHINGLE if is_strong else MatchEvidence.WEAK
+                self._note((place, is_tainted), evidence)
+            if counted:
+                atoms = [atom for atom in atoms if get(atom) is None]
+        return is_unsure
+
+    def _note(self, found: tuple[_FirstSeen, bool], evidence: MatchEvidence) -> None:
+        place, is_tainted = found
+        known = self.entries.get((self._pointer, place))
+        if known is None or _STRENGTH[evidence] < _STRENGTH[known.evidence]:
+            entry = Lineage(
+                pointer=self._pointer,
+                origin=place.origin,
+                call=place.call,
+                attempt=place.attempt,
+                place=place.pointer,
+                evidence=evidence,
+                tainted=is_tainted,
+            )
+            self._enter(place, entry)
+
+    def _enter(self, place: _FirstSeen | None, entry: Lineage) -> None:
+        # What may matter to a rule has three times the room.
+        matters = entry.tainted or entry.origin is ValueOrigin.UNVERIFIED
+        if len(self.entries) < (4 * _MOST_ENTRIES if matters else _MOST_ENTRIES):
+            self.entries[self._pointer, place] = entry
+        else:
+            self.left_out = True

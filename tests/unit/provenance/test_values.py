@@ -1,10 +1,11 @@
 import json
+from collections import Counter
 
 import pytest
 
 from turnlog.core.commit import Lineage
 from turnlog.core.kinds import MatchEvidence, ValueOrigin
-from turnlog.provenance.values import CUT, FORGOTTEN, Inputs, SessionValues, ValueSource
+from turnlog.provenance.values import CUT, FORGOTTEN, MANY, Inputs, SessionValues, ValueSource
 
 READ, OTHER = ValueSource(b"read"), ValueSource(b"other", attempt=2)
 PROSE = "The quick brown fox jumps over the lazy dog and runs away."
@@ -75,9 +76,52 @@ def test_an_identifier_that_was_never_seen_is_unverified_and_prose_is_not() -> N
 
 def test_a_known_part_of_an_unknown_url_does_not_make_the_url_known() -> None:
     values = SessionValues()
-    values.add(READ, result("item abc-12345"))
+    values.add(READ, result("item abc-12345 of server api.example.com"))
     found = look_up(values, "https://elsewhere.example/items/abc-12345")
+    assert found == (sourced(MatchEvidence.ENTITY), NEVER_SEEN)
+    found = look_up(values, "https://api.example.com/items/abc-12346")
     assert found == (sourced(MatchEvidence.WEAK), NEVER_SEEN)
+
+
+def test_a_name_in_a_known_folder_is_known() -> None:
+    values = SessionValues()
+    values.declare("work in /srv/data, please", "user_input")
+    values.add(READ, result("[FILE] notes.md"))
+    assert look_up(values, "/srv/data/notes.md") == (sourced(MatchEvidence.WEAK),)
+    assert look_up(values, "/srv/other/notes.md") == (sourced(MatchEvidence.WEAK), NEVER_SEEN)
+    assert look_up(values, "/srv/data/other.md") == (NEVER_SEEN,)
+
+
+def test_a_number_is_known_in_each_of_its_forms() -> None:
+    values = SessionValues()
+    values.add(READ, result("a total of 1,234,567.50 in 48213us"))
+    for argument in (1234567.5, "1234567.50", "1,234,567.5", "1'234'567.50", "1_234_567.50", 48213):
+        assert look_up(values, argument) == (sourced(MatchEvidence.EXACT),)
+    assert look_up(values, "pay 1,234,567.50 now") == (sourced(MatchEvidence.ENTITY),)
+    assert look_up(values, "pay 1234567.500 now") == (sourced(MatchEvidence.ENTITY),)
+    assert look_up(values, "pay 1,234,568.50 now") == (NEVER_SEEN,)
+
+
+def test_one_run_of_five_words_is_weak_and_more_are_not() -> None:
+    values = SessionValues()
+    values.add(READ, result(PROSE))
+    for before in ("", "one ", "one two ", "one two three "):
+        weak = look_up(values, before + "quick brown fox jumps over and out of sight")
+        assert weak in ((sourced(MatchEvidence.WEAK),), ())
+        (strong,) = look_up(values, before + "quick brown fox jumps over the lazy cat")
+        assert strong == sourced(MatchEvidence.SHINGLE)
+    assert look_up(values, "quick brown fox jumps over") == (sourced(MatchEvidence.SHINGLE),)
+
+
+def test_runs_of_words_are_tainted_only_where_no_other_output_has_them() -> None:
+    values = SessionValues()
+    values.add(READ, result("The quick brown fox jumps over the fence at night"))
+    values.add(OTHER, result(f"{PROSE} It was never seen in this place again."), tainted=True)
+    found = look_up(values, f"Here {PROSE} It was never seen in this place again, he wrote")
+    assert found == (
+        sourced(MatchEvidence.SHINGLE),
+        sourced(MatchEvidence.SHINGLE, OTHER, tainted=True),
+    )
 
 
 def test_a_declared_value_says_who_declared_it() -> None:
@@ -106,17 +150,44 @@ def test_the_oldest_values_go_when_the_memory_is_full_and_that_is_said() -> None
     values = SessionValues(most=4)
     for number in range(4):
         values.add(READ, result(f"ORD-9981{number} and ORD-9982{number} then ORD-9983{number}"))
-        assert len(values) <= 8
-    found = values.look_up(b'{"a":"ORD-99810"}')
-    assert found == Inputs((NEVER_SEEN,), FORGOTTEN)
+    assert len(values) < 10
+    assert values.look_up(b'{"a":"ORD-99810"}') == Inputs((NEVER_SEEN,), FORGOTTEN)
     assert values.look_up(b'{"a":"ORD-99833"}').lineage == (sourced(MatchEvidence.EXACT),)
 
 
-def test_one_output_with_more_values_than_the_memory_holds_is_said_to_be_partial() -> None:
-    values = SessionValues(most=4)
-    values.add(READ, result(" ".join(f"ORD-{number}" for number in range(1000, 1009))))
-    assert len(values) == 4
+def test_the_memory_is_bounded_whatever_one_output_contains() -> None:
+    values = SessionValues(most=500)
+    values.add(READ, " ".join(f"ORD-{number}" for number in range(1000, 7000)).encode())
+    assert len(values) < 2000
     assert values.look_up(b"{}") == Inputs((), FORGOTTEN)
+
+
+def test_an_output_is_remembered_in_steps() -> None:
+    values = SessionValues()
+    content = json.dumps([f"ORD-{number}" for number in range(1000, 2000)]).encode()
+    held = [len(values) for _ in values.adding(READ, content)]
+    assert len(held) > 10
+    assert held == sorted(set(held))
+
+
+def test_of_many_values_those_that_matter_to_rules_are_kept_and_the_rest_is_partial() -> None:
+    values = SessionValues()
+    values.add(READ, b" ".join(b"ORD-%d" % n for n in range(1000, 1100)))
+    values.add(OTHER, b" ".join(b"TCK-%d" % n for n in range(1000, 1100)), tainted=True)
+    names = [f"{kind}-{n}" for kind in ("ORD", "TCK", "NEW") for n in range(1000, 1100)]
+    found = values.look_up(json.dumps(names).encode())
+    kinds = Counter((entry.origin, entry.tainted) for entry in found.lineage)
+    assert kinds == {
+        (ValueOrigin.SOURCED, False): 64,
+        (ValueOrigin.SOURCED, True): 100,
+        (ValueOrigin.UNVERIFIED, False): 92,
+    }
+    assert found.partial == MANY
+
+
+def test_arguments_of_very_many_values_are_looked_at_in_part() -> None:
+    found = SessionValues().look_up(json.dumps([0.5] * 3000).encode())
+    assert found == Inputs((), MANY)
 
 
 def test_only_the_first_64_kib_of_an_output_are_looked_at_and_that_is_said() -> None:
@@ -128,3 +199,38 @@ def test_only_the_first_64_kib_of_an_output_are_looked_at_and_that_is_said() -> 
         ValueOrigin.UNVERIFIED,
     ]
     assert found.partial == CUT
+
+
+def hostile() -> dict[str, bytes]:
+    size = 65536
+    contents = {f"{character!r} alone": character * size for character in (b"a", b"1", b".", b"/")}
+    contents |= {
+        f"{character!r} alone": character * size for character in (b"%", b'"', b"\\", b" ")
+    }
+    contents |= {
+        f"{character!r} alone": character * size for character in (b"[", b"{", b"\n", b",")
+    }
+    contents |= {
+        f"{unit!r} repeated": unit * (size // 6) for unit in (b"%41", b"a/", b"1,111", b"a:")
+    }
+    contents |= {
+        "a long fraction": b"1." + b"0" * size + b"1",
+        "a large number": b"[" + b"1" * 5000 + b"]",
+        "an infinite number": b"[1e999, -1e400]",
+        "deep JSON": b'{"a":' * 900 + b"1" + b"}" * 900,
+        "too deep JSON": b'{"a":' * 9000,
+        "a lone surrogate": b'["\\ud800 and \\udc00"]',
+        "no UTF-8": bytes(range(256)) * 256,
+        "characters that become many": '"\ufdfa\u3300"'.encode() * 9000,
+        "combining characters": ("a" + "\u0301" * 30000).encode(),
+    }
+    return contents
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_nothing_raises_whatever_the_bytes_are(name: str) -> None:
+    values, content = SessionValues(), hostile()[name]
+    values.add(READ, content)
+    values.declare(content.decode("latin-1"), "user_input")
+    values.look_up(content)
+    assert values.look_up(b'{"a": "never-seen-1"}').lineage == (NEVER_SEEN,)

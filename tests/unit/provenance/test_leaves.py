@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from turnlog.provenance.leaves import PIECE, leaves
+
+
+def test_leaves_are_the_texts_and_larger_numbers_of_a_result_with_their_pointers() -> None:
+    content = {
+        "content": [{"type": "text", "text": "some text"}],
+        "a/b~c": "odd name",
+        "n": 4711,
+        "small": 7,
+        "f": 12.5,
+        "whole": 120000.0,
+        "vast": 1e300,
+        "none": None,
+        "yes": True,
+    }
+    assert list(leaves(json.dumps(content).encode())) == [
+        ("/content/0/text", "some text"),
+        ("/a~1b~0c", "a/b~c"),
+        ("/a~1b~0c", "odd name"),
+        ("/n", "4711"),
+        ("/f", "12.5"),
+        ("/whole", "120000"),
+        ("/vast", "1e+300"),
+    ]
+
+
+def test_what_is_too_short_for_a_value_is_left_out() -> None:
+    assert list(leaves(b'["a-1", "running", "administrator", "a-12"]')) == [
+        ("/2", "administrator"),
+        ("/3", "a-12"),
+    ]
+
+
+def test_json_in_a_string_is_read_and_its_leaves_have_the_pointer_of_the_string() -> None:
+    inner = json.dumps({"id": "a-11", "items": [{"id": "b-22", "c/d": ["c-33"]}]})
+    content = json.dumps([{"text": inner}, "[not json", "{}"]).encode()
+    assert list(leaves(content)) == [
+        ("/0/text", "a-11"),
+        ("/0/text", "b-22"),
+        ("/0/text", "c-33"),
+        ("/1", "[not json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"plain\ntext", "plain\ntext"),
+        (b'{"cut": "one\\ntwo \\u00e9 C:\\Users', '{"cut": "one two   C:\\Users'),
+        (b'{"half": "\\ud800 of ord-12345"}', "  of ord-12345"),
+        (b"\xff\xfe--", "\ufffd\ufffd--"),
+        (b"[" * 2000, "[" * 2000),
+    ],
+)
+def test_what_is_no_json_is_one_text(content: bytes, text: str) -> None:
+    assert list(leaves(content)) == [("", text)]
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert not list(leaves(b""))
+
+
+@pytest.mark.parametrize(
+    "text", ["word-1 " * 2000, "x" * 10_000, "é" * 2060, "a" * 2048 + "\n\nb-12"]
+)
+def test_a_long_text_comes_in_pieces_that_make_the_whole(text: str) -> None:
+    pieces = [piece for _, piece in leaves(json.dumps(text).encode())]
+    assert "".join(pieces) == text
+    assert all(len(piece) <= PIECE for piece in pieces)
