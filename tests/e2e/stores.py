@@ -53,6 +53,8 @@ class Call(Struct, frozen=True, kw_only=True):
     executed: Executed = Executed.YES
     delta: tuple[Operation, ...] = ()
     why: str = ""
+    reasons: tuple[str, ...] = ()
+    """Of its provenance."""
     notes: tuple[Note, ...] = ()
     """Written after the call."""
 
@@ -131,6 +133,7 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
             ),
             body=CommitBody(
                 summary=call.summary,
+                reasons=call.reasons,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),
             blob=Blob(call.output) if call.output else None,

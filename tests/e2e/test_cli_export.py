@@ -32,7 +32,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(MANY)
     ]
     calls += [
-        Call(tool="read_file", minute=MANY, session="few", flags=(Flag.NULL_RESULT,)),
+        Call(tool="read_file", minute=MANY, session="few", flags=(Flag.NULL_RESULT,),
+             reasons=("tool: unverified", "inputs: /path unverified")),
         Call(tool="read_file", minute=MANY, session="few", status=Status.ERROR,
              error="timeout", error_kind="response_timeout"),
     ]  # fmt: skip
@@ -129,6 +130,7 @@ def test_parquet_has_the_same_rows_in_typed_columns(data: Path, tmp_path: Path) 
     assert rows[0]["output"]["text"] == "x" * 10
     assert [row["has_result"] for row in rows[-3:]] == [True, False, True]
     assert rows[-2]["flags"] == ["null_result"]
+    assert rows[-2]["provenance_reasons"] == ["tool: unverified", "inputs: /path unverified"]
 
 
 def test_parquet_without_payloads_has_the_same_columns(data: Path, tmp_path: Path) -> None:

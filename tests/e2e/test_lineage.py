@@ -291,6 +291,19 @@ def test_what_is_recorded_holds_no_values_and_goes_with_the_content(world: World
     assert "purged" in done.stderr
 
 
+@pytest.mark.promise("PROV-15")
+def test_a_session_that_was_moved_takes_it_along(world: World, tmp_path: Path) -> None:
+    world.call("find", f"one file: {PATH}")
+    row = world.call("read", path=PATH)
+    bundle, there = str(tmp_path / "one.bundle"), tmp_path / "there"
+    printed(world.data, "resume", "one", "--copy", "--bundle", bundle)
+    done = turnlog("import", bundle, data=there)
+    assert done.returncode == 0, done.stderr
+    assert shown(there, row)["origins"] == world.origins(row)
+    named = (f"{row.session}:{row.seq}", "/path", "--json")
+    assert printed(there, "why", *named) == printed(world.data, "why", *named)
+
+
 def test_header_and_event_say_the_provenance(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
         rig = Rig(upstream, proxy)

@@ -11,6 +11,7 @@ from turnlog.core.commit import (
     GENESIS,
     CommitBody,
     Facts,
+    Lineage,
     Link,
     body_digest,
     decode_body,
@@ -21,7 +22,17 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.kinds import (
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    MatchEvidence,
+    Phase,
+    Status,
+    TurnSource,
+    ValueOrigin,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.integers(0, 1 << 62)
@@ -107,6 +118,31 @@ def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> Non
     version, link, said = msgspec.msgpack.decode(encode_header(FIRST, encode_facts(PLAIN)))
     older = msgspec.msgpack.encode([version, link[:9], said[:3]])
     assert decode_header(older) == (FIRST, PLAIN)
+
+
+def test_a_body_holds_where_inputs_came_from_and_older_ones_say_nothing() -> None:
+    seen = Lineage(
+        pointer="/path",
+        origin=ValueOrigin.SOURCED,
+        call=bytes(16),
+        attempt=2,
+        place="/content/0/text",
+        evidence=MatchEvidence.ENTITY,
+        tainted=True,
+    )
+    new = Lineage(pointer="/id", origin=ValueOrigin.UNVERIFIED)
+    body = CommitBody(lineage=(seen, new), reasons=("inputs: /id unverified",), partial="cut")
+    stored = encode_body(body)
+    assert decode_body(stored) == body
+    # Readers of other languages and versions go by the place in the array.
+    fields = msgspec.msgpack.decode(stored)
+    assert fields[8] == [
+        ["/path", "sourced", bytes(16), 2, "/content/0/text", "entity", True],
+        ["/id", "unverified", b"", 1, "", "exact", False],
+    ]
+    assert fields[-2:] == [["inputs: /id unverified"], "cut"]
+    older = decode_body(msgspec.msgpack.encode([*fields[:8], [], *fields[9:-2]]))
+    assert (older.lineage, older.reasons, older.partial) == ((), (), "")
 
 
 @pytest.mark.parametrize(

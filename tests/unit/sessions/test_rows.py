@@ -166,6 +166,19 @@ def test_provenance_comes_from_the_intent_and_is_null_in_older_stores() -> None:
     assert row_of([_commit(1, pinned), OUTCOME]).provenance == "pinned"
 
 
+def test_reasons_of_the_provenance_are_those_of_the_outcome_or_else_of_the_tool() -> None:
+    pinned = _commit(1, structs.replace(INTENT_FACTS, provenance="pinned"))
+    other = _commit(1, structs.replace(INTENT_FACTS, provenance="mismatch"))
+    said = _commit(
+        4, OUTCOME_FACTS, CommitBody(reasons=("tool: mismatch", "inputs: /a unverified"))
+    )
+
+    assert row_of([INTENT, OUTCOME]).provenance_reasons is msgspec.UNSET
+    assert row_of([pinned, OUTCOME]).provenance_reasons is msgspec.UNSET
+    assert row_of([other]).provenance_reasons == ["tool: mismatch"]
+    assert row_of([other, said]).provenance_reasons == ["tool: mismatch", "inputs: /a unverified"]
+
+
 def test_changes_come_from_the_last_commit_that_lists_any() -> None:
     declared = structs.replace(MODIFIED, maybe=True)
     begun = _commit(1, INTENT_FACTS, CommitBody(delta=(Raw(msgspec.msgpack.encode(declared)),)))

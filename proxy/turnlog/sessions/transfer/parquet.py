@@ -31,7 +31,7 @@ _TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "duration_ms": pa.float64(),
     "delta": pa.list_(_OPERATION),
-    "flags": pa.list_(_TEXT),
+    **dict.fromkeys(("flags", "provenance_reasons"), pa.list_(_TEXT)),
     "discarded": _TRUTH,
     "upstream": _UPSTREAM,
 }

@@ -1,0 +1,74 @@
+"""`sessions.lineage.history`: what a session has seen, as far as it is read."""
+
+from pathlib import Path
+
+import pytest
+
+from e2e.stores import Call, fill, session_id
+from turnlog.core.note import Fact, FactAction, TurnStart, UserInput
+from turnlog.sessions.lineage import history
+from turnlog.sessions.lineage.history import Declaration, History, PastOutput, read_history
+from turnlog.store.lmdb import LmdbReader
+
+WORK = session_id("work")
+
+
+def past(data: Path, *, after: int = -1, without: int | None = None) -> History:
+    with LmdbReader.open(data) as store, store.view() as view:
+        return read_history(view, WORK, after=after, without=without)
+
+
+def contents(found: History) -> list[bytes]:
+    return [item.content for item in found.items if isinstance(item, PastOutput)]
+
+
+def test_outputs_and_declarations_come_in_the_order_of_the_log(tmp_path: Path) -> None:
+    notes = (
+        UserInput(text="see /srv/a", source="user"),
+        TurnStart(name="two"),
+        Fact(id="f", action=FactAction.ASSERT, subject="host", value="db-01.example"),
+        Fact(id="g", action=FactAction.RETRACT),
+    )
+    fill(tmp_path / "data", [Call(tool="a", minute=0, output=b'"1"', notes=notes),
+                             Call(tool="b", minute=1, output=b'"2"', status=None),
+                             Call(tool="c", minute=2, output=b'"3"')])  # fmt: skip
+    found = past(tmp_path / "data")
+    assert contents(found) == [b'"1"', b'"3"']
+    assert found.items[1:3] == [
+        Declaration(seq=3, text="see /srv/a"),
+        Declaration(seq=5, text="host\ndb-01.example"),
+    ]
+    assert (found.until, found.is_whole) == (9, True)
+
+
+def test_what_was_read_before_is_not_read_again(tmp_path: Path) -> None:
+    fill(tmp_path / "data", [Call(tool="a", minute=n, output=b'"%d"' % n) for n in range(3)])
+    assert contents(past(tmp_path / "data", after=2)) == [b'"1"', b'"2"']
+    nothing = past(tmp_path / "data", after=6)
+    assert (nothing.items, nothing.until, nothing.is_whole) == ([], 6, True)
+
+
+def test_the_commits_of_one_process_can_be_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data, [Call(tool="a", minute=0)])
+    with LmdbReader.open(data) as store, store.view() as view:
+        commit = view.get(WORK, 1)
+    assert commit is not None
+    assert past(data, without=commit.link.epoch).items == []
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1 << 20, 4), (3 << 20, 1)])
+def test_the_oldest_outputs_are_left_out_where_there_is_too_much(
+    tmp_path: Path, size: int, kept: int
+) -> None:
+    whole = history.MOST_BYTES // size
+    fill(tmp_path / "data", [Call(tool="a", minute=n, output=b"%d" % n * size) for n in range(6)])
+    found = past(tmp_path / "data")
+    assert whole == kept
+    assert [content[:1] for content in contents(found)] == [b"%d" % n for n in range(6 - kept, 6)]
+    assert not found.is_whole
+
+
+def test_a_session_that_is_not_on_disk_has_no_past(tmp_path: Path) -> None:
+    fill(tmp_path / "data", [Call(tool="a", minute=0, session="other")])
+    assert past(tmp_path / "data") == history.EMPTY
