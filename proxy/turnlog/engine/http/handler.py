@@ -230,7 +230,7 @@ class Handler:
         exchange: Exchange,
         content: Content,
     ) -> None:
-        """Carry a call in a task of its own, which may outlive its caller; wait for its end or its caller's timeout."""
+        """Carry a call in a task of its own, which may outlive its agent; wait for its end or its agent's timeout."""
         agent = GuardedAgent(down, keeps=exchange.kept_as_sent)
         carrier = self._carrier(agent, request, exchange)
         guarded = self._guarded(driver, agent, carrier, exchange, content)
@@ -247,7 +247,7 @@ class Handler:
                 await self._context.recorder.settle(tickets)
                 await agent.replace(made, call_lines(exchange.attempt, whole=True))
         finally:
-            if not exchange.was_accepted:  # else its caller waits on another stream
+            if not exchange.was_accepted:  # else its agent waits on another stream
                 driver.on_left()
 
     async def _guarded(
@@ -258,7 +258,7 @@ class Handler:
         exchange: Exchange,
         content: Content,
     ) -> None:
-        """Carry a call that may outlive its caller; the body of its task."""
+        """Carry a call that may outlive its agent; the body of its task."""
         try:
             try:
                 await carrier.carry(content)
@@ -331,6 +331,6 @@ class Handler:
 
 
 def _free(answered: "asyncio.Future[Outlived | None]", _: object) -> None:
-    """Resolve the caller's wait at the end of its call."""
+    """Resolve the agent's wait at the end of its call."""
     if not answered.done():
         answered.set_result(None)

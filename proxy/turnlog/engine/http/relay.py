@@ -86,7 +86,7 @@ class Relay(Struct, eq=False):
     gate: Gate | None
     """While it is set, nothing is sent, unless more than `HOLD` bytes are held."""
     _respelling: Respelling | None
-    """Replaces the attempt's id in the answer by the caller's, which changes the length."""
+    """Replaces the attempt's id in the answer by the agent's, which changes the length."""
     _answer: Answer
     _head: ResponseHead
     _body: AnswerBody

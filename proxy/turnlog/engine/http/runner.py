@@ -61,19 +61,19 @@ _AUTH_ADVICE: Final = (
 
 
 Outlived = tuple[OwnAnswer, Sequence[Ticket]]
-"""The answer to a caller that timed out, and the tickets to wait for before it is sent."""
+"""The answer to an agent that timed out, and the tickets to wait for before it is sent."""
 UpstreamSender = Upstreams | Commands
 """The sender of requests: to servers over HTTP, or to commands that turnlog runs."""
 
 
 class Guard(Struct, frozen=True):
-    """The task and channels of a call that may outlive its caller."""
+    """The task and channels of a call that may outlive its agent."""
 
     task: asyncio.Task[None]
     """The task that carries the call."""
     agent: GuardedAgent
     told: "asyncio.Future[Outlived | None]"
-    """The caller's timeout answer, or `None` at the call's end."""
+    """The agent's timeout answer, or `None` at the call's end."""
 
 
 # One is made for each call, and a struct takes a third of the time of another class.
@@ -90,7 +90,7 @@ class HttpCarrier(Struct, eq=False):
     """Time of the request on the loop's clock."""
     _policy: Policy
     guard: Guard | None = None
-    """Set if the call may outlive its caller."""
+    """Set if the call may outlive its agent."""
     _out: Relay | None = None
     """The relay of the latest attempt's answer, once there is one."""
     _held: dict[int, tuple[Attempt | None, HeldAnswer]] = {}
@@ -114,7 +114,7 @@ class HttpCarrier(Struct, eq=False):
 
     @property
     def may_be_gone(self) -> bool:
-        """Whether the caller has closed its sending side: it may be gone, or only half-closed."""
+        """Whether the agent has closed its sending side: it may be gone, or only half-closed."""
         return self._down.has_ended
 
     @property
@@ -124,17 +124,17 @@ class HttpCarrier(Struct, eq=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether the latest answer can still be withheld from the caller."""
+        """Whether the latest answer can still be withheld from the agent."""
         return self._out is None or self._out.gate is not None
 
     @property
     def can_answer_timeout(self) -> bool:
-        """Whether the caller can be answered with a timeout now."""
+        """Whether the agent can be answered with a timeout now."""
         guard = self.guard
         return guard is not None and not guard.told.done() and guard.agent.can_be_replaced
 
     def check_caller(self) -> None:
-        """Check whether the caller is still there, before the call is sent."""
+        """Check whether the agent is still there, before the call is sent."""
         self._step = self._check
 
     def send(self, *, hold: bool) -> None:
@@ -146,7 +146,7 @@ class HttpCarrier(Struct, eq=False):
         self._step = partial(self._again, delay)
 
     def release(self, number: int, reason: StopReason | None) -> None:
-        """Send the caller the answer to attempt `number` if it is held; `reason` is why no retry follows."""
+        """Send the agent the answer to attempt `number` if it is held; `reason` is why no retry follows."""
         self._given, self._reason = number, reason
 
     def hold(self, late: Attempt) -> None:
@@ -159,7 +159,7 @@ class HttpCarrier(Struct, eq=False):
         self._held[late.ask.number] = late, self._whole(OwnAnswer(200, b"OK", JSON, text))
 
     def answer_timeout(self, failure: Failure) -> None:
-        """Record the timeout and answer the caller with it; the call runs on."""
+        """Record the timeout and answer the agent with it; the call runs on."""
         assert self.guard is not None  # `can_answer_timeout` was true
         self.guard.agent.drop()
         self.guard.told.set_result(self._exchange.outlived(failure))
@@ -284,7 +284,7 @@ class HttpCarrier(Struct, eq=False):
     # -- the steps that the machine wants -----------------------------------------------------
 
     async def _check_several(self) -> None:
-        """Prepare a request with several calls, or none; named ones leave only if their caller is there."""
+        """Prepare a request with several calls, or none; named ones leave only if their agent is there."""
         content = self._exchange.outgoing(self._content)
         if content is not self._content:
             self._content, self._changed = content, tuple(changed_body(self._raw, decoded=True))
@@ -297,7 +297,7 @@ class HttpCarrier(Struct, eq=False):
         self._step = self._attempt
 
     async def _check(self) -> None:
-        """Check whether the caller is still there; if not, this task is cancelled or the call ends."""
+        """Check whether the agent is still there; if not, this task is cancelled or the call ends."""
         driver = self._driver
         await driver.caller_checked()
         if driver.machine.stage is _CHECKING:
@@ -323,7 +323,7 @@ class HttpCarrier(Struct, eq=False):
         driver.on_recorded(is_repeatable=True)
 
     async def _give(self) -> None:
-        """Send the held answer that was chosen for the caller; if the call was cancelled, say so instead."""
+        """Send the held answer that was chosen for the agent; if the call was cancelled, say so instead."""
         # The last attempt that was answered: a retry that was not sent is not in here.
         last, _ = self._held[max(self._held)] if self._held else (None, None)
         if last is not None and self._reason is not None:
@@ -434,7 +434,7 @@ class HttpCarrier(Struct, eq=False):
             self._exchange.went_by(self.context.clock.monotonic() - started)
 
     def _with_key(self, head: OutgoingHead, key: str) -> OutgoingHead:
-        """Return a head with an `Idempotency-Key`, unless the caller sends that field itself."""
+        """Return a head with an `Idempotency-Key`, unless the agent sends that field itself."""
         if fields(self._down.asked.head.raw, KEY):
             return head
         line = lines([(b"Idempotency-Key", key.encode())])
@@ -512,7 +512,7 @@ class HttpCarrier(Struct, eq=False):
         return CheckedAnswer(answer, signed)
 
     def _unauthenticated(self, answer: Answer) -> None:
-        """Log advice if the server asks for a login that the client will refuse behind a proxy."""
+        """Log advice if the server asks for a login that the agent will refuse behind a proxy."""
         asked = fields(answer.head.raw, b"www-authenticate")
         if any(b"resource_metadata" in value for value in asked):
             self.context.log.emit(

@@ -121,7 +121,7 @@ class PipedExchange(McpExchange):
         return self._made(structs.replace(unanswered, requests=asked, ending=whole)), tickets
 
     def on_cancel(self, key: str) -> list[str]:
-        """Mark the caller of the open calls with this id as gone, because it has cancelled them.
+        """Mark the agent of the open calls with this id as gone, because it has cancelled them.
 
         Returns the keys of the ids by which the server knows the request.
         """
@@ -361,7 +361,7 @@ class PipeCarrier:
             self._held[late.ask.number] = (late, amended(late, raw) or raw, tickets)
 
     def answer_timeout(self, failure: Failure) -> None:
-        """Record that the caller's time is over, and answer it; the call runs on."""
+        """Record that the agent's time is over, and answer it; the call runs on."""
         self._give_up()
         made, tickets = self.exchange.failed(failure)
         self._lines.answer(line_of(made), tickets)

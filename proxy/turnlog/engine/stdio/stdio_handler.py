@@ -43,7 +43,7 @@ class StdioHandler:
     """The way from the agent to the server; `ServerLines` is the way back."""
 
     def __init__(
-        self, lines: OpenLines, request: Request, caller: AgentPipes, process: Process
+        self, lines: OpenLines, request: Request, agent: AgentPipes, process: Process
     ) -> None:
         self.context = lines.context
         self.request = request
@@ -51,7 +51,7 @@ class StdioHandler:
         lines.check_server = self._check_server
         self.process = process
         self._to_server = lines.to_server
-        self._caller = caller
+        self._agent = agent
         self._cancelled: dict[str, bool] = {}
         """Ids in cancels that are read and wait behind other lines; whether their calls were kept back."""
         self.questions: BoundedDict[str, bool] = BoundedDict(_QUESTIONS)
@@ -106,7 +106,7 @@ class StdioHandler:
 
     def _stays_here(self, cancelled: str | None) -> bool:
         """Return whether a cancel must not reach the server: it never heard of the call, or the call
-        runs on after its caller got an answer."""
+        runs on after its agent got an answer."""
         if cancelled is None:
             return False
         was_kept = self._cancelled.pop(cancelled, False)
@@ -219,7 +219,7 @@ class StdioHandler:
         if all(key in self._cancelled for key in keys):
             self._cancelled |= dict.fromkeys(keys, True)
             return True
-        return await self._caller.is_gone()
+        return await self._agent.is_gone()
 
     def _check_server(self) -> None:
         """Raise `Failure` where nothing can be sent any more."""
@@ -235,12 +235,12 @@ class StdioHandler:
         exchange.over()
 
     def _leave(self, exchange: PipedExchange, kind: ErrorKind = ErrorKind.CONNECT_FAILED) -> None:
-        """Record that a line is not sent, because its caller gave it up."""
+        """Record that a line is not sent, because its agent gave it up."""
         exchange.left(kind)
         exchange.over()
 
     async def _on_withheld(self, exchange: PipedExchange, driver: CallDriver) -> None:
-        """Answer a call that is not sent because of an earlier one, unless its caller took it back."""
+        """Answer a call that is not sent because of an earlier one, unless its agent took it back."""
         if driver.machine.stage is Stage.BROKEN:
             self._refuse(exchange, Failure(ErrorKind.OUTCOME_UNKNOWN, Phase.QUEUED, BUG))
         elif (unsent := driver.unsent) is not None:

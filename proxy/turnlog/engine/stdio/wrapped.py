@@ -1,7 +1,7 @@
-"""A wrapped command: relays and records between a client and the command that it has started.
+"""A wrapped command: relays and records between an agent and the command that it has started.
 
-It ends with the command. When the client closes its input, the command gets the end of its own and ends
-by itself. A command whose client is gone, or that is told to end by a signal, is ended soon after.
+It ends with the command. When the agent closes its input, the command gets the end of its own and ends
+by itself. A command whose agent is gone, or that is told to end by a signal, is ended soon after.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from .server_lines import ServerLines
 from .stdio_handler import StdioHandler
 
 MOST: Final = 16 << 20
-"""bytes: a longer line of the client is recorded by its start."""
+"""bytes: a longer line of the agent is recorded by its start."""
 _QUEUED: Final = 64
-"""Lines of the client that wait for the disk before no more are read."""
+"""Lines of the agent that wait for the disk before no more are read."""
 _LAST_LOOKS: Final = 3
-"""Times `GRACE` that a client which asks on is answered when its command has ended."""
+"""Times `GRACE` that an agent which asks on is answered when its command has ended."""
 STALL_LIMIT: Final = 600.0
-"""s: a client that reads nothing for so long is not waited for at the end, nor a command that writes
+"""s: an agent that reads nothing for so long is not waited for at the end, nor a command that writes
 nothing after its input was closed (no default limit is shorter)."""
 _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that ask to end; others are only passed on."""
@@ -42,7 +42,7 @@ _STDOUT: Final = 1
 
 
 class Line(Struct, frozen=True):
-    """A line of the client, or a piece of one, and its content where it is whole."""
+    """A line of the agent, or a piece of one, and its content where it is whole."""
 
     piece: LinePiece
     content: Message | Batch | Malformed | None
@@ -51,7 +51,7 @@ class Line(Struct, frozen=True):
 
 
 class Wrapped:
-    """One command and the client that has started it."""
+    """One command and the agent that has started it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Wrapped:
         stdout: int = _STDOUT,
         stall_limit: float = STALL_LIMIT,
     ) -> None:
-        """`stdin` and `stdout` are the descriptors of the client's pipes; `stall_limit` is in s."""
+        """`stdin` and `stdout` are the descriptors of the agent's pipes; `stall_limit` is in s."""
         limit = startup_limit(context.rules, request.server)
         self._process = Process(child, request.server, context.recorder, context.log, limit)
         self._context = context
@@ -72,15 +72,15 @@ class Wrapped:
         self._to_agent = Outbox(self._agent_end, context.recorder)
         self._to_server = self._process.outbox
         self._startup = self._process.startup
-        caller = AgentPipes(stdin, self._agent_end)
+        agent = AgentPipes(stdin, self._agent_end)
         self._open = OpenLines(context, self._to_server, self._to_agent)
-        self._handler = StdioHandler(self._open, request, caller, self._process)
+        self._handler = StdioHandler(self._open, request, agent, self._process)
         self._server_lines = ServerLines(self._handler)
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue(_QUEUED)
         self._asked = False
-        """Whether the client has sent anything since that was looked at."""
+        """Whether the agent has sent anything since that was looked at."""
         self._may_wait = 0
-        """Lines of the client, not passed on yet, that may wait for the disk."""
+        """Lines of the agent, not passed on yet, that may wait for the disk."""
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once a signal asks to end."""
         self._stall_limit = stall_limit
@@ -111,7 +111,7 @@ class Wrapped:
         self._context.stop.set()
         self._process.leave()
 
-    # -- the client --------------------------------------------------------------------------
+    # -- the agent ---------------------------------------------------------------------------
 
     async def _read_agent(self) -> None:
         reader = LineReader(MOST)
@@ -159,7 +159,7 @@ class Wrapped:
             await asyncio.wait({idle, left}, return_when=asyncio.FIRST_COMPLETED)
             if left.done() and self._startup.is_awaited:
                 self._process.log_failure("it has answered nothing yet, and its client has left")
-            # Nothing more is due, but the client may read what the command still writes.
+            # Nothing more is due, but the agent may read what the command still writes.
             await done_or_stalled({left}, lambda: self._output, self._stall_limit)
         finally:
             for task in (sent, idle, left):
@@ -167,7 +167,7 @@ class Wrapped:
         self._process.leave()
 
     async def _unread(self) -> None:
-        """Wait until the client is gone."""
+        """Wait until the agent is gone."""
         await self._agent_end.unread()
         self._open.on_left()
 
@@ -181,7 +181,7 @@ class Wrapped:
     # -- the command -------------------------------------------------------------------------
 
     async def _watch_server(self) -> None:
-        # The client would meet a closed pipe; its calls end as they would then.
+        # The agent would meet a closed pipe; its calls end as they would then.
         await self._process.stdin.unread()
         self._to_server.close()
 
@@ -191,7 +191,7 @@ class Wrapped:
         self._server_lines.feed(chunk)
 
     async def wait_for_room(self) -> None:
-        """Wait while the client reads slowly."""
+        """Wait while the agent reads slowly."""
         await self._to_agent.wait_for_room()
 
     def remove_limit(self) -> None:
@@ -202,7 +202,7 @@ class Wrapped:
         """Read on: the command may yet answer what it has read."""
 
     async def on_output_end(self) -> None:
-        """End what is open, and wait until the client has read it, or does not want to."""
+        """End what is open, and wait until the agent has read it, or does not want to."""
         self._server_lines.finish()
         if await self._handler.on_server_end():
             await self._answer_last_calls()
@@ -213,7 +213,7 @@ class Wrapped:
         await asyncio.wait({self._delivery}, timeout=self._process.last_words)
 
     async def _answer_last_calls(self) -> None:
-        """Answer the client until it has been quiet for `GRACE`, so that it does not lose a call."""
+        """Answer the agent until it has been quiet for `GRACE`, so that it does not lose a call."""
         # Behind the answer that says that the command has ended it may make the next call before it
         # sees its pipe closed.
         gone = {self._reading, self._delivery, self._process.leaving}
