@@ -23,7 +23,7 @@ from kit.beside import proxy_beside, session_notes, session_rows
 from kit.clients import BOUND, MCP_HEADERS, Client, ClosedEarlyError, call, message, wait_until
 from kit.proxy import Proxy
 from kit.ten_steps import finished, serving, started
-from kit.upstreams import Peer, RawUpstream, text_result
+from kit.upstreams import Peer, RawUpstream, result, text_result
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import NoteKind, Status
@@ -44,6 +44,18 @@ SETTINGS: dict[str, Any] = {
     "rules": ["rules.yaml"],
     "never_twice": {"join_after": "1h", "cancel_grace": "1h"},
 }
+
+
+class Legs:
+    """Answers the first request with one result, and all others with another one."""
+
+    def __init__(self, first: dict[str, Any], then: dict[str, Any]) -> None:
+        self._results = [first, then]
+
+    def __call__(self, peer: Peer) -> None:
+        asked = peer.read().json()
+        peer.send_json(result(asked["id"], self._results[0]))
+        del self._results[:-1]
 
 
 class Tool:
@@ -70,7 +82,7 @@ class Stores:
 
     def __init__(self, folder: Path, upstream: RawUpstream, tool: Tool) -> None:
         self.tool = tool
-        self._upstream = upstream
+        self.upstream = upstream
         self._folders = {name: folder / name for name in ("here", "there")}
         self.bundle = folder / "work.bundle"
         for one in self._folders.values():
@@ -78,7 +90,7 @@ class Stores:
             (one / "rules.yaml").write_text(RULES)
 
     def proxy(self, name: str) -> Any:
-        return proxy_beside(self._folders[name], self._upstream.url, settings=SETTINGS)
+        return proxy_beside(self._folders[name], self.upstream.url, settings=SETTINGS)
 
     def data(self, name: str) -> Path:
         return self._folders[name] / "data"
@@ -181,6 +193,75 @@ def test_an_idempotency_key_holds_there(stores: Stores) -> None:
         assert text(ask(proxy, call("other", {"a": 1}), KEY)) == "done 1"
         conflict = ask(proxy, call("other", {"a": 2}), KEY)
         assert conflict["_meta"]["turnlog/outcome"]["kind"] == "conflict"
+    assert stores.tool.asked == 1
+
+
+DONE = {"content": [{"type": "text", "text": "done"}]}
+TASK = {"resultType": "task", "taskId": "task-1", "ttlMs": 60_000}
+ASKS = {"resultType": "input_required", "inputRequests": {"x": {}}}
+STATE: dict[str, Any] = {"inputResponses": {"x": {}}, "requestState": "sealed"}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "body"),
+    [
+        (
+            {**TASK, "status": "working"},
+            {**TASK, "status": "completed", "result": DONE},
+            message("tasks/get", {"taskId": "task-1"}),
+        ),
+        ({**ASKS, "requestState": "sealed"}, DONE, call("write", {"a": 1}, **STATE)),
+        (ASKS, DONE, call("write", {"a": 1}, inputResponses={"x": {}})),
+    ],
+    ids=["task", "state", "input"],
+)
+def test_a_call_that_waits_for_its_task_or_for_input_goes_on_there_and_back_here(
+    stores: Stores, first: dict[str, Any], then: dict[str, Any], body: bytes
+) -> None:
+    headers = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"), AGENT)
+
+    def post(proxy: Proxy, body: bytes) -> None:
+        with Client(proxy.url) as client:
+            assert client.request("POST", f"/s/{NAME}/mcp", body, headers=headers).status == 200
+
+    stores.upstream.script = Legs(first, first)
+    with stores.proxy("here") as proxy:
+        post(proxy, call("write", {"a": 1}))
+    stores.move()
+    stores.upstream.script = Legs(then, first)
+    with stores.proxy("there") as proxy:
+        post(proxy, body)
+        post(proxy, call("write", {"a": 1}))
+    rows = [row for row in session_rows(stores.data("there"), "work") if row.tool == "write"]
+    ended, waits = rows[-2:]
+    assert (ended.call, ended.status) == (rows[0].call, "ok")
+    assert waits.call != ended.call
+    back(stores)
+    stores.upstream.script = Legs(then, then)
+    with stores.proxy("here") as proxy:
+        post(proxy, body)
+    last = [row for row in session_rows(stores.data("here"), "work") if row.tool == "write"][-1]
+    assert (last.call, last.status) == (waits.call, "ok")
+
+
+def test_a_repeat_with_a_body_that_is_not_json_is_known_there(stores: Stores) -> None:
+    body, path = bytes(range(256)), f"/s/{NAME}/write_file"
+    kind = ("Content-Type", "application/octet-stream")
+
+    def answer(peer: Peer) -> None:
+        peer.read()
+        stores.tool.asked += 1
+        peer.send_json({"done": stores.tool.asked})
+
+    stores.upstream.script = answer
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.request("POST", path, body, headers=(kind, AGENT, KEY))
+    stores.move()
+    with stores.proxy("there") as proxy, Client(proxy.url) as client:
+        again = client.request("POST", path, body, headers=(kind, AGENT, KEY))
+        assert (again.json(), again.head.one("turnlog-status")) == ({"done": 1}, "replayed")
+        other = client.request("POST", path, body[:-1], headers=(kind, AGENT, KEY))
+        assert other.head.one("turnlog-kind") == "conflict"
     assert stores.tool.asked == 1
 
 

@@ -24,6 +24,7 @@ from .call_driver import Shared
 from .call_registry import CallRegistry
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Digest, Sessions
+from .session_gate import ImportedSessions
 
 if TYPE_CHECKING:  # it needs an extra that may not be installed
     from .tools.signatures import HttpSignatures, ResultSignatures
@@ -46,6 +47,7 @@ class Context(Shared, frozen=True, kw_only=True):
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     principals: PrincipalNames
     sessions: Sessions
+    imported: ImportedSessions
     clients: Clients
     tool_listings: ToolListings
     definition_writer: DefinitionWriter

@@ -362,7 +362,7 @@ def is_denied(
 ) -> bool:
     """Return whether a rule denies a request as a plain HTTP call; `at_endpoint` only one that names paths counts."""
     # It must not open a session: most such requests turn out to be MCP, whose messages name their client.
-    asked = _input(context, request, body, whole=whole)
+    asked = _input(request, body, context.store.keyed, whole=whole)
     policy = _tool(context, request, partial(_said, asked.text, body, whole=whole)).policy
     if policy.access is not Access.DENY:
         return False
@@ -370,9 +370,11 @@ def is_denied(
     return not at_endpoint or rules.denies_path(rule)
 
 
-def _input(context: Context, request: Request, body: bytes, *, whole: bool) -> Input:
+def _input(
+    request: Request, body: bytes, digest: Callable[[bytes], bytes], *, whole: bool
+) -> Input:
     path, query = request.route.text, request.route.query[1:]
-    return http_input(path, query, body, whole=whole, digest=context.store.keyed)
+    return http_input(path, query, body, whole=whole, digest=digest)
 
 
 def _tool(context: Context, request: Request, read: Callable[[], object]) -> Ask:
@@ -388,11 +390,12 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
     sessions, client = context.sessions, request.client
     identity = request.session_identity(sessions, client, target=request.upstream)
     session = sessions.find(identity, client)
-    asked = _input(context, request, body, whole=whole)
+    digest = partial(context.store.keyed_for, session.id)
+    asked = _input(request, body, digest, whole=whole)
     mask, shown = request.route.target.mask, b""
     if mask is not None:
         place = mask.shown(request.route.text, request.route.query[1:])
-        shown = http_input(*place, body, whole=whole, digest=context.store.keyed).text
+        shown = http_input(*place, body, whole=whole, digest=digest).text
     read = partial(_said, asked.text, body, whole=whole)
     ask = structs.replace(
         _tool(context, request, read),

@@ -240,6 +240,7 @@ def _context(
         clean=clean,
         principals=PrincipalNames(settings.identity.principal),
         sessions=sessions,
+        imported=imported,
         clients=Clients(),
         tool_listings=listings,
         definition_writer=DefinitionWriter(

@@ -6,6 +6,7 @@ Principals and targets are keyed digests, which differ from store to store. The 
 session comes with it; so its caller is known again, and so are repeats of its calls.
 """
 
+from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
@@ -192,6 +193,18 @@ class ImportedSessions:
         except StoreError:
             return None  # the error is reported where the call is recorded
         return None
+
+    def digests(self, what: str, target: str, value: bytes) -> tuple[bytes, ...]:
+        """Return the digest of a value at a target as the store keys it, then as its imported sessions do."""
+        sessions: list[bytes | None] = [None]
+        with suppress(StoreError):  # the error is reported where the call is recorded
+            sessions += self._store.secrets
+        return tuple(self.digest_in(session, what, target, value) for session in sessions)
+
+    def digest_in(self, session: bytes | None, what: str, target: str, value: bytes) -> bytes:
+        """Return the digest of a value at a target as a session's digests are keyed."""
+        place = f"{what}\0{self.translated(session, target)}\0".encode()
+        return self._store.keyed_for(session, place + value)
 
     def _alias(self, session: bytes, alias: str) -> str:
         rest, _, principal = alias.rpartition(ALIAS_SEPARATOR)

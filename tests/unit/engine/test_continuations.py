@@ -17,6 +17,7 @@ from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.mcp.continuations import Continuations
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.request_identity import Clients, Sessions
+from turnlog.engine.session_gate import ImportedSessions
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
@@ -53,6 +54,7 @@ def context(one: Bench) -> Context:
         clean=str,
         principals=PrincipalNames(),
         sessions=Sessions(clock, (), str, one.store.keyed),
+        imported=ImportedSessions(one.store),
         clients=Clients(),
         tool_listings=listings,
         definition_writer=DefinitionWriter(

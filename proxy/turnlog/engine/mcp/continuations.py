@@ -27,6 +27,8 @@ from turnlog.wire.message import MessageReader
 from turnlog.wire.tool_result import CallAnswer, read_task_poll
 
 _NOT_KEPT: Final = b"{}"
+_TASK, _STATE, _SAME = "task", "state", "same"
+"""What a later leg is recognised by."""
 _OF_ATTEMPTS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
@@ -40,34 +42,28 @@ class Continuations(Struct, frozen=True):
         """Return the keys under which the next leg of a call will be found."""
         match said.status:
             case Status.ACCEPTED if said.task_id:
-                return (self._task(said.task_id),)
+                what, value = _TASK, _task(said.task_id)
             case Status.INPUT_REQUIRED if said.request_state:
-                return (self._state(said.request_state),)
+                what, value = _STATE, said.request_state
             case Status.INPUT_REQUIRED:
-                return (self._same(ask.session, ask.tool, ask.arguments),)
+                what, value = _SAME, _same(ask.session, ask.tool, ask.arguments)
             case _:
                 return ()
+        return (self.context.imported.digest_in(ask.session.id, what, self.target, value),)
 
     def continued(self, said: mcp.ToolCall, session: SessionRef) -> Ask | None:
         """Return what was asked before, if this call goes on with that."""
         if said.request_state:
-            link = self._state(said.request_state)
+            found = self._found(_STATE, said.request_state)
         elif said.has_input_responses:
-            link = self._same(session, said.name, bytes(said.arguments))
+            found = self._found(_SAME, _same(session, said.name, bytes(said.arguments)))
         else:
             return None
-        parked = self.context.calls.parked((link,))
-        if parked is not None:
-            self.context.calls.unpark((link,))
-            return parked.ask
-        found = self._stored(link)
         return found.ask if found is not None else None
 
     def finished_task(self, task_id: str) -> Attempt | None:
         """Return the attempt that waits for this task, ready for its last outcome."""
-        link = self._task(task_id)
-        attempt = self.context.calls.parked((link,)) or self._stored(link)
-        self.context.calls.unpark((link,))
+        attempt = self._found(_TASK, _task(task_id))
         if attempt is not None:
             self.context.recorder.reopen(attempt)
         return attempt
@@ -108,19 +104,13 @@ class Continuations(Struct, frozen=True):
             attempt.ended = False
         return attempt
 
-    def _task(self, task_id: str) -> bytes:
-        return self._key("task", task_id.encode("utf-8", "surrogatepass"))
-
-    def _state(self, digest: bytes) -> bytes:
-        return self._key("state", digest)
-
-    def _same(self, session: SessionRef, tool: str, arguments: bytes) -> bytes:
-        # A name means the same session in every process; an id is known to this one alone.
-        name = session.aliases[0].encode() if session.aliases else session.id or session.candidate
-        return self._key("same", b"\0".join((name, tool.encode(), canonical(arguments)[1])))
-
-    def _key(self, what: str, value: bytes) -> bytes:
-        return self.context.store.keyed(f"{what}\0{self.target}\0".encode() + value)
+    def _found(self, what: str, value: bytes) -> Attempt | None:
+        """Return the attempt that waits for a leg, which then waits no more."""
+        # Its session may have come from another store.
+        links, calls = self.context.imported.digests(what, self.target, value), self.context.calls
+        parked = calls.parked(links)
+        calls.unpark(links)
+        return parked or next(filter(None, map(self._stored, links)), None)
 
     def _stored(self, link: bytes) -> Attempt | None:
         """Rebuild a parked attempt of an earlier process from the log."""
@@ -167,6 +157,16 @@ class Continuations(Struct, frozen=True):
             standing=_standing(facts.provenance),
         )
         return self.context.recorder.taken_up(ask, StoredTicket(intent), n=outcome.facts.n)
+
+
+def _task(task_id: str) -> bytes:
+    return task_id.encode("utf-8", "surrogatepass")
+
+
+def _same(session: SessionRef, tool: str, arguments: bytes) -> bytes:
+    # A name means the same session in every process; an id is known to this one alone.
+    name = session.aliases[0].encode() if session.aliases else session.id or session.candidate
+    return b"\0".join((name, tool.encode(), canonical(arguments)[1]))
 
 
 def _standing(provenance: str) -> PinStatus:
