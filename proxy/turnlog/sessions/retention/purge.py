@@ -175,6 +175,13 @@ class Purger(Struct, frozen=True):
             return await self._go_on(session)
 
     async def _go_on(self, session: bytes) -> int:
+        shared = await self._erase(session)
+        # A call that was under way when the purge began may bring a payload.
+        while await self.collector.read(partial(_purged_until, session)) < 0:
+            shared = await self._erase(session)
+        return shared
+
+    async def _erase(self, session: bytes) -> int:
         collector = self.collector
         until = await self._redacted(session)
         # Before the bodies, which name them.

@@ -124,6 +124,23 @@ def drop_content(draft: Draft) -> None:
         draft.blob = None
 
 
+def forbid_content(draft: Draft) -> bool:
+    """Remove all content from a draft of a purged session; return whether a payload of it is stored already.
+
+    Then its body names that, so that it can be found and purged.
+    """
+    body, draft.blob = draft.body, None
+    handles = () if body is None else (body.input_blob, body.output_blob)
+    draft.body, draft.encoded_body = None, b""
+    if not any(handles):
+        return False
+    assert body is not None
+    kept = CommitBody(input_blob=body.input_blob, output_blob=body.output_blob)
+    draft.body = kept
+    complete(draft, body.salt)
+    return True
+
+
 def _with_handle(draft: Draft, handle: bytes, salt: bytes = b"") -> CommitBody:
     """Return a draft's body with its salt and the handle of its blob."""
     body = draft.body or _EMPTY

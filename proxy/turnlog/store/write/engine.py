@@ -28,7 +28,9 @@ from turnlog.store.log.keys import (
     number,
 )
 from turnlog.store.log.tables import (
+    ControlCounter,
     Tables,
+    keys_with,
     last_position,
     notes_check,
     read_head,
@@ -41,7 +43,7 @@ from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
-from .drafts import SALT, complete, forget, land, prepare
+from .drafts import SALT, complete, forbid_content, forget, land, prepare
 from .erase import erase_bodies, erase_names
 from .ledger import Ledger
 
@@ -98,6 +100,10 @@ class LmdbEngine:
         self._flush_every = flush_every
         self._sources = sources
         self._ledger = Ledger(tables, lock.epoch, sources.entropy)
+        self._controls = ControlCounter(env, tables)
+        self._controls_seen = 0
+        self._purged_lately: frozenset[bytes] = frozenset()
+        """As of the control commit `_controls_seen`."""
         self._skipped: set[str] = set()
         self._blobs_fail = False
         """Whether blobs could not be written, and that was reported."""
@@ -401,14 +407,15 @@ class LmdbEngine:
         return prepare(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _prepare(self, drafts: list[Draft]) -> None:
-        full: list[Draft] = []
-        blobs: list[Packed] = []
-        for draft in drafts:
-            if draft.blob is not None:
-                blobs.append(pack(draft.blob))
-                full.append(draft)
+        full = [draft for draft in drafts if draft.blob is not None]
         if not full:
             return
+        if purged := self._purged():
+            for draft in full:
+                if draft.session.id in purged:
+                    forbid_content(draft)
+            full = [draft for draft in full if draft.blob is not None]
+        blobs = [pack(draft.blob) for draft in full if draft.blob is not None]
         try:
             # No content goes into a store that was made at the same place.
             self.env.check_place()
@@ -418,6 +425,16 @@ class LmdbEngine:
         salts = _salts(self._sources.entropy(SALT * len(full)))
         for draft, (salt,), handle in zip(full, salts, handles, strict=True):
             complete(draft, salt, handle)
+
+    def _purged(self) -> frozenset[bytes]:
+        """Return the sessions that were purged lately; each transaction that writes payloads asks."""
+        if self._controls.read() != self._controls_seen:
+            with self.env.read() as txn:
+                self._purged_lately = frozenset(
+                    key[len(PURGE) :] for key, _ in keys_with(txn, self.tables.meta, PURGE)
+                )
+            self._controls_seen = self._controls.count
+        return self._purged_lately
 
     def _stored(self, blobs: Sequence[Packed]) -> Sequence[bytes]:
         """Write blobs; return their handles.

@@ -89,7 +89,7 @@ from turnlog.store.log.tables import (
     read_segment,
 )
 
-from .drafts import SALT, complete, forget, prepare
+from .drafts import SALT, complete, forbid_content, forget, prepare
 from .erase import erase_names
 
 _INTENT: Final = CommitKind.INTENT
@@ -163,6 +163,10 @@ class Ledger:
         facts, intent = draft.facts, draft.intent
         if session is None or session not in self.heads:
             session = self._session(txn, draft)
+        control = self.heads[session].control
+        if control is not None and control.stage is SessionStage.PURGED:
+            self._forbid_content(txn, session, draft)
+            body = draft.body
         if draft.expected_head is not None:
             self._append_control(txn, session, draft)
             return
@@ -189,6 +193,12 @@ class Ledger:
             self._extend(session, draft, facts, follows, linked)
             if facts.kind is CommitKind.NOTE and facts.note in TAINT_NOTES:
                 self._count_control(txn)  # running proxies look at the session again
+
+    def _forbid_content(self, txn: Txn, session: bytes, draft: Draft) -> None:
+        """Remove the content of a draft that comes to a purged session, from a call that was under way."""
+        # Control commits say why.
+        if draft.expected_head is None and forbid_content(draft):
+            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
 
     def _append_control(self, txn: Txn, session: bytes, draft: Draft) -> None:
         """Place a control commit, unless head, stage or lease of its session forbid it."""
