@@ -159,14 +159,8 @@ class Ledger:
 
     def append(self, txn: Txn, draft: Draft) -> None:
         """Place a draft, and the session's `open` commit before its first."""
-        body, session = draft.body, draft.session.id
-        facts, intent = draft.facts, draft.intent
-        if session is None or session not in self.heads:
-            session = self._session(txn, draft)
-        control = self.heads[session].control
-        if control is not None and control.stage is SessionStage.PURGED:
-            self._forbid_content(txn, session, draft)
-            body = draft.body
+        session = self._session(txn, draft)
+        body, facts, intent = draft.body, draft.facts, draft.intent
         if draft.expected_head is not None:
             self._append_control(txn, session, draft)
             return
@@ -193,12 +187,6 @@ class Ledger:
             self._extend(session, draft, facts, follows, linked)
             if facts.kind is CommitKind.NOTE and facts.note in TAINT_NOTES:
                 self._count_control(txn)  # running proxies look at the session again
-
-    def _forbid_content(self, txn: Txn, session: bytes, draft: Draft) -> None:
-        """Remove the content of a draft that comes to a purged session, from a call that was under way."""
-        # Control commits say why.
-        if draft.expected_head is None and forbid_content(draft):
-            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
 
     def _append_control(self, txn: Txn, session: bytes, draft: Draft) -> None:
         """Place a control commit, unless head, stage or lease of its session forbid it."""
@@ -551,6 +539,19 @@ class Ledger:
         return self.tail.last + 1 - len(self._bodies)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
+        """Return the session of a draft, which has no content if that is purged."""
+        session = draft.session.id
+        if session is None or session not in self.heads:
+            session = self._met(txn, draft)
+        control = self.heads[session].control
+        # Control commits say why. Else it is of a call that was under way.
+        is_purged = control is not None and control.stage is SessionStage.PURGED
+        if is_purged and draft.expected_head is None and forbid_content(draft):
+            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
+        return session
+
+    def _met(self, txn: Txn, draft: Draft) -> bytes:
+        """Return the session of a draft with its head in memory; a new one is opened."""
         ref = draft.session
         session = ref.id or self._refs.get(ref)
         if session is None:
