@@ -304,6 +304,13 @@ def test_a_session_that_was_moved_takes_it_along(world: World, tmp_path: Path) -
     assert printed(there, "why", *named) == printed(world.data, "why", *named)
 
 
+@pytest.mark.promise("PROV-14")
+def test_what_was_redacted_is_no_value(world: World) -> None:
+    world.call("login", '{"password": "hunter2-hunter2"}')
+    row = world.call("use", password="hunter2-hunter2", path=PATH)
+    assert world.origins(row) == [unverified("/path")]
+
+
 def test_header_and_event_say_the_provenance(tmp_path: Path) -> None:
     with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
         rig = Rig(upstream, proxy)

@@ -21,14 +21,13 @@ from turnlog.sessions.lineage.history import (
     PastOutput,
     declaration,
     read_history,
+    start_of,
 )
 from turnlog.store.base import Blob, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 
 from .attempt import Attempt
 
-_READ: Final = (64 << 10) + 1
-"""Bytes of a content that are handed on: one more than are looked at, so that it shows that there is more."""
 _SLICE: Final = 2_000_000
 """ns of work after which the loop's other tasks go on. In a burst one round of the loop serves many calls: with
 less it would fall behind them."""
@@ -112,7 +111,7 @@ class LineageTracker:
             attempt.inputs = ask.inputs or _NOTHING
         elif blob is None:
             attempt.inputs = _NOT_RECORDED
-        elif not self._queue(Waiting(attempt, blob.data[:_READ], is_output=False)):
+        elif not self._queue(Waiting(attempt, start_of(blob), is_output=False)):
             attempt.inputs = _TOO_MUCH
 
     def settle(self, attempt: Attempt) -> None:
@@ -127,7 +126,7 @@ class LineageTracker:
 
     def on_ended(self, attempt: Attempt, blob: Blob | None, place: Waiting | None) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
-        content = blob.data[:_READ] if blob is not None else b""
+        content = start_of(blob) if blob is not None else b""
         if place is not None:
             place.content, place.is_ready = content, True
             self._bytes += len(content)

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from e2e.stores import Call, fill, session_id
 from turnlog.core.note import Fact, FactAction, TurnStart, UserInput
+from turnlog.provenance.values import LOOKED_AT
 from turnlog.sessions.lineage import history
 from turnlog.sessions.lineage.history import Declaration, History, PastOutput, read_history
 from turnlog.store.lmdb import LmdbReader
@@ -57,15 +56,15 @@ def test_the_commits_of_one_process_can_be_left_out(tmp_path: Path) -> None:
     assert past(data, without=commit.link.epoch).items == []
 
 
-@pytest.mark.parametrize(("size", "kept"), [(1 << 20, 4), (3 << 20, 1)])
-def test_the_oldest_outputs_are_left_out_where_there_is_too_much(
-    tmp_path: Path, size: int, kept: int
-) -> None:
-    whole = history.MOST_BYTES // size
-    fill(tmp_path / "data", [Call(tool="a", minute=n, output=b"%d" % n * size) for n in range(6)])
+def test_the_oldest_outputs_are_left_out_where_there_is_too_much(tmp_path: Path) -> None:
+    calls = [Call(tool="a", minute=n, output=b"%02d" % n * 40_000) for n in range(70)]
+    fill(tmp_path / "data", calls)
     found = past(tmp_path / "data")
-    assert whole == kept
-    assert [content[:1] for content in contents(found)] == [b"%d" % n for n in range(6 - kept, 6)]
+    kept = history.MOST_BYTES // (LOOKED_AT + 1)
+    assert {len(content) for content in contents(found)} == {LOOKED_AT + 1}
+    assert [content[:2] for content in contents(found)] == [
+        b"%02d" % n for n in range(70 - kept, 70)
+    ]
     assert not found.is_whole
 
 

@@ -9,6 +9,8 @@ from msgspec import Struct
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.core.note import Fact, Note, UserInput, decode_note
+from turnlog.provenance.values import LOOKED_AT
+from turnlog.redaction.values import PLACEHOLDER
 from turnlog.sessions.state.family import BranchPoint, ancestry
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
@@ -18,6 +20,7 @@ MOST_BYTES: Final = 4 << 20
 """Of the outputs that are read, the newest first."""
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 _WHOLE: Final = 1 << 62
+_REDACTED: Final = PLACEHOLDER.encode()
 
 
 class PastOutput(Struct, frozen=True):
@@ -103,4 +106,11 @@ def _item(view: View, commit: Commit) -> PastOutput | Declaration | None:
     if not isinstance(blob, Blob):
         return None
     facts = commit.facts
-    return PastOutput(call=facts.call, attempt=facts.attempt, content=blob.data)
+    return PastOutput(call=facts.call, attempt=facts.attempt, content=start_of(blob))
+
+
+def start_of(blob: Blob) -> bytes:
+    """Return what is looked at of a recorded content: the start, without the marks of what was redacted."""
+    # One byte more than is looked at, so that it shows that there is more.
+    start = blob.data[: LOOKED_AT + 1]
+    return start.replace(_REDACTED, b"") if blob.redacted else start
