@@ -196,9 +196,9 @@ def test_an_idempotency_key_holds_there(stores: Stores) -> None:
     assert stores.tool.asked == 1
 
 
-DONE = {"content": [{"type": "text", "text": "done"}]}
-TASK = {"resultType": "task", "taskId": "task-1", "ttlMs": 60_000}
-ASKS = {"resultType": "input_required", "inputRequests": {"x": {}}}
+DONE: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
+TASK: dict[str, Any] = {"resultType": "task", "taskId": "task-1", "ttlMs": 60_000}
+ASKS: dict[str, Any] = {"resultType": "input_required", "inputRequests": {"x": {}}}
 STATE: dict[str, Any] = {"inputResponses": {"x": {}}, "requestState": "sealed"}
 
 
@@ -263,6 +263,31 @@ def test_a_repeat_with_a_body_that_is_not_json_is_known_there(stores: Stores) ->
         other = client.request("POST", path, body[:-1], headers=(kind, AGENT, KEY))
         assert other.head.one("turnlog-kind") == "conflict"
     assert stores.tool.asked == 1
+
+
+def test_an_idempotency_key_holds_there_for_other_sessions_and_theirs_for_it(
+    stores: Stores,
+) -> None:
+    def ask_in(proxy: Proxy, session: str, body: bytes, key: str) -> Any:
+        fields = (*MCP_HEADERS, AGENT, ("Idempotency-Key", key))
+        with Client(proxy.url) as client:
+            given = client.request("POST", f"/s/{session}/mcp", body, headers=fields)
+            return given.json()["result"]
+
+    stores.tool.go.set()
+    with stores.proxy("here") as proxy:
+        assert text(ask_in(proxy, "work", call("other", {"a": 1}), "key-1")) == "done 1"
+    with stores.proxy("there") as proxy:
+        assert text(ask_in(proxy, "own", call("other", {"a": 2}), "key-2")) == "done 2"
+        stores.move()
+        again = ask_in(proxy, "own", call("other", {"a": 1}), "key-1")
+        assert (text(again), status(again)) == ("done 1", "replayed")
+        again = ask_in(proxy, "work", call("other", {"a": 2}), "key-2")
+        assert (text(again), status(again)) == ("done 2", "replayed")
+        for session, key in (("own", "key-1"), ("work", "key-2")):
+            refused = ask_in(proxy, session, call("other", {"a": 3}), key)
+            assert refused["_meta"]["turnlog/outcome"]["kind"] == "conflict"
+    assert stores.tool.asked == 2
 
 
 def test_another_credential_is_another_session_there_as_it_was_here(stores: Stores) -> None:

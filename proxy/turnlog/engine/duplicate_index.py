@@ -211,10 +211,19 @@ class DuplicateIndex:
             links["anyone"] = digest("anyone's call", f"{session}\0{tool}", wanted)
             links["before"] = tuple(digest("call", f"{b}\0{tool}", wanted) for b in before)
         if ask.key:
-            key = f"{translated(session_id, ask.principal)}\0{tool}\0{ask.key}"
-            links["key"] = digest("key to target", key)
-            links["keyed_input"] = digest("key to target, input", key, wanted)
+            links["key"], links["keyed_input"] = self._key_links(session_id, ask, wanted)
+            others = self._imported.others(session_id)
+            links["elsewhere"] = tuple(self._key_links(one, ask, wanted) for one in others)
         return DuplicateLinks(**links)
+
+    def _key_links(self, session: bytes | None, ask: Ask, wanted: bytes) -> tuple[bytes, bytes]:
+        """Return `key` and `keyed_input` of a call as the digests of a session are keyed."""
+        principal, target = (
+            self._imported.translated(session, one) for one in (ask.principal, ask.target)
+        )
+        key = f"{principal}\0{target}\0{ask.tool}\0{ask.method}\0{ask.key}"
+        keyed_input = self._digest(session, "key to target, input", key, wanted)
+        return self._digest(session, "key to target", key), keyed_input
 
     def guess_link(self, ask: Ask) -> bytes:
         """Return the link shared by duplicates in a guessed session; empty for none."""
@@ -419,7 +428,7 @@ class DuplicateIndex:
         return may_join_guessed_session(ago, own, self.limits.cancel_grace)
 
     def _same(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
-        duplicate = self._latest(view, links.key, links, keyed=True) if links.key else None
+        duplicate = self._by_key(view, links) if links.key else None
         if duplicate is None and links.same:
             duplicate = self._latest(view, links.same, links)
             running = duplicate.running if duplicate is not None else None
@@ -430,6 +439,14 @@ class DuplicateIndex:
             if (before := self._latest(view, link, links)) is not None:
                 return structs.replace(before, across=True)
         return duplicate
+
+    def _by_key(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
+        """Return the latest call with the same idempotency key, of whichever session."""
+        for key, keyed_input in ((links.key, links.keyed_input), *links.elsewhere):
+            asked = structs.replace(links, key=key, keyed_input=keyed_input)
+            if (found := self._latest(view, key, asked, keyed=True)) is not None:
+                return found
+        return None
 
     def _others(self, view: View | None, links: DuplicateLinks) -> DuplicateMatch | None:
         """Return the latest call with the same input of another principal."""

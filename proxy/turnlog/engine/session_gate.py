@@ -194,11 +194,18 @@ class ImportedSessions:
             return None  # the error is reported where the call is recorded
         return None
 
+    def others(self, session: bytes | None) -> list[bytes | None]:
+        """Return the sessions whose digests have other secrets than those of this one; `None` for all that
+        began here."""
+        found: list[bytes | None] = [None]
+        with suppress(StoreError):  # the error is reported where the call is recorded
+            found += self._store.secrets
+        own = session if self._store.is_imported(session) else None
+        return [one for one in found if one != own]
+
     def digests(self, what: str, target: str, value: bytes) -> tuple[bytes, ...]:
         """Return the digest of a value at a target as the store keys it, then as its imported sessions do."""
-        sessions: list[bytes | None] = [None]
-        with suppress(StoreError):  # the error is reported where the call is recorded
-            sessions += self._store.secrets
+        sessions = (None, *self.others(None))
         return tuple(self.digest_in(session, what, target, value) for session in sessions)
 
     def digest_in(self, session: bytes | None, what: str, target: str, value: bytes) -> bytes:

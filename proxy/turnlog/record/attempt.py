@@ -100,6 +100,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Link of the call with which the replay of its session stops."""
     before: tuple[bytes, ...] = ()
     """`same` for each session that this one has replaced, the latest first."""
+    elsewhere: tuple[tuple[bytes, bytes], ...] = ()
+    """`key` and `keyed_input` as made for sessions whose digests have another secret."""
 
     @property
     def claims(self) -> tuple[bytes, ...]:
