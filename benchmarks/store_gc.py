@@ -23,6 +23,7 @@ from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import DAY, LmdbStore
 from turnlog.store.read.held_content import HeldContent
 
+from .children import field_of
 from .drafts import TOOLS, intent, new_id, outcome
 from .goals import Goal, at_most
 
@@ -31,6 +32,8 @@ _ALONE: Final = 5.0
 """s without a collection, before it and after it."""
 _MOST: Final = 60.0
 """s beside a collection, at most."""
+_SAMPLE: Final = 0.5
+"""s between two looks at the memory of the other process."""
 _LIMIT: Final = 1 << 40
 _LATER: Final = 400 * DAY
 """The collector's clock is so far ahead: all that was written so far has expired."""
@@ -104,13 +107,19 @@ async def _own(store: LmdbStore, data: Path) -> None:
 async def _other(_: LmdbStore, data: Path) -> None:
     command = (sys.executable, "-m", "benchmarks.store_gc", str(data))
     process = await asyncio.create_subprocess_exec(*command)
+    most = 0
     try:
-        if await process.wait():
+        while process.returncode is None:
+            most = max(most, field_of(process.pid, "status", "RssAnon"))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _SAMPLE)
+        if process.returncode:
             raise AssertionError("the collection failed")
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+        print(f"the other process had {most / 1024:.1f} MiB of anonymous memory at most")
 
 
 def _clock() -> Clock:
