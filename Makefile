@@ -14,7 +14,7 @@ PURE := core rules redaction wire provenance exchange
 MATRIX_INSTALLED := build/matrix/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test cover demo lint bench bench-full bench-growth bench-peers torture conformance lock clean
+.PHONY: help install test cover demo lint bench bench-full bench-growth bench-peers bench-values torture conformance lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-growth: $(INSTALLED) ## measure what a store costs that grows: SIZES="1000
 
 bench-peers: $(INSTALLED) ## install other proxies beside, for the benchmarks to compare with
 	$(BIN)/python -m benchmarks.install_peers
+
+bench-values: $(INSTALLED) ## measure on a labelled corpus how well values are found in arguments
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.provenance_corpus
 
 torture: $(INSTALLED) ## kill and stop proxies and tool server 200 times, kill 40 purges beside calls, change files of a store 1,000 times, try new examples of properties
 	PYTHONPATH=tests $(BIN)/python -m faults.torture

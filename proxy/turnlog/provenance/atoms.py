@@ -42,20 +42,27 @@ _COMMON: Final = frozenset(
 _DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _table(breaks: bytes, blanks: bytes) -> bytes:
-    """Return a table to lower case, with line breaks and blanks in place of these characters."""
+_QUOTE: Final = b"\v"
+
+
+def _table() -> bytes:
+    """Return a table to lower case, with white space in place of most punctuation.
+
+    What ends a phrase becomes a line break, what ends a word only a blank.
+    """
     table = bytearray(bytes(range(256)).lower())
-    for character in breaks:
+    for character in bytes(range(32)) + b"\x7f()[]{}<>,;|&=?":
         table[character] = ord("\n")
-    for character in blanks:
+    for character in b"!#$%^*+":
         table[character] = ord(" ")
+    for character in b"\"'`":
+        table[character] = ord(_QUOTE)
     # Paths of Windows may be written with either.
     table[ord("\\")] = ord("/")
     return bytes(table)
 
 
-# What ends a phrase becomes a line break, what ends a word only a blank.
-_FOLD: Final = _table(bytes(range(32)) + b"\x7f\"'`()[]{}<>,;|&=?", b"!#$%^*+ ")
+_FOLD: Final = _table()
 _WITHOUT_COLONS: Final = bytes.maketrans(b":", b" ")
 _SEGMENTS: Final = bytes.maketrans(b":/", b"  ")
 
@@ -71,9 +78,9 @@ def plain(text: str) -> bytes:
 
 
 def fold(raw: bytes) -> bytes:
-    """Return lower case without quotes, brackets and most punctuation.
+    """Return lower case with white space in place of most punctuation.
 
-    Phrases end with a line break, words with a blank. Marks at the ends of words are left: `trim`.
+    Phrases end with a line break, or a quote; words with a blank, and may have marks: see `trim`.
     """
     folded = b"%b\n" % raw.translate(_FOLD)
     # Bullets and the comments of code, which differ where the lines of a text begin.
@@ -91,12 +98,20 @@ def trim(token: bytes) -> bytes:
 
 def phrases(folded: bytes) -> list[bytes]:
     """Return the parts of a folded text that have several words: lines, cells, quoted strings."""
+    if _QUOTE in folded:
+        folded = folded.replace(_QUOTE, b"\n")
     if b"  " in folded:
         folded = folded.replace(b"  ", b"\n")
     if b": " in folded:
         folded = folded.replace(b": ", b"\n")
     found = [part for part in folded.split(b"\n") if len(part) >= PHRASE and b" " in part]
     return [part.strip(_MARKS) for part in found]
+
+
+def quoted(folded: bytes) -> list[bytes]:
+    """Return the phrases of a folded text that stand between quotes."""
+    inside = folded.split(_QUOTE)[1:-1]
+    return [part.strip(_MARKS) for part in inside if len(part) >= PHRASE and b"\n" not in part]
 
 
 def grouped(raw: bytes) -> list[bytes]:
@@ -247,6 +262,12 @@ def is_strong_value(value: bytes) -> bool:
         or (size >= 7 and digits >= 3)
         or (size >= 8 and (digits >= 2 or b"/" in value or b"@" in value))
     )
+
+
+def is_strong_in_text(value: bytes) -> bool:
+    """Return the same for a part of a longer text, such as code, where names and idioms recur."""
+    is_odd = b"/" in value or value.find(b"@") > 0 or _digits(value) >= 2
+    return (is_odd or value.count(b" ") >= WORDS) and is_strong_value(value)
 
 
 def is_strong_part(part: bytes) -> bool:

@@ -1,8 +1,7 @@
 """The values that the outputs of a session contained, and their look-up in the arguments of a call."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import filterfalse, islice
+from itertools import filterfalse, groupby, islice
 from typing import Final
 
 from msgspec import Struct
@@ -18,12 +17,14 @@ from .atoms import (
     fold,
     folder_ends,
     is_entity,
+    is_strong_in_text,
     is_strong_part,
     is_strong_value,
     may_be_value,
     parts,
     phrases,
     plain,
+    quoted,
     shingles,
     shortest,
     trim,
@@ -42,7 +43,11 @@ _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
 _LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
 _STEP: Final = 3  # finds each copy of seven words, at a third of the cost
+_RUN: Final = 4  # shingles, eight words; of unrelated prose of one author 0.01 has as many
+_LINE: Final = 16  # words of what is no text yet, such as a command line
 _STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
+
+_Strength = Callable[[bytes], bool]
 
 
 class ValueSource(Struct, frozen=True, gc=False):
@@ -67,6 +72,7 @@ class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
     call: bytes
     attempt: int
     pointer: str
+    is_tainted: bool = False
 
 
 class _Generations:
@@ -113,15 +119,15 @@ class SessionValues:
         self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
     ) -> Iterator[None]:
         """Do what `add` does in steps of some 100 us each, as the iterator is read."""
-        origin, call, attempt = ValueOrigin.SOURCED, source.call, source.attempt
+        of = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
         self._cut = self._cut or len(content) > LOOKED_AT
         without = {atom for _, text in leaves(besides[:LOOKED_AT]) for atom in atoms_of(text)}
-        place = _FirstSeen(origin, call, attempt, "")
+        place = _FirstSeen(*of, "", tainted)
         work = 0
         for pointer, text in leaves(content[:LOOKED_AT]):
             if pointer != place.pointer:
-                place = _FirstSeen(origin, call, attempt, pointer)
+                place = _FirstSeen(*of, pointer, tainted)
             found = atoms_of(text)
             memory.add([a for a in found if a not in without] if without else found, place)
             work += len(text) + _LEAF
@@ -159,13 +165,8 @@ class _Search:
 
     def __init__(self, clean: _Generations, tainted: _Generations) -> None:
         # What was seen earlier is where the value entered. What is in a clean output is not tainted.
-        held = (
-            (clean.older, False),
-            (clean.newer, False),
-            (tainted.older, True),
-            (tainted.newer, True),
-        )
-        self._known = [(known.get, is_tainted) for known, is_tainted in held if known]
+        held = (clean.older, clean.newer, tainted.older, tainted.newer)
+        self._known = [known.get for known in held if known]
         self._pointer = ""
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
         self.left_out = False
@@ -176,46 +177,47 @@ class _Search:
         if WORD.fullmatch(text):
             word = shortest(trim(text.lower().encode()))
             if not self._has(word, MatchEvidence.EXACT):
-                self._look_up_word(word, alone=True)
+                self._look_up_word(word, is_strong_value, alone=True)
             return
         folded = fold(without_groups(plain(text)))
         words = folded.split()
         if self._has(shortest(trim(b" ".join(words))), MatchEvidence.EXACT):
             return
-        alone = len(words) == 1
+        is_line = len(words) <= _LINE
+        is_strong = is_strong_value if is_line else is_strong_in_text
         for token in dict.fromkeys(filterfalse(bytes.isalpha, words)):
-            self._look_up_word(shortest(trim(token)), alone=alone)
-        for value in (*encoded(text), *phrases(folded)):
+            self._look_up_word(shortest(trim(token)), is_strong, alone=len(words) == 1)
+        for value in (*encoded(text), *quoted(folded)):
             self._has(value, MatchEvidence.ENTITY)
+        for phrase in phrases(folded):
+            self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
         if len(words) >= WORDS:
             self._look_up_runs(words)
 
     def _has_any(self, values: Iterable[bytes]) -> bool:
-        atoms = list(map(hash, values))
-        return any(any(map(get, atoms)) for get, _ in self._known)
+        return self._knows_any(list(map(hash, values)))
 
-    def _find(self, atom: int) -> tuple[_FirstSeen, bool] | None:
-        """Return where an atom was first seen, and whether only tainted outputs have it."""
-        for get, is_tainted in self._known:
+    def _knows_any(self, atoms: list[int]) -> bool:
+        return any(any(map(get, atoms)) for get in self._known)
+
+    def _find(self, atom: int) -> _FirstSeen | None:
+        for get in self._known:
             if (place := get(atom)) is not None:
-                return place, is_tainted
+                return place
         return None
 
     def _has(
-        self,
-        value: bytes,
-        evidence: MatchEvidence,
-        is_strong: Callable[[bytes], bool] = is_strong_value,
+        self, value: bytes, evidence: MatchEvidence, is_strong: _Strength = is_strong_value
     ) -> bool:
         """Note where a value was first seen; return whether it was seen."""
-        found = self._find(hash(value))
-        if found is None:
+        place = self._find(hash(value))
+        if place is None:
             return False
-        self._note(found, evidence if is_strong(value) else MatchEvidence.WEAK)
+        self._note(place, evidence if is_strong(value) else MatchEvidence.WEAK)
         return True
 
-    def _look_up_word(self, token: bytes, *, alone: bool) -> None:
-        if not may_be_value(token) or self._has(token, MatchEvidence.ENTITY):
+    def _look_up_word(self, token: bytes, is_strong: _Strength, *, alone: bool) -> None:
+        if not may_be_value(token) or self._has(token, MatchEvidence.ENTITY, is_strong):
             return
         if self._is_known_by_parts(token) or not is_entity(token, alone=alone):
             return
@@ -236,28 +238,22 @@ class _Search:
         )
 
     def _look_up_runs(self, words: list[bytes]) -> None:
-        """Note the outputs that have runs of words. One run alone is weak."""
-        if not self._count_runs(shingles(words, _STEP), 2):
+        """Note the outputs that have runs of words. A run of less than eight words is weak."""
+        if not self._knows_any(shingles(words, _STEP)):
             return
         atoms = shingles(words)
-        self._count_runs(atoms, min(2, len(atoms)))
+        places: list[_FirstSeen | None] = [None] * len(atoms)
+        for get in self._known:
+            places = [place or get(atom) for place, atom in zip(places, atoms, strict=True)]
+        for _, together in groupby(places, _taint):
+            run = list(together)
+            is_enough = len(run) >= _RUN or len(run) == len(places)
+            evidence = MatchEvidence.SHINGLE if is_enough else MatchEvidence.WEAK
+            for place in dict.fromkeys(run):
+                if place is not None:
+                    self._note(place, evidence)
 
-    def _count_runs(self, atoms: list[int], enough: int) -> bool:
-        """Note the outputs that have these runs; return whether one has too few to be sure."""
-        is_unsure = False
-        for get, is_tainted in self._known:
-            counted = Counter(filter(None, map(get, atoms)))
-            for place, runs in counted.items():
-                is_strong = runs >= enough
-                is_unsure = is_unsure or not is_strong
-                evidence = MatchEvidence.SHINGLE if is_strong else MatchEvidence.WEAK
-                self._note((place, is_tainted), evidence)
-            if counted:
-                atoms = [atom for atom in atoms if get(atom) is None]
-        return is_unsure
-
-    def _note(self, found: tuple[_FirstSeen, bool], evidence: MatchEvidence) -> None:
-        place, is_tainted = found
+    def _note(self, place: _FirstSeen, evidence: MatchEvidence) -> None:
         known = self.entries.get((self._pointer, place))
         if known is None or _STRENGTH[evidence] < _STRENGTH[known.evidence]:
             entry = Lineage(
@@ -267,7 +263,7 @@ class _Search:
                 attempt=place.attempt,
                 place=place.pointer,
                 evidence=evidence,
-                tainted=is_tainted,
+                tainted=place.is_tainted,
             )
             self._enter(place, entry)
 
@@ -278,3 +274,7 @@ class _Search:
             self.entries[self._pointer, place] = entry
         else:
             self.left_out = True
+
+
+def _taint(place: _FirstSeen | None) -> bool | None:
+    return None if place is None else place.is_tainted

@@ -121,6 +121,20 @@ def test_short_numbers_names_and_dates_are_weak(value: str) -> None:
     assert not atoms.is_strong_value(value.encode())
 
 
+def test_in_a_long_text_only_values_with_digits_or_slashes_and_long_phrases_are_strong() -> None:
+    for value in (b"ord-99812", b"src/main.py", b"bob@a.io", b"a phrase of more than five words"):
+        assert atoms.is_strong_in_text(value)
+    for value in (b"self.file_name", b"@dataclass.field", b"raise not implemented", b"4711"):
+        assert not atoms.is_strong_in_text(value)
+
+
+def test_what_stands_between_quotes_is_a_phrase() -> None:
+    assert atoms.quoted(fold(b"say 'Connection refused by peer', please")) == [
+        b"connection refused by peer"
+    ]
+    assert atoms.quoted(fold(b"say \"too short\" and 'one, or more, commas'")) == []
+
+
 def test_a_server_or_a_file_name_is_a_weak_part_and_an_identifier_a_strong_one() -> None:
     assert not atoms.is_strong_part(b"api.example.com")
     assert not atoms.is_strong_part(b"requirements.txt")

@@ -102,26 +102,34 @@ def test_a_number_is_known_in_each_of_its_forms() -> None:
     assert look_up(values, "pay 1,234,568.50 now") == (NEVER_SEEN,)
 
 
-def test_one_run_of_five_words_is_weak_and_more_are_not() -> None:
+def test_a_copy_of_eight_words_is_sure_and_of_five_weak() -> None:
     values = SessionValues()
     values.add(READ, result(PROSE))
     for before in ("", "one ", "one two ", "one two three "):
         weak = look_up(values, before + "quick brown fox jumps over and out of sight")
         assert weak in ((sourced(MatchEvidence.WEAK),), ())
-        (strong,) = look_up(values, before + "quick brown fox jumps over the lazy cat")
-        assert strong == sourced(MatchEvidence.SHINGLE)
+        sure = look_up(values, before + "the quick brown fox jumps over the lazy cat and runs")
+        assert sure == (sourced(MatchEvidence.SHINGLE),)
     assert look_up(values, "quick brown fox jumps over") == (sourced(MatchEvidence.SHINGLE),)
 
 
 def test_runs_of_words_are_tainted_only_where_no_other_output_has_them() -> None:
     values = SessionValues()
-    values.add(READ, result("The quick brown fox jumps over the fence at night"))
+    values.add(READ, result("The quick brown fox jumps over the lazy fence at night"))
     values.add(OTHER, result(f"{PROSE} It was never seen in this place again."), tainted=True)
     found = look_up(values, f"Here {PROSE} It was never seen in this place again, he wrote")
     assert found == (
         sourced(MatchEvidence.SHINGLE),
         sourced(MatchEvidence.SHINGLE, OTHER, tainted=True),
     )
+
+
+def test_names_and_idioms_are_weak_in_a_long_text_but_not_in_a_line() -> None:
+    values = SessionValues()
+    values.add(READ, result("pip install evil-helper-lib\nraise not_implemented_error"))
+    line = "python -m pip install evil-helper-lib"
+    assert sourced(MatchEvidence.ENTITY) in look_up(values, line)
+    assert look_up(values, f"{line} {'and so on ' * 9}") == (sourced(MatchEvidence.WEAK),)
 
 
 def test_a_declared_value_says_who_declared_it() -> None:
