@@ -255,6 +255,36 @@ def test_of_a_large_output_the_rest_is_partial(world: World) -> None:
 
 
 @pytest.mark.promise("PROV-13")
+def test_of_what_is_not_recorded_whole_the_rest_is_partial(tmp_path: Path) -> None:
+    settings = {"limits": {"record": "100"}}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+    ):
+        world = World(upstream, proxy.data, proxy.url)
+        one = world.call("write", note="x y " * 50)
+        assert shown(world.data, one)["partial"] == "the input is not recorded whole"
+        world.call("find", "x y " * 50 + PATH)
+        two = world.call("read", path=PATH)
+        assert world.origins(two) == [unverified("/path")]
+        assert shown(world.data, two)["partial"] == "not all outputs are recorded whole"
+
+
+@pytest.mark.promise("PROV-13")
+def test_what_a_rule_keeps_out_of_the_record_is_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: [{match: {tool: quiet}, store: nothing}]")
+    settings = {"rules": ["rules.yaml"]}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+    ):
+        world = World(upstream, proxy.data, proxy.url)
+        quiet = world.call("quiet", f"one file: {PATH}", path=OTHER)
+        assert shown(world.data, quiet)["partial"] == "the input is not recorded"
+        assert world.origins(world.call("read", path=PATH)) == [unverified("/path")]
+
+
+@pytest.mark.promise("PROV-13")
 def test_a_burst_of_parallel_calls_loses_nothing(world: World) -> None:
     count = 500
     numbers = list(range(count))

@@ -211,7 +211,8 @@ def _context(
     redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     stop = asyncio.Event()
     is_tracked = settings.provenance.inputs is Switch.ON
-    lineage = LineageTracker(store, clock, work) if is_tracked else None
+    report = partial(_report_unread, log)
+    lineage = LineageTracker(store, clock, work, report) if is_tracked else None
     recorder = _recorder(settings, redactor, store, log, clock, work, lineage)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
     listings = ToolListings()
@@ -309,7 +310,7 @@ def _recorder(
         redactor,
         clock,
         store.keyed_for,
-        lambda error: log.emit(RecorderFailed(reason=_unread(error))),
+        partial(_report_unread, log),
         record_limit=settings.limits.record,
         masks=_masks(settings),
     )
@@ -332,9 +333,10 @@ def _masks(settings: Settings) -> dict[str, UrlMask]:
     return {name: mask for name, mask in masks.items() if mask is not None}
 
 
-def _unread(error: Exception) -> str:
+def _report_unread(log: Log, error: Exception) -> None:
     # The text of the error may hold content.
-    return f"content could not be read ({type(error).__name__}); the record says less"
+    reason = f"content could not be read ({type(error).__name__}); the record says less"
+    log.emit(RecorderFailed(reason=reason))
 
 
 def _clean(redactor: Redactor, name: str) -> str:

@@ -6,6 +6,7 @@ loop a little at a time. The outcome of a call that ends before its look-up was 
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -47,17 +48,21 @@ _NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
 _NOT_YET: Final = Inputs(partial="the call ended before its input was looked up")
 _TOO_MUCH: Final = Inputs(partial="too much waited to be looked at")
 _UNREAD: Final = "earlier outputs could not be read"
-_OLDER: Final = "the oldest outputs were not read"
+_OLDER: Final = "not all earlier outputs were read"
+_CUT_INPUT: Final = "the input is not recorded whole"
+_CUT: Final = "not all outputs are recorded whole"
 _LEFT_OUT: Final = "outputs were left out, because too much waited to be looked at"
 
 
-class Waiting(Struct, eq=False):
+class Waiting(Struct, eq=False, gc=False):
     """An input to look up, or an output to index. Until it is `ready` it holds up those behind it."""
 
     attempt: Attempt
     content: bytes
     is_output: bool
     is_ready: bool = True
+    is_cut: bool = False
+    """Whether this input is not recorded whole."""
     is_second: bool = False
     """Whether this look-up is made again, after outputs of other processes were read."""
 
@@ -86,7 +91,15 @@ class _SessionMemory(Struct, eq=False):
 class LineageTracker:
     """The live index of a process: for each call the earlier outputs that the values in its input come from."""
 
-    def __init__(self, store: LmdbStore, clock: Clock, work: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        store: LmdbStore,
+        clock: Clock,
+        work: asyncio.TaskGroup,
+        report: Callable[[Exception], None],
+    ) -> None:
+        """`report` is called with an error of what reads content; the record says less then."""
+        self._report = report
         self._store = store
         self._now = clock.monotonic
         self._work = work
@@ -111,7 +124,7 @@ class LineageTracker:
             attempt.inputs = ask.inputs or _NOTHING
         elif blob is None:
             attempt.inputs = _NOT_RECORDED
-        elif not self._queue(Waiting(attempt, start_of(blob), is_output=False)):
+        elif not self._queue(Waiting(attempt, start_of(blob), is_output=False, is_cut=blob.cut)):
             attempt.inputs = _TOO_MUCH
 
     def settle(self, attempt: Attempt) -> None:
@@ -127,6 +140,8 @@ class LineageTracker:
     def on_ended(self, attempt: Attempt, blob: Blob | None, place: Waiting | None) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
         content = start_of(blob) if blob is not None else b""
+        if blob is not None and blob.cut:
+            self._memory(attempt.ask.session).partial = _CUT
         if place is not None:
             place.content, place.is_ready = content, True
             self._bytes += len(content)
@@ -205,7 +220,7 @@ class LineageTracker:
         until = self._now() + _SLICE
         while self._due:
             memory = self._due[0]
-            if not self._step(memory):
+            if not self._next(memory):
                 memory.is_due = False
                 self._due.popleft()
             if self._now() > until:
@@ -217,9 +232,17 @@ class LineageTracker:
 
     def _work_off(self, memory: _SessionMemory) -> bool:
         """Do all that waits in a session and can be done; return whether anything still waits."""
-        while self._step(memory):
+        while self._next(memory):
             pass
         return memory.is_reading or bool(memory.waiting)
+
+    def _next(self, memory: _SessionMemory) -> bool:
+        try:
+            return self._step(memory)
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            self._report(error)
+            memory.partial = _UNREAD
+            return bool(memory.waiting)
 
     def _step(self, memory: _SessionMemory) -> bool:
         """Do the next piece of work of a session; return whether there is more that can be done."""
@@ -245,7 +268,7 @@ class LineageTracker:
             self._bytes += len(work.content)
             self._read(memory)
             return
-        partial = found.partial or memory.partial
+        partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
         work.attempt.inputs = found if partial == found.partial else Inputs(found.lineage, partial)
 
     def _may_be_elsewhere(self, memory: _SessionMemory, found: Inputs) -> bool:

@@ -45,7 +45,7 @@ class History(Struct, frozen=True, kw_only=True):
     until: int
     """The seq of the newest commit that was read; -1 for none."""
     is_whole: bool
-    """Whether nothing was left out for its age or size."""
+    """Whether nothing was left out for its age or size, nor by the record."""
 
 
 EMPTY: Final = History(items=[], until=-1, is_whole=True)
