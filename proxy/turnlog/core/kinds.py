@@ -298,9 +298,9 @@ class MatchEvidence(StrEnum):
     ENTITY = "entity"
     """An identifier, path, URL or number in the argument is in the output."""
     SHINGLE = "shingle"
-    """Runs of five words are in both."""
+    """Eight words in a row are in both, or all words of a shorter argument."""
     WEAK = "weak"
-    """Only a part that other texts may have as well: a short number, or one segment of a path."""
+    """Only what other texts may well have too: a short number, a day, the name of a file."""
 
 
 class RequestKind(StrEnum):
