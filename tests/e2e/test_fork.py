@@ -324,7 +324,7 @@ def test_a_wrapped_command_gets_nothing_that_another_branch_has_done(tmp_path: P
 def test_a_fork_sends_nothing_again_once_its_parent_is_purged(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-fork"
     seq = ask(rig, parent, "read")["seq"]
-    ask(rig, parent, "pay", order=1, amount=5)
+    paid = ask(rig, parent, "pay", order=1, amount=5)
     forked(rig, f"{parent}:{seq}", fork)
     assert cli(rig, "purge", parent, "--yes").returncode == 0
     again = ask(rig, fork, "pay", order=1, amount=5)
@@ -333,6 +333,9 @@ def test_a_fork_sends_nothing_again_once_its_parent_is_purged(rig: Rig) -> None:
     assert "already executed and its result is not available" in said
     assert ask(rig, fork, "pay", order=1, amount=6)["kind"] == "policy_blocked"
     assert len(rig.upstream.requests) == 2
+    done = cli(rig, "effect", paid["call"], "--override")
+    assert done.returncode == 0, done.stderr
+    assert ask(rig, fork, "pay", order=1, amount=6)["status"] == "ok"
 
 
 @pytest.mark.promise("LEDGER-1", "LEDGER-2")
@@ -341,7 +344,7 @@ def test_a_fork_that_is_imported_without_its_parent_sends_nothing_again(
 ) -> None:
     parent, fork = rig.session, f"{rig.session}-fork"
     seq = ask(rig, parent, "read")["seq"]
-    ask(rig, parent, "pay", order=1, amount=5)
+    paid = ask(rig, parent, "pay", order=1, amount=5)
     forked(rig, f"{parent}:{seq}", fork)
     bundle = str(tmp_path / "fork.bundle")
     assert cli(rig, "resume", fork, "--bundle", bundle, "--copy").returncode == 0
@@ -352,8 +355,30 @@ def test_a_fork_that_is_imported_without_its_parent_sends_nothing_again(
         assert (again["status"], again["executed"], again["retry"]) == ("replayed", "yes", "never")
         refused = ask(there, fork, "pay", order=1, amount=6)
         assert refused["kind"] == "policy_blocked"
-        assert "it is not in this store" in cli(there, "show", refused["call"]).stdout
+        assert f"(call {paid['call']}," in cli(there, "show", refused["call"]).stdout
         assert there.upstream.requests == []
+        unknown = cli(there, "effect", "0123456789ab", "--override")
+        assert (unknown.returncode, "has left one behind" in unknown.stderr) == (2, True)
+        for name, choice in ((paid["input_hash"], "--replay"), (paid["call"], "--override")):
+            chosen = cli(there, "effect", name, choice)
+            assert chosen.returncode == 0, chosen.stderr
+        assert ask(there, fork, "pay", order=1, amount=6)["status"] == "ok"
+        assert len(there.upstream.requests) == 1
+
+
+@pytest.mark.promise("LEDGER-3")
+def test_an_agent_chooses_about_an_effect_that_another_branch_had(rig: Rig) -> None:
+    parent, fork = rig.session, f"{rig.session}-fork"
+    ask(rig, parent, "read")
+    made = ask(rig, parent, "send", to="you")
+    forked(rig, f"{parent}:0", fork)
+    ask(rig, fork, "read")
+    with rig.client() as client:
+        asked = call("effect", {"call": made["call"], "choice": "redo"})
+        path = f"/s/{fork}/turnlog/mcp"
+        given = client.request("POST", path, asked, headers=MCP_HEADERS).json()["result"]
+    assert not given.get("isError"), given
+    assert ask(rig, fork, "send", to="you")["status"] == "ok"
 
 
 @pytest.mark.promise("LEDGER-1")

@@ -25,10 +25,9 @@ from turnlog.core.note import (
     UserInput,
     Words,
 )
-from turnlog.sessions.control.effects import effect_note
+from turnlog.sessions.control.effects import chosen_effect
 from turnlog.sessions.control.lifecycle import SessionAction, SessionChange
 from turnlog.sessions.control.writer import OperationResult
-from turnlog.sessions.errors import NoteError
 from turnlog.sessions.notes import WrittenNote, parse_note
 from turnlog.sessions.pages import DanglingPage, LogPage
 from turnlog.sessions.recall import Recalled, recall
@@ -213,10 +212,7 @@ async def _change(
 async def _effect(session: AgentSession, arguments: EffectArguments) -> ToolAnswer:
     def noted(view: View, found: bytes) -> EffectNote:
         choice, why = arguments.choice, arguments.why
-        note, begun = effect_note(view, arguments.call, choice, why, Actor.AGENT)
-        if begun.link.session != found:
-            raise NoteError(f"call {note.call} is of another session")
-        return note
+        return chosen_effect(view, arguments.call, choice, why, Actor.AGENT, found).note
 
     return _answer_of(await session.note(await session.read(noted), "", None))
 

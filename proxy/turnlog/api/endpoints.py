@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, NoteKind, Rung
+from turnlog.core.kinds import Actor, NoteKind
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
@@ -23,7 +23,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.rules.model import TaintAction
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
-from turnlog.sessions.control.effects import effect_note
+from turnlog.sessions.control.effects import chosen_effect
 from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.rewind import RewindOrder, rewind
@@ -34,7 +34,14 @@ from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
 from turnlog.sessions.lineage.taint import Contamination, mark_output, read_contamination
 from turnlog.sessions.lineage.why import Trail, trail
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
-from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, session_ref, written_note
+from turnlog.sessions.notes import (
+    NoteWriter,
+    WrittenNote,
+    existing_session,
+    parse_note,
+    session_ref,
+    written_note,
+)
 from turnlog.sessions.overview import SessionLine, session_line
 from turnlog.sessions.pages import (
     DanglingPage,
@@ -67,7 +74,7 @@ from turnlog.sessions.state.state_at import (
     shared_at_head,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
-from turnlog.store.base import Draft, SessionRef
+from turnlog.store.base import Draft
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
@@ -311,10 +318,9 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
 async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) -> WrittenNote:
     with context.store.view() as view:
         call, actor = request.names["call"], Actor.OPERATOR
-        note, begun = effect_note(view, call, wanted.choice, wanted.why, actor)
-    session = SessionRef(candidate=begun.link.session, rung=Rung.IMPLICIT)
-    noter = note_writer(context)
-    return await noter.write(session, note, actor=actor)
+        chosen = chosen_effect(view, call, wanted.choice, wanted.why, actor)
+    session = existing_session(chosen.session)
+    return await note_writer(context).write(session, chosen.note, actor=actor)
 
 
 def _taint(view: View, request: ApiRequest) -> Contamination:

@@ -341,8 +341,7 @@ def _discarded(action: DuplicateAction, duplicate: DuplicateMatch) -> str:
     named = f" (call {call}, {'under way' if seq is None else f'done at commit {seq}'})"
     if action is not DuplicateAction.DISCARDED:
         return named
-    is_here = bool(duplicate.commits) or duplicate.running is not None
-    return named + choice_advice(call, duplicate.effect, is_here=is_here)
+    return named + choice_advice(call, duplicate.effect)
 
 
 def _diverged(detail: str, duplicate: DuplicateMatch, call: bytes) -> str:

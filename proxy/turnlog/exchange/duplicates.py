@@ -289,15 +289,8 @@ def unsent_detail(action: DuplicateAction) -> str:
     return _SAID[action]
 
 
-def choice_advice(call: str, effect: Effect, *, is_here: bool) -> str:
-    """Return how to choose about calls that have the effect of a discarded one; `effect` is that one's.
-
-    `is_here` is whether that one is in this store.
-    """
-    if not is_here:
-        return (
-            "; it is not in this store, only a rule with `on_duplicate: pass` lets the call through"
-        )
+def choice_advice(call: str, effect: Effect) -> str:
+    """Return how to choose about calls that have the effect of a discarded one; `effect` is that one's."""
     command = f"`turnlog effect {call}` with --replay, --redo or --override"
     if effect is Effect.IRREVERSIBLE:
         return f"; only an operator can choose, by {command}"

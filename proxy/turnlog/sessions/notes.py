@@ -165,9 +165,12 @@ def parse_note(data: bytes | str) -> Note:
 
 def session_ref(view: View, name: str) -> SessionRef:
     """Return a reference to an existing session, for writing. Raises `NotFoundError`."""
-    found = SessionRef(candidate=find_session(view, name), rung=Rung.IMPLICIT)
-    found.id = found.candidate
-    return found
+    return existing_session(find_session(view, name))
+
+
+def existing_session(session: bytes) -> SessionRef:
+    """Return a reference to a session that is in the store."""
+    return SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session)
 
 
 def redact_note(note: Note, redactor: Redactor) -> Note:

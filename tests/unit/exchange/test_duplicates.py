@@ -199,19 +199,11 @@ def test_every_unsent_ending_is_an_error(
 def test_an_agent_chooses_about_a_discarded_effect_unless_it_cannot_be_undone() -> None:
     command = "`turnlog effect 01a2` with --replay, --redo or --override"
     assert (
-        choice_advice("01a2", Effect.WRITE, is_here=True)
-        == f"; choose by turnlog's tool 'effect', or {command}"
+        choice_advice("01a2", Effect.WRITE) == f"; choose by turnlog's tool 'effect', or {command}"
     )
     assert (
-        choice_advice("01a2", Effect.IRREVERSIBLE, is_here=True)
-        == f"; only an operator can choose, by {command}"
+        choice_advice("01a2", Effect.IRREVERSIBLE) == f"; only an operator can choose, by {command}"
     )
-
-
-def test_what_to_do_about_an_effect_of_another_store_is_for_a_rule_to_say() -> None:
-    advice = choice_advice("01a2", Effect.WRITE, is_here=False)
-    assert "`on_duplicate: pass`" in advice
-    assert "turnlog effect" not in advice
 
 
 def test_a_replay_that_stops_says_where_and_how_to_go_on() -> None:

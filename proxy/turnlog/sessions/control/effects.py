@@ -15,13 +15,14 @@ from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Phase
+from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView, StandingEffect
 from turnlog.core.note import EffectChoice, EffectNote, decode_note
 from turnlog.core.operation import LEDGER_EFFECTS
 from turnlog.exchange.delivery import earlier_call, last_of
 from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
-from turnlog.sessions.errors import NoteError
+from turnlog.sessions.errors import NoteError, NotFoundError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.notes import CHOSEN_BY, EFFECT_CHOICE
 from turnlog.sessions.state.family import ancestry
@@ -141,7 +142,7 @@ class EffectLedger:
                 continue
             if one.is_shown:
                 return None
-            chosen = self._choice(view, one)
+            chosen = self._choice(view, one, session)
             earlier = structs.replace(
                 earlier,
                 likeness=Likeness.DISCARDED,
@@ -189,12 +190,17 @@ class EffectLedger:
         tool = f"{wanted.server}\0{wanted.tool}\0{wanted.target}".encode("utf-8", "surrogatepass")
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
-    def _choice(self, view: View, one: StandingEffect) -> tuple[EffectChoice, bytes] | None:
+    def _choice(
+        self, view: View, one: StandingEffect, branch: bytes
+    ) -> tuple[EffectChoice, bytes] | None:
         """Return the newest choice about a discarded call, if its author may make it, and no call has taken it.
 
         Beside it stands the link of the call that takes it; a replay holds for any number of calls.
         """
-        said = view.linked(self._store.keyed_for(one.session, EFFECT_CHOICE + one.call))
+        # Where its own session is not in this store, the note is in that of a branch.
+        links = {self._store.keyed_for(s, EFFECT_CHOICE + one.call) for s in (one.session, branch)}
+        notes = filter(None, map(view.linked, links))
+        said = max(notes, key=lambda note: note.position, default=None)
         note = decode_note(said.body.note) if said is not None and said.body is not None else None
         if said is None or not isinstance(note, EffectNote):
             return None
@@ -281,21 +287,82 @@ def _hashes(store: LmdbStore, session: bytes, wanted: WantedEffect) -> tuple[str
     return input_hash(wanted.canonical), input_hash(wanted.canonical, key=key)
 
 
-def effect_note(
-    view: View, call: str, choice: EffectChoice, why: str, actor: Actor
-) -> tuple[EffectNote, Commit]:
-    """Return the note of a choice, and the first commit of the call that it is about.
+class ChosenEffect(Struct, frozen=True):
+    """A choice about an effect, as it is written."""
 
+    note: EffectNote
+    session: bytes
+    """The session that the note goes to."""
+    server: str
+    tool: str
+
+
+def chosen_effect(
+    view: View,
+    name: str,
+    choice: EffectChoice,
+    why: str,
+    actor: Actor,
+    branch: bytes | None = None,
+) -> ChosenEffect:
+    """Return a choice about the effect of a call, as it is to be written.
+
+    `name` is the call's id or a beginning of it; of one that is not in this store also the hash of its
+    input. With a `branch` only what that session has made or left behind is found.
     Raises `NotFoundError`, and `NoteError` if there is nothing to choose, or it is an operator's to choose.
     """
-    found = find_call(view, call)
-    name = ids.to_text(found)
-    begun = next((c for c in view.readable(found) if c.facts.kind is CommitKind.INTENT), None)
+    one, session = _named_effect(view, name, branch)
+    call = ids.to_text(one.call)
+    if one.effect not in LEDGER_EFFECTS:
+        raise NoteError(f"call {call} is {one.effect.value!r}: calls that repeat it pass anyway")
+    if actor is Actor.AGENT and one.effect is Effect.IRREVERSIBLE:
+        raise NoteError(f"call {call} is irreversible: an operator chooses, by `turnlog effect`")
+    return ChosenEffect(
+        EffectNote(call=call, choice=choice, why=why), session, one.server, one.tool
+    )
+
+
+def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[StandingEffect, bytes]:
+    """Return the effect of a call, and the session to which a note about it goes."""
+    try:
+        call = find_call(view, name)
+    except NotFoundError as error:
+        if carried := _left_behind(view, name, branch):
+            return carried
+        said = f"{error}; no rewind or fork here has left one behind either"
+        raise NotFoundError(said) from None
+    begun = next((c for c in view.readable(call) if c.facts.kind is CommitKind.INTENT), None)
     if begun is None:
-        raise NoteError(f"the records of call {name} are damaged; run `turnlog verify`")
-    effect = begun.facts.effect
-    if effect not in LEDGER_EFFECTS:
-        raise NoteError(f"call {name} is {effect.value!r}: calls that repeat it pass anyway")
-    if actor is Actor.AGENT and effect is Effect.IRREVERSIBLE:
-        raise NoteError(f"call {name} is irreversible: an operator chooses, by `turnlog effect`")
-    return EffectNote(call=name, choice=choice, why=why), begun
+        shown = ids.to_text(call)
+        raise NoteError(f"the records of call {shown} are damaged; run `turnlog verify`")
+    session = begun.link.session
+    row = view.session(session)
+    is_kept = row is not None and row.stage is not SessionStage.PURGED
+    if is_kept and branch in (None, session):
+        return effect_of(view, begun, is_shown=False), session
+    # A purged session takes no content.
+    if carried := _left_behind(view, ids.to_text(call), branch):
+        return carried
+    whose = "of another session" if is_kept else "of a purged session"
+    raise NoteError(f"call {ids.to_text(call)} is {whose}, and no branch has left it behind")
+
+
+def _left_behind(
+    view: View, name: str, branch: bytes | None
+) -> tuple[StandingEffect, bytes] | None:
+    """Return a call that a rewind or fork has left behind, and the branch. Raises `NotFoundError`."""
+    rows = (row for row in view.sessions() if branch is None or row.session == branch)
+    found: dict[bytes, tuple[StandingEffect, bytes]] = {}
+    for row in rows:
+        # Rewinds are control commits, and so is the second commit of a fork.
+        if row.control is None or row.stage is SessionStage.PURGED:
+            continue
+        for one in left_behind(view, row.session):
+            if name == one.input_hash or (
+                not ids.too_short(name) and ids.has_prefix(one.call, name)
+            ):
+                found.setdefault(one.call, (one, row.session))
+    if len(found) > 1:
+        some = ", ".join(map(ids.to_text, found))
+        raise NotFoundError(f"{name!r} means {len(found)} calls, name one of: {some}")
+    return next(iter(found.values()), None)

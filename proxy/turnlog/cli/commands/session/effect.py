@@ -14,13 +14,12 @@ from turnlog.cli.options import (
     writing_options,
 )
 from turnlog.cli.render import json_line
-from turnlog.core.kinds import Actor, Rung
-from turnlog.core.note import TEXT_CHARS, EffectChoice, EffectNote
+from turnlog.core.kinds import Actor
+from turnlog.core.note import TEXT_CHARS, EffectChoice
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.control.effects import effect_note
-from turnlog.sessions.notes import NoteWriter, WrittenNote
-from turnlog.store.base import SessionRef
+from turnlog.sessions.control.effects import ChosenEffect, chosen_effect
+from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 
 
 @click.command("effect")
@@ -46,7 +45,8 @@ def command(
     CALL was discarded by a rewind, or made on another branch of its session, and its effect still stands.
     Unless you choose otherwise, a later call with the same input gets the recorded answer, and one with
     another input is refused. --redo and --override let one later call through; a call that is not
-    executed does not use up the choice. Works while proxies run.
+    executed does not use up the choice. A call whose session was purged, or is in another store, is found
+    by the branch that left it behind; its input hash names it too. Works while proxies run.
     """
     chosen = [
         choice
@@ -59,18 +59,16 @@ def command(
         raise click.UsageError(f"--why has {len(why)} characters, {TEXT_CHARS} are kept: cut it")
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
-        note, begun = effect_note(view, call, chosen[0], why, Actor.OPERATOR)
+        found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR)
         limit = view.usage().limit
-    session = SessionRef(candidate=begun.link.session, rung=Rung.IMPLICIT)
     with printout() as write:
-        written = asyncio.run(_write(folder, limit, redactor, session, note))
-        said = f"call {note.call} of {begun.facts.server}/{begun.facts.tool}: {note.choice}"
+        written = asyncio.run(_write(folder, limit, redactor, found))
+        said = f"call {found.note.call} of {found.server}/{found.tool}: {found.note.choice}"
         write(json_line(written) if as_json else said)
 
 
-async def _write(
-    data: Path, limit: int, redactor: Redactor, session: SessionRef, note: EffectNote
-) -> WrittenNote:
+async def _write(data: Path, limit: int, redactor: Redactor, chosen: ChosenEffect) -> WrittenNote:
     async with open_store(data, limit) as store:
         noter = NoteWriter(store, redactor, Clock())
-        return await noter.write(session, note, actor=Actor.OPERATOR)
+        session = existing_session(chosen.session)
+        return await noter.write(session, chosen.note, actor=Actor.OPERATOR)
