@@ -576,6 +576,20 @@ def test_a_compacted_state_that_is_imported_as_a_fork_has_the_ids_of_its_calls(
     assert turnlog("verify", data=there).returncode == 0
 
 
+def test_a_second_bundle_has_the_outcome_that_came_behind_the_first(stores: Stores) -> None:
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", f"/s/{NAME}/mcp", call("write", {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        lost = str(stores.bundle.with_name("lost.bundle"))
+        packed = turnlog("resume", "work", "--bundle", lost, data=proxy.data)
+        assert packed.returncode == 0, packed.stderr
+        stores.tool.go.set()
+        assert text(client.response("POST").json()["result"]) == "done 1"
+    assert stores.move()["closed"] == 0
+    (row,) = session_rows(stores.data("there"), "work")
+    assert (row.status, row.flags) == ("ok", [])
+
+
 @pytest.mark.parametrize("end", [("purge", "--yes"), ("sessions", "resume", "--anyway")])
 def test_an_outcome_that_came_behind_the_bundle_is_recorded_or_purged_if_its_session_stays(
     stores: Stores, end: tuple[str, ...]
@@ -589,6 +603,7 @@ def test_an_outcome_that_came_behind_the_bundle_is_recorded_or_purged_if_its_ses
     here = stores.data("here")
     (row,) = session_rows(here, "work")
     assert row.status == "pending"
+    assert turnlog("verify", data=here).returncode == 0
     done = turnlog(*end[:-1], row.session, end[-1], data=here)
     assert done.returncode == 0, done.stderr
     if end[0] == "purge":
