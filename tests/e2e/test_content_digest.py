@@ -10,6 +10,7 @@ import pytest
 from kit.beside import Rig
 from kit.clients import MCP_HEADERS, call
 from kit.upstreams import Peer, answer, chunked, event, ok, text_result
+from turnlog.sessions.rows import Row
 
 BODY = b'{"balance": 17}'
 OTHER = b'{"balance": 99}'
@@ -32,6 +33,11 @@ def flags_of_get(rig: Rig, raw: bytes, *, method: str = "GET") -> list[str]:
     with rig.client() as client:
         client.request(method, f"/s/{rig.session}/balance")
     return list(rig.row().flags)
+
+
+def reasons_of(row: Row) -> list[str]:
+    assert isinstance(row.provenance_reasons, list)
+    return row.provenance_reasons
 
 
 HOLDING = [
@@ -78,6 +84,9 @@ def test_an_answer_whose_digest_fails_is_flagged_and_passed_on(rig: Rig, headers
     assert got.head.one("turnlog-flags") == "unverified"
     row = rig.row()
     assert (row.status, row.error, row.flags) == ("ok", None, ["unverified"])
+    assert row.provenance == "mismatch"
+    assert any(str(reason).startswith("result: ") for reason in reasons_of(row))
+    assert got.head.one("turnlog-provenance") == "mismatch"
 
 
 @pytest.mark.promise("PROV-9")

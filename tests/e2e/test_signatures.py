@@ -142,6 +142,9 @@ def provenance(rig: Rig, raw: bytes | Callable[[Peer], None]) -> str | None:
     with rig.client() as client:
         client.request("POST", rig.path, call("pay"), headers=MCP_HEADERS)
     row = rig.row()
+    if row.provenance == "mismatch":
+        assert isinstance(row.provenance_reasons, list)
+        assert all(reason.startswith("result: ") for reason in row.provenance_reasons)
     assert ("unverified" in row.flags) == (row.provenance == "mismatch")
     assert row.status == "ok"
     return row.provenance

@@ -188,7 +188,7 @@ async def serving(
     """
     async with (
         recording(settings, log, reload, pins) as context,
-        Upstreams() as upstreams,
+        Upstreams(context.identities.on_certificate) as upstreams,
         Commands(
             settings.upstreams,
             log,
@@ -196,6 +196,7 @@ async def serving(
             context.rules,
             context.clean,
             context.principals,
+            context.identities,
         ) as commands,
         _threads() as threads,
     ):
@@ -241,7 +242,9 @@ def _target(name: str, upstream: UpstreamSettings) -> Target:
         with suppress(ValueError):  # `turnlog serve` has warned of it
             proxy = proxy_for(upstream.proxy, upstream.url.text, os.environ)
         url, mask = upstream.url.text, mask_of(upstream.url)
-        target = target_of(name, url, proxy=proxy, ca=upstream.ca, mask=mask)
+        target = target_of(
+            name, url, proxy=proxy, ca=upstream.ca, mask=mask, pins_key=upstream.pin_tls
+        )
     else:
         target = target_of_command(name, upstream.command, Path(upstream.cwd or Path.cwd()))
     return structs.replace(target, transport=upstream.transport)

@@ -1,11 +1,11 @@
 """Provenance: how a tool compares with turnlog.lock, the names of servers in that file, and checks of results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 COMMAND: Final = "command:"
 """First part of a server's place if it is a command, not a URL."""
@@ -36,6 +36,43 @@ class PinStatus(Struct, frozen=True, gc=False):
 
 UNVERIFIED: Final = PinStatus()
 _PINNED: Final = PinStatus(Provenance.PINNED)
+
+
+class ServerIdentity(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
+    """The parts by which one server is told from another; empty where one is not known."""
+
+    target: str = ""
+    """Scheme, host and port of its URL; of a command the program as it is configured."""
+    name: str = ""
+    """As the server says (`serverInfo`)."""
+    version: str = ""
+    tls_key: str = ""
+    """`sha256:` and the hash of its public key (SubjectPublicKeyInfo)."""
+    program: str = ""
+    """Path of the program that a command runs, links resolved."""
+    program_digest: str = ""
+    """`sha256:` and the hash of that file."""
+
+    def with_parts(self, seen: "ServerIdentity") -> "ServerIdentity":
+        """Return this identity with the parts that were seen since."""
+        return structs.replace(self, **{f: text for f in _PARTS if (text := getattr(seen, f))})
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The parts that are known, by what they are called."""
+        return {shown: text for field, shown in _PARTS.items() if (text := getattr(self, field))}
+
+
+_PARTS: Final = {
+    "target": "target",
+    "name": "name",
+    "version": "version",
+    "tls_key": "TLS key",
+    "program": "program",
+    "program_digest": "program digest",
+}
 
 
 class ServerStatus(Struct, frozen=True, gc=False):
@@ -72,6 +109,28 @@ class ResultChecks(Struct, frozen=True, gc=False):
 
 NO_CHECKS: Final = ResultChecks()
 """Of an answer that had nothing to check, or did not come whole: most answers."""
+
+
+def server_status(
+    pinned: ServerIdentity | None, seen: ServerIdentity, elsewhere: Iterable[ServerIdentity]
+) -> ServerStatus:
+    """Compare what was seen of a server with its pinned identity.
+
+    `elsewhere` are the identities that are pinned for its name at other places.
+    """
+    if pinned is not None:
+        return ServerStatus(is_pinned=True, changes=changed_parts(pinned, seen))
+    targets = {each.target for each in elsewhere}
+    # One server may have several endpoints, and a command several folders.
+    if not targets or seen.target in targets:
+        return UNCHANGED
+    return ServerStatus(changes=("target",))
+
+
+def changed_parts(pinned: ServerIdentity, seen: ServerIdentity) -> tuple[str, ...]:
+    """Return which pinned parts of a server were seen to be others; what was not seen has not changed."""
+    before, now = pinned.parts, seen.parts
+    return tuple(part for part in before if part in now and before[part] != now[part])
 
 
 def pin_status(pinned: bytes | None, definition: bytes) -> PinStatus:

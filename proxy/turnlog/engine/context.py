@@ -8,6 +8,7 @@ from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
@@ -50,6 +51,7 @@ class Context(Shared, frozen=True, kw_only=True):
     imported: ImportedSessions
     clients: Clients
     tool_listings: ToolListings
+    identities: ServerIdentities
     definition_writer: DefinitionWriter
     pins: PinSet
     calls: CallRegistry

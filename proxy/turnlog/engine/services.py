@@ -19,6 +19,7 @@ from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.exchange.principal import PrincipalNames
@@ -37,7 +38,7 @@ from turnlog.observe.events import (
     StoreUnblocked,
 )
 from turnlog.packs.load import load
-from turnlog.packs.lock import lock_file, write_lock_note
+from turnlog.packs.lock import is_beside_configuration, lock_file, write_lock_note
 from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
@@ -221,6 +222,22 @@ def _context(
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
+    definition_writer = DefinitionWriter(
+        settings.data,
+        redactor,
+        clean,
+        pins,
+        clock,
+        log,
+        recorder.faulted,
+        work,
+        _masks(settings),
+    )
+    identities = ServerIdentities(
+        pins,
+        definition_writer.note_server,
+        is_beside_configuration=is_beside_configuration(pins.path, settings.data),
+    )
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),
@@ -244,25 +261,16 @@ def _context(
         imported=imported,
         clients=Clients(),
         tool_listings=listings,
-        definition_writer=DefinitionWriter(
-            settings.data,
-            redactor,
-            clean,
-            pins,
-            clock,
-            log,
-            recorder.faulted,
-            work,
-            _masks(settings),
-        ),
+        definition_writer=definition_writer,
+        identities=identities,
         pins=pins,
         calls=CallRegistry(),
         legacy_streams=LegacyStreams(),
         endpoints=Endpoints(),
         redirects=Redirects(),
         rules=reloader.rules,
-        tools=ToolCache(listings, pins, reloader.rules, annotated, clean),
-        http_tools=HttpToolCache(reloader.rules, clean),
+        tools=ToolCache(listings, pins, reloader.rules, annotated, clean, identities),
+        http_tools=HttpToolCache(reloader.rules, clean, identities),
         result_signatures=_result_signatures(settings),
         http_signatures=_http_signatures(settings),
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),

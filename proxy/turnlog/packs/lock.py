@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
+from turnlog.core.pins import ServerIdentity, ServerStatus, server_of, server_status
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.host import sync_path
 from turnlog.wire.tool_definition import Json, KeptDefinition
@@ -49,10 +50,21 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     version: int = VERSION
     servers: dict[str, dict[str, Pin]] = {}
+    identities: dict[str, ServerIdentity] = {}
+    """By server; those that turnlog up to 0.2 pinned have none."""
 
     def find(self, server: str, tool: str) -> Pin | None:
         """Return a tool's pin."""
         return self.servers.get(server, {}).get(tool)
+
+    def status_of(
+        self, server: str, seen: ServerIdentity, *, is_beside_configuration: bool
+    ) -> ServerStatus:
+        """Compare what was seen of a server with its pinned identity; `server` is its name in the lock."""
+        # In the data folder several projects share a lock, and each calls its only server `default`.
+        name = server_of(server) if is_beside_configuration else None
+        elsewhere = (one for at, one in self.identities.items() if server_of(at) == name)
+        return server_status(self.identities.get(server), seen, elsewhere)
 
 
 def pin(digest: bytes, kept: KeptDefinition) -> Pin:
@@ -68,6 +80,11 @@ def kept_definition(pin: Pin) -> KeptDefinition:
 def lock_file(config: Path | None, data: Path) -> Path:
     """Return the path of the lock: beside the configuration file, else in the data folder."""
     return (config.parent if config is not None else data) / LOCK_NAME
+
+
+def is_beside_configuration(lock: Path, data: Path) -> bool:
+    """Return whether a lock is that of a configuration, and not that of a data folder."""
+    return lock.absolute().parent != data.absolute()
 
 
 def write_lock_note(data: Path, lock: Path) -> None:
@@ -161,6 +178,8 @@ def _digest(definition: Json) -> bytes:
 def lock_text(lock: LockFile) -> str:
     """Return the text of a lock: sorted, one member a line, invisible characters escaped."""
     plain = msgspec.to_builtins(lock)
+    if not lock.identities:
+        del plain["identities"]  # so that turnlog 0.2 can read it
     text = json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False)
     return "\n".join(map(escape_unprintable, text.split("\n"))) + "\n"
 

@@ -19,7 +19,7 @@ from turnlog.core.kinds import (
     TurnSource,
 )
 from turnlog.core.lifecycle import Suspension
-from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
+from turnlog.core.pins import UNCHANGED, UNVERIFIED, PinStatus, Provenance, ServerStatus
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
 from turnlog.provenance.values import Inputs
@@ -72,6 +72,15 @@ class Driver(Protocol):
 
 TOOL_CHARS: Final = 256
 """Longest tool name that is recorded: callers can send names of any length."""
+
+
+class KnownServer(Protocol):
+    """A server, as far as its identity is known (`engine.tools.server_identities`)."""
+
+    @property
+    def status(self) -> ServerStatus:
+        """Its identity compared with turnlog.lock."""
+        ...
 
 
 class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
@@ -199,6 +208,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The combined result of earlier attempts, if they were made in another exchange."""
     standing: PinStatus = UNVERIFIED
     """The tool's definition compared with turnlog.lock."""
+    known_server: KnownServer | None = None
+    """Its server, whose identity may turn out to be another while the call runs."""
     is_named: bool = False
     """Whether a rule or a trusted annotation names it as a write."""
     key: str = ""
@@ -264,11 +275,18 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
             return True
         return policy.provenance is not NO_DEMAND and self.is_unpinned(Unmet.BLOCK)
 
+    @property
+    def server_status(self) -> ServerStatus:
+        """The identity of its server, compared with turnlog.lock."""
+        return self.known_server.status if self.known_server is not None else UNCHANGED
+
     def is_unpinned(self, then: Unmet) -> bool:
-        """Return whether a rule demands a pinned definition, which this tool has not, with this consequence."""
+        """Return whether a rule demands a pinned tool with this consequence, and the tool is not as pinned, or
+        its server is not."""
         demand = self.policy.provenance
-        is_demanded = demand.tool is RequiredProvenance.PINNED and demand.then is then
-        return is_demanded and self.standing.provenance is not _PINNED
+        if demand.tool is not RequiredProvenance.PINNED or demand.then is not then:
+            return False
+        return self.standing.provenance is not _PINNED or bool(self.server_status.changes)
 
     @property
     def shortfall(self) -> str:
@@ -334,6 +352,9 @@ def _why_unpinned(ask: Ask) -> str:
         return f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
     if not ask.definition:
         return f"the definition of {tool} was not seen: list the tools first"
+    if (changes := ask.server_status.changes) and ask.standing.provenance is _PINNED:
+        parts, shows = ", ".join(changes), f"`turnlog trust {ask.server}` shows how"
+        return f"the server {ask.server!r} has changed since it was pinned: {parts} ({shows})"
     return f"{tool} is not pinned ({pinning} does that)"
 
 

@@ -24,7 +24,6 @@ from turnlog.core.kinds import (
     Phase,
     Status,
 )
-from turnlog.core.pins import UNCHANGED
 from turnlog.core.text.terminal import (
     SUMMARY_BYTES,
     body_summary,
@@ -188,9 +187,9 @@ class Drafter:
         if reply.said and ask.is_call:  # other requests are answered by a status
             said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
             body = structs.replace(body, said=said)
-        inputs = attempt.inputs or NO_INPUTS
-        found = attempt.verdict = verdict(ask.standing.provenance, UNCHANGED, reply.checks, inputs)
-        if inputs is not NO_INPUTS or reply.checks.failures:
+        inputs, server = attempt.inputs or NO_INPUTS, ask.server_status
+        found = attempt.verdict = verdict(ask.standing.provenance, server, reply.checks, inputs)
+        if inputs is not NO_INPUTS or reply.checks.failures or server.changes:
             body = _with_origins(body, inputs, found)
         facts = structs.replace(
             attempt.facts,

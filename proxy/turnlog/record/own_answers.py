@@ -88,7 +88,9 @@ def envelope(
         "phase": ending.phase,
     }
     if ask is not None:
-        found = found or verdict(ask.standing.provenance, inputs=ask.inputs or NO_INPUTS)
+        found = found or verdict(
+            ask.standing.provenance, ask.server_status, inputs=ask.inputs or NO_INPUTS
+        )
         said["provenance"] = found.provenance
         if found.reasons:
             said["provenance_reasons"] = list(found.reasons)

@@ -294,7 +294,7 @@ class Recorder:
         attempt.ended, attempt.ending, attempt.retry_after = True, ending, reply.retry_after
         if ending.error:
             self._notice_failure(attempt, ending, reply)
-        if reply.checks.failures:
+        if reply.checks.failures or attempt.ask.server_status.changes:
             attempt.marks.add(Flag.UNVERIFIED)
         attempt.tell(ending)
         if attempt.driver is not None:

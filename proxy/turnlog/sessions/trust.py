@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.pins import join_lock_name, place_of, server_of
+from turnlog.core.pins import ServerIdentity, ServerStatus, join_lock_name, place_of, server_of
 from turnlog.packs.lock import LockFile, Pin, pin
 from turnlog.store import definitions
 from turnlog.store.data_folder import check
@@ -43,6 +43,22 @@ class PinDifference(Struct, frozen=True, kw_only=True):
     """Lines of a unified diff."""
 
 
+class ServerDifference(Struct, frozen=True, kw_only=True):
+    """One line of `turnlog trust --json`: a server whose identity differs from its pin."""
+
+    server: str
+    target: str
+    """Host or program of the server, with a digest."""
+    change: ChangeKind
+    """`new` for parts that are not pinned, `changed` for those that are."""
+    parts: list[str]
+    pinned: dict[str, str] | None
+    """The pinned parts; of a server that was pinned at another target, those there."""
+    shown: dict[str, str]
+    """The parts as they were seen last."""
+    diff: list[str]
+
+
 _NOT_KEPT: Final = KeptDefinition(b'"[not kept]"', partial=True)
 """Stands for a definition that was not kept, for lack of space; its hash can still be pinned."""
 
@@ -68,6 +84,8 @@ class ShownTools(Struct, frozen=True):
     shown: dict[tuple[str, str], Pin]
     whole: set[str]
     """Servers whose complete list was seen."""
+    identities: dict[str, ServerIdentity] = {}
+    """The selected servers as they were seen last, unless a single tool is selected."""
 
 
 def shown_tools(data: Path, wanted: ToolSelection) -> ShownTools:
@@ -76,7 +94,52 @@ def shown_tools(data: Path, wanted: ToolSelection) -> ShownTools:
     found = [one for one in definitions.shown(data) if wanted.covers(one.server, one.tool)]
     kept = definitions.find(data, {one.digest for one in found})
     pins = {(s.server, s.tool): pin(s.digest, kept.get(s.digest, _NOT_KEPT)) for s in found}
-    return ShownTools(pins, definitions.listed_whole(data))
+    seen = {} if wanted.tool is not None else definitions.servers(data)
+    servers = {name: one for name, one in seen.items() if wanted.covers(name, "")}
+    return ShownTools(pins, definitions.listed_whole(data), servers)
+
+
+def server_differences(
+    lock: LockFile, offer: ShownTools, *, is_beside_configuration: bool
+) -> list[ServerDifference]:
+    """Return the servers whose identities differ from their pins, ordered by name.
+
+    `is_beside_configuration` is whether the lock is.
+    """
+    found: list[ServerDifference] = []
+    for name, seen in sorted(offer.identities.items()):
+        status = lock.status_of(name, seen, is_beside_configuration=is_beside_configuration)
+        before = lock.identities.get(name)
+        if before is None and status.changes:
+            before = _elsewhere(lock, name)
+        known = before.parts if before is not None else {}
+        if status.changes or seen.parts.keys() - known.keys():
+            found.append(_server_difference(name, known, seen.parts, status))
+    return found
+
+
+def _server_difference(
+    name: str, pinned: dict[str, str], shown: dict[str, str], status: ServerStatus
+) -> ServerDifference:
+    lines: list[str] = []
+    for part in [part for part in shown if shown[part] != pinned.get(part)]:
+        lines += [f"-{part}: {pinned[part]}"] if part in pinned else []
+        lines.append(f"+{part}: {shown[part]}")
+    return ServerDifference(
+        server=server_of(name),
+        target=place_of(name),
+        change=ChangeKind.CHANGED if status.changes else ChangeKind.NEW,
+        parts=list(status.changes) or [part for part in shown if part not in pinned],
+        pinned=pinned or None,
+        shown=shown,
+        diff=lines,
+    )
+
+
+def _elsewhere(lock: LockFile, name: str) -> ServerIdentity | None:
+    """Return the identity that is pinned for a server's name at another place."""
+    server = server_of(name)
+    return next((one for at, one in lock.identities.items() if server_of(at) == server), None)
 
 
 def pin_differences(
@@ -128,7 +191,7 @@ def _definition(one: Pin | None) -> Json | None:
 
 
 def with_pins(lock: LockFile, offer: ShownTools, found: Sequence[PinDifference]) -> LockFile:
-    """Return the lock with the listed definitions of these tools."""
+    """Return the lock with the listed definitions of these tools, and all selected servers' identities."""
     servers = {server: dict(tools) for server, tools in lock.servers.items()}
     for one in found:
         name = join_lock_name(one.server, one.target)
@@ -136,10 +199,15 @@ def with_pins(lock: LockFile, offer: ShownTools, found: Sequence[PinDifference])
         servers.get(one.server if new else name, {}).pop(one.tool, None)
         if new is not None:
             servers.setdefault(name, {})[one.tool] = new
-    return structs.replace(lock, servers={name: tools for name, tools in servers.items() if tools})
+    pinned = {name: tools for name, tools in servers.items() if tools}
+    identities = dict(lock.identities)
+    for name, seen in offer.identities.items():
+        known = identities.get(name)
+        identities[name] = known.with_parts(seen) if known is not None else seen
+    return structs.replace(lock, servers=pinned, identities=identities)
 
 
-def count_by_change(found: Iterable[PinDifference]) -> dict[ChangeKind, int]:
+def count_by_change(found: Iterable[PinDifference | ServerDifference]) -> dict[ChangeKind, int]:
     """Return the number of differences of each kind."""
     kinds = [one.change for one in found]
     return {kind: kinds.count(kind) for kind in ChangeKind if kind in kinds}

@@ -368,7 +368,7 @@ def _merged(below: Plain, above: Plain) -> Plain:
 
 
 _ONLY_WITH_URL: Final = dict.fromkeys(
-    ("proxy", "ca", "signatures"), "a command is not called over HTTP"
+    ("proxy", "ca", "signatures", "pin_tls"), "a command is not called over HTTP"
 )
 _ONLY_WITH_COMMAND: Final = {
     "share": "only a command can be shared",
@@ -389,6 +389,8 @@ def _check_upstream(name: str, upstream: UpstreamSettings, layer: _Layer) -> Non
     for key, message in (_ONLY_WITH_URL if upstream.command else _ONLY_WITH_COMMAND).items():
         if key in given:
             raise layer.error((*steps, key), f"{message}, remove this line")
+    if upstream.pin_tls and upstream.url and not upstream.url.text.lower().startswith("https:"):
+        raise layer.error((*steps, "pin_tls"), "the url is not https, so there is no key to pin")
     if upstream.cwd and not Path(upstream.cwd).is_dir():
         raise layer.error((*steps, "cwd"), f"there is no folder {upstream.cwd!r}, make it")
 

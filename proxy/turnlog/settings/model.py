@@ -19,7 +19,7 @@ from turnlog.rules.retry import RetryQuota
 from turnlog.sessions.retention.gc import Retention
 
 from .http_proxies import FROM_ENVIRONMENT
-from .signatures import JwsSettings, SignatureSettings
+from .signatures import JwsSettings, SignatureSettings, needs_cryptography
 from .upstream_url import UpstreamUrl
 from .values import (
     Address,
@@ -91,6 +91,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The HTTP proxy to reach it: `env`, `none`, or a URL, which may hold credentials."""
     ca: str = ""
     """File of the CA certificates to verify it with; empty for those of the system."""
+    pin_tls: Annotated[bool, reads(needs_cryptography)] = False
+    """Whether the public key of its certificate is part of its identity, which `turnlog trust` pins."""
     retry_quota: RetryQuota | None = None
     """Limit on the retries that rules ask for; `None` for no limit."""
     breaker: BreakerSettings | None = None

@@ -57,6 +57,13 @@ def _needs_extra(value: object) -> object:
     return value
 
 
+def needs_cryptography(value: object) -> object:
+    """Return a value as it is. Raises `ValueError` if it is true and the extra that it needs is missing."""
+    if value is True and find_spec("cryptography") is None:
+        raise ValueError(f"'pin_tls' needs the package 'cryptography', {EXTRA}")
+    return value
+
+
 def _component(value: object) -> str:
     """Parse the name of a component that a signature has to cover."""
     if isinstance(value, str) and value == value.lower() and value.isascii() and value.strip():

@@ -7,15 +7,16 @@ creates. Each list with something new is written in one transaction.
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 import msgspec
 from msgspec import Struct, structs
 
+from turnlog.core.pins import ServerIdentity
 from turnlog.store.log.environment import Environment, Txn, is_begun, open_environment
 from turnlog.store.log.tables import keys_with
 from turnlog.store.log.translate_errors import translated
@@ -78,6 +79,16 @@ class _Stored(Struct, frozen=True, array_like=True):
     check: int = 0
 
 
+class ShownServer(Struct, frozen=True, array_like=True):
+    """The identity of a server as it was seen last."""
+
+    identity: ServerIdentity
+    at: int
+    """When, ns UTC."""
+    check: int = 0
+    """Checksum of the fields above, and of the record's key."""
+
+
 class _Tables:
     """The tables in one transaction."""
 
@@ -86,10 +97,14 @@ class _Tables:
         self.texts, self.shown, self.whole = (
             env.raw.open_db(name, txn=txn, create=create) for name in (b"texts", b"shown", b"whole")
         )
+        self.servers: Any = None
+        """`None` where turnlog up to 0.2 has made the tables."""
+        with suppress(lmdb.NotFoundError, lmdb.ReadonlyError):
+            self.servers = env.raw.open_db(b"servers", txn=txn, create=create)
 
 
 _T = TypeVar("_T")
-_R = TypeVar("_R", "_Stored", "Shown")
+_R = TypeVar("_R", "_Stored", "Shown", "ShownServer")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -115,6 +130,33 @@ def add(data: Path, texts: Mapping[bytes, KeptDefinition], at: int) -> None:
     """Keep definitions that no server has shown here. Blocks, raises `StoreError`."""
     with _writing(data) as tables:
         _add(tables, texts, texts.__getitem__, at)
+
+
+def keep_server(data: Path, server: str, identity: ServerIdentity, at: int) -> None:
+    """Write down what was seen of a server, whose name in turnlog.lock this is. Blocks, raises `StoreError`."""
+    with _writing(data) as tables:
+        key = server.encode()
+        before = tables.txn.get(key, db=tables.servers)
+        if before is not None:
+            known = _decode(before, ShownServer).identity
+            # Another process may have seen other parts.
+            identity = known.with_parts(identity)
+            if identity == known:
+                return
+        tables.txn.put(key, _checked(ShownServer(identity, at), key), db=tables.servers)
+
+
+def servers(data: Path) -> dict[str, ServerIdentity]:
+    """Return what was seen last of each server, by its name in turnlog.lock. Raises `StoreError`."""
+    with _reading(data) as tables:
+        return {key.decode(): one.identity for key, one in _all_servers(tables)}
+
+
+def _all_servers(tables: "_Tables | None") -> list[tuple[bytes, ShownServer]]:
+    if tables is None or tables.servers is None:
+        return []
+    cursor = tables.txn.cursor(tables.servers)
+    return [(key, _decode(value, ShownServer)) for key, value in cursor]
 
 
 def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, KeptDefinition]:
@@ -172,7 +214,8 @@ def flaws(data: Path) -> Iterator[str]:
             found = env.problems()[:1]
             if not found:
                 with env.read() as txn:
-                    found = list(_unreadable(_opened(env, txn)))
+                    tables = _opened(env, txn)
+                    found = [*_unreadable(tables), *_unreadable_servers(tables)]
     except StoreError as error:
         found = [str(error)]
     yield from found
@@ -195,11 +238,17 @@ def _unreadable(tables: "_Tables | None") -> Iterator[str]:
             yield "a server whose list was seen whole is not what was written"
 
 
+def _unreadable_servers(tables: "_Tables | None") -> Iterator[str]:
+    for key, server in _all_servers(tables):
+        if server.check != _sum(server, key):
+            yield f"what was seen last of the server {key.decode()!r} is not what was written"
+
+
 def _sum_of(key: bytes) -> bytes:
     return zlib.crc32(key).to_bytes(4)
 
 
-def _sum(record: "_Stored | Shown", key: bytes) -> int:
+def _sum(record: "_Stored | Shown | ShownServer", key: bytes) -> int:
     """Return the checksum of a record and its key, without its own checksum field."""
     return zlib.crc32(_encode(structs.replace(record, check=_UNSUMMED)), zlib.crc32(key))
 
@@ -295,7 +344,7 @@ def _forget(
 
 
 def _open(path: Path, *, readonly: bool) -> Environment:
-    return open_environment(path, readonly=readonly, map_size=_MAP, tables=3)
+    return open_environment(path, readonly=readonly, map_size=_MAP, tables=4)
 
 
 _turn: Final = threading.Lock()

@@ -63,6 +63,8 @@ _TOO_LONG: Final = f"the answer's head is longer than {HEAD_LIMIT} bytes"
 
 Content = bytes | AsyncIterator[bytes]
 """A request's body: whole, or as it comes."""
+OnCertificate = Callable[[str, bytes], None]
+"""Takes the name of an upstream and its certificate, DER."""
 Interim = Callable[[int, bytes, Raw], None]
 """Takes status, reason and fields of an interim answer (1xx), without Content-Length."""
 
@@ -216,6 +218,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def certificate(self) -> bytes:
+        """The server's certificate as DER; empty without TLS."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
+
     def is_quiet(self) -> bool:
         """Return whether the server has neither closed an idle connection nor said anything since.
 
@@ -368,7 +376,10 @@ class Connection(asyncio.Protocol):
 class Origin:
     """Where a tool server listens, and the idle connections to it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, on_certificate: OnCertificate | None = None) -> None:
+        """`on_certificate` gets the server's certificate with each new connection."""
+        self._name = target.name
+        self._on_certificate = on_certificate if target.pins_key else None
         self.host, self.port, self.proxy = target.host, target.port, target.proxy
         is_encrypted, ca = target.is_encrypted, target.ca
         self.tls = ssl.create_default_context(cafile=ca or None) if is_encrypted else None
@@ -380,12 +391,15 @@ class Origin:
     async def connect(self) -> Connection:
         """Open a connection. Raises `Failure`."""
         try:
-            return await self._connect()
+            connection = await self._connect()
         except OSError as error:
             detail = error.strerror or str(error) or type(error).__name__
             if self.proxy is not None:
                 detail = f"through the proxy {self.proxy.url} ({self.proxy.source}): {detail}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+        if self._on_certificate is not None and (found := connection.certificate):
+            self._on_certificate(self._name, found)
+        return connection
 
     async def _connect(self) -> Connection:
         if self.proxy is not None and self.tls is not None:
@@ -537,7 +551,9 @@ class HttpAnswer(Struct, eq=False):
 class Upstreams:
     """The connections to all upstreams. An async context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_certificate: OnCertificate | None = None) -> None:
+        """`on_certificate` gets the certificates of servers whose keys are pinned."""
+        self._on_certificate = on_certificate
         self._origins: dict[str, Origin] = {}
         self._group = asyncio.TaskGroup()
 
@@ -602,7 +618,7 @@ class Upstreams:
 
     def _met(self, target: Target) -> Origin:
         """Return an origin to which nothing was sent before."""
-        origin = self._origins[target.name] = Origin(target)
+        origin = self._origins[target.name] = Origin(target, self._on_certificate)
         return origin
 
     def notify(self, target: Target, head: OutgoingHead, body: bytes) -> asyncio.Task[None]:

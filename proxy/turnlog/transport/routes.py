@@ -51,6 +51,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The proxy that leads there."""
     ca: str = ""
     """File of the certificates that its own is checked against; empty for the system's."""
+    pins_key: bool = False
+    """Whether the key of its certificate is part of its identity."""
     mask: UrlMask | None = None
     """What is shown of path and query; `None` where they are shown as they are."""
     transport: Transport = Transport.AUTO
@@ -212,6 +214,7 @@ def target_of(
     proxy: HttpProxy | None = None,
     ca: str = "",
     mask: UrlMask | None = None,
+    pins_key: bool = False,
 ) -> Target:
     """Return the routing entry of a configured URL, whose form was checked before."""
     parts = urlsplit(url)
@@ -228,6 +231,7 @@ def target_of(
         proxy=proxy,
         ca=ca,
         mask=mask,
+        pins_key=pins_key,
     )
 
 

@@ -1,6 +1,17 @@
 import pytest
 
-from turnlog.core.pins import NO_CHECKS, UNVERIFIED, PinStatus, Provenance, ResultChecks, pin_status
+from turnlog.core.pins import (
+    NO_CHECKS,
+    UNCHANGED,
+    UNVERIFIED,
+    PinStatus,
+    Provenance,
+    ResultChecks,
+    ServerIdentity,
+    ServerStatus,
+    pin_status,
+    server_status,
+)
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 
@@ -27,3 +38,32 @@ def test_checks_of_one_answer_add_up() -> None:
     assert held.with_others(NO_CHECKS) == held
     assert NO_CHECKS.with_others(signed) == signed
     assert failed.with_others(signed) == ResultChecks(("content-digest mismatch",), True, True)
+
+
+BANK = ServerIdentity(target="https://bank.example:443", name="bank", version="1.0")
+
+
+def test_a_server_is_compared_in_the_parts_that_are_pinned_and_were_seen() -> None:
+    newer = ServerIdentity(target=BANK.target, name="bank", version="1.1", tls_key="sha256:0")
+    assert server_status(BANK, BANK, ()) == ServerStatus(is_pinned=True)
+    assert server_status(BANK, ServerIdentity(target=BANK.target), ()) == ServerStatus(True)
+    assert server_status(BANK, newer, ()) == ServerStatus(True, ("version",))
+    assert server_status(newer, BANK, ()) == ServerStatus(True, ("version",))
+
+
+def test_a_server_that_is_pinned_at_another_target_alone_has_changed() -> None:
+    moved = ServerIdentity(target="https://other.example:443", name="bank")
+    assert server_status(None, BANK, ()) is UNCHANGED
+    assert server_status(None, moved, (BANK,)) == ServerStatus(changes=("target",))
+    assert server_status(None, BANK, (BANK, moved)) is UNCHANGED
+
+
+def test_an_identity_takes_the_parts_that_are_seen_later() -> None:
+    keyed = BANK.with_parts(ServerIdentity(version="2.0", tls_key="sha256:0"))
+    assert keyed.parts == {
+        "target": "https://bank.example:443",
+        "name": "bank",
+        "version": "2.0",
+        "TLS key": "sha256:0",
+    }
+    assert BANK.with_parts(ServerIdentity()) == BANK

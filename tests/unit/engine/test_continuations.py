@@ -20,6 +20,7 @@ from turnlog.engine.request_identity import Clients, Sessions
 from turnlog.engine.session_gate import ImportedSessions
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
 from turnlog.engine.upstream_health import Health
 from turnlog.exchange.duplicates import NeverTwice
@@ -41,6 +42,7 @@ def context(one: Bench) -> Context:
     clock = one.time.clock()
     pins = PinSet(Path("/nonexistent/turnlog.lock"))
     listings, rules = ToolListings(), ActiveRules(Rulebook((), {}, ()))
+    identities = ServerIdentities(pins, lambda _, __: None)
     return Context(
         store=one.store,
         digest=one.store.keyed,
@@ -73,8 +75,9 @@ def context(one: Bench) -> Context:
         endpoints=Endpoints(),
         redirects=Redirects(),
         rules=rules,
-        tools=ToolCache(listings, pins, rules, frozenset(), str),
-        http_tools=HttpToolCache(rules, str),
+        tools=ToolCache(listings, pins, rules, frozenset(), str, identities),
+        http_tools=HttpToolCache(rules, str, identities),
+        identities=identities,
         trusted=frozenset(),
         limiter=Limiter(),
         health=Health({}, Path("/nonexistent"), 1, clock, one.log),

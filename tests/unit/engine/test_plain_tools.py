@@ -1,9 +1,13 @@
 """What is remembered of plain HTTP tools, and what ends that."""
 
+from pathlib import Path
+
 from msgspec import Struct
 
 from turnlog.core.kinds import Effect
 from turnlog.engine.request_identity import Clients, Request
+from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Access, Match, Rule
@@ -19,6 +23,7 @@ TARGET = Target(
     authority=b"127.0.0.1:1",
     host="127.0.0.1",
     port=1,
+    place=("http://127.0.0.1:1",),
 )
 
 
@@ -49,7 +54,8 @@ class Where(Struct):
 
 def where(*rules: Rule) -> Where:
     book = ActiveRules(Rulebook(rules, {}, ()))
-    return Where(book, HttpToolCache(book, lambda name: name.strip("!")))
+    identities = ServerIdentities(PinSet(Path("/nonexistent/turnlog.lock")), lambda _, __: None)
+    return Where(book, HttpToolCache(book, lambda name: name.strip("!"), identities))
 
 
 def test_a_tool_is_worked_out_once_for_all_its_paths() -> None:

@@ -8,6 +8,7 @@ from turnlog.core.kinds import Effect, Flag
 from turnlog.core.pins import Provenance, lock_name
 from turnlog.engine.request_identity import Clients, Request
 from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache, ToolListings
 from turnlog.packs.lock import LockFile, Pin, write_lock
 from turnlog.record.attempt import Ask
@@ -64,7 +65,9 @@ class Where(Struct):
 def where(folder: Path, *rules: Rule) -> Where:
     catalog, pins = ToolListings(), PinSet(folder / "turnlog.lock")
     book = ActiveRules(Rulebook(rules, {}, ()))
-    known = ToolCache(catalog, pins, book, frozenset({"files"}), lambda name: name.strip("!"))
+    identities = ServerIdentities(pins, lambda _, __: None)
+    trusted = frozenset({"files"})
+    known = ToolCache(catalog, pins, book, trusted, lambda name: name.strip("!"), identities)
     return Where(catalog, pins, book, known)
 
 

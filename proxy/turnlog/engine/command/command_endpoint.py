@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
 from turnlog.core.pins import COMMAND
+from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log
@@ -27,7 +28,7 @@ from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder
 from turnlog.settings.model import Share, UpstreamSettings
-from turnlog.transport.child_process import start
+from turnlog.transport.child_process import Child, start
 from turnlog.transport.http_client import Content, Interim, connected
 from turnlog.transport.message_heads import OutgoingHead
 from turnlog.transport.routes import Target
@@ -319,12 +320,19 @@ class Commands:
         rules: ActiveRules,
         clean: Callable[[str], str],
         principals: PrincipalNames,
+        identities: ServerIdentities,
     ) -> None:
         self._tasks = asyncio.TaskGroup()
         self._recorder = recorder
 
         def endpoint(name: str, upstream: UpstreamSettings) -> CommandEndpoint:
-            run = partial(start, upstream.command, upstream.env, upstream.cwd)
+            def run() -> Child:
+                child = start(upstream.command, upstream.env, upstream.cwd)
+                path, cwd = upstream.env.get("PATH"), upstream.cwd
+                told = identities.on_started(name, upstream.command, path, cwd)
+                self._tasks.create_task(told)
+                return child
+
             limit = partial(startup_limit, rules, name)
 
             def new(renames: bool) -> Supervisor:

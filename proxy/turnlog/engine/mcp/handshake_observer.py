@@ -25,6 +25,12 @@ LIST_LIMIT: Final = 4 << 20
 """bytes: a longer list of tools is not read, and its tools count as not seen."""
 
 
+INFO_CHARS: Final = 256
+"""Characters of a server's name, and of its version, that are kept."""
+_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+_NO_MEMBER: Final = Raw(b"")
+
+
 class HandshakeObserver(Struct, frozen=True):
     """Reads the answers to one request of a caller that are not answers to calls."""
 
@@ -36,6 +42,8 @@ class HandshakeObserver(Struct, frozen=True):
         match asked.method, answer:
             case "initialize", Message():
                 self._handshake(asked, answer, headers)
+            case "server/discover", Message():
+                self._on_server_info(answer.result)
             case "tools/list", Message() if answer.result:
                 self._on_tools(answer.result, after=members(asked.params).get("cursor"))
             case "tools/list", Outline():
@@ -83,6 +91,19 @@ class HandshakeObserver(Struct, frozen=True):
             reason = f"a list of tools of {server!r} cannot be read, so they count as not seen"
             self.context.log.emit(DefinitionsFailed(reason=reason))
 
+    def _on_server_info(self, result: Raw) -> None:
+        """Note what the server says that it is."""
+        said = members(result)
+        info = said.get("serverInfo") or members(said.get("_meta", _NO_MEMBER)).get(_SERVER_INFO)
+        parts = members(info or _NO_MEMBER)
+        name, version = (
+            self.context.clean(text_of(bytes(parts.get(part, _NO_MEMBER)), INFO_CHARS))
+            for part in ("name", "version")
+        )
+        if name or version:
+            request = self.request
+            self.context.identities.on_server_info(request.server, request.place, name, version)
+
     def _handshake(self, asked: Message, answer: Message, headers: Headers) -> None:
         given = fields(headers, b"mcp-session-id")
         session = self.request.session_digest(given[0].decode("latin-1")) if given else ""
@@ -91,6 +112,8 @@ class HandshakeObserver(Struct, frozen=True):
         info = bytes(members(asked.params).get("clientInfo", b""))
         client = read_client(info, revision)
         self.context.clients[scope] = client
+        if answer.result:
+            self._on_server_info(answer.result)
         if session and client.name and answer.result:
             self._begun(session, client)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.pins import server_of
+from turnlog.core.pins import ServerIdentity, server_of
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
 from turnlog.packs.lock import LockFile, kept_definition
@@ -64,6 +64,14 @@ class DefinitionWriter:
         """Keep what a page of a list said; `server` is the server's name in the lock, `whole` all of the
         list that the page ends."""
         self._soon(lambda: self._write(server, by, page, whole))
+
+    def note_server(self, server: str, identity: ServerIdentity) -> None:
+        """Keep what was seen of a server, by its name in the lock."""
+        self._soon(lambda: self._write_server(server, identity))
+
+    def _write_server(self, server: str, identity: ServerIdentity) -> list[LogEvent]:
+        definitions.keep_server(self._data, server, identity, self._clock.wall())
+        return []
 
     async def watch(self) -> None:
         """Notice again and again when turnlog.lock has changed."""

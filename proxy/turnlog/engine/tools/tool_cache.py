@@ -16,6 +16,7 @@ from turnlog.rules.policy import Rulebook, Subject, tool_of_path
 from turnlog.wire.tools_list import Definition, ToolPage
 
 from .pin_set import PinSet
+from .server_identities import ServerIdentities
 
 UNKNOWN_TOOL: Final = "?"
 """Tool name of a call that does not say which."""
@@ -150,7 +151,9 @@ class ToolCache:
         rules: ActiveRules,
         trusted: frozenset[str],
         clean: Callable[[str], str],
+        identities: ServerIdentities,
     ) -> None:
+        self._identities = identities
         self._listings = listings
         self._pins = pins
         self._rules = rules
@@ -197,6 +200,7 @@ class ToolCache:
             flags=(Flag.CHANGED_DEFINITION,) if changed else (),
             policy=policy,
             standing=standing,
+            known_server=self._identities.find(server, place),
             is_named=effect not in _UNNAMED,
             principal=credential,
             target=target,
@@ -212,7 +216,10 @@ class HttpToolCache:
     It is remembered until the rules change, unless a rule looks at paths or at a call's arguments.
     """
 
-    def __init__(self, rules: ActiveRules, clean: Callable[[str], str]) -> None:
+    def __init__(
+        self, rules: ActiveRules, clean: Callable[[str], str], identities: ServerIdentities
+    ) -> None:
+        self._identities = identities
         self._rules = rules
         self._clean = clean
         self._book = rules.book
@@ -265,4 +272,6 @@ class HttpToolCache:
             is_named=policy.effect not in _NO_WRITES,
             principal=request.credential,
             target=request.upstream,
+            # Its tools have many paths, and one identity.
+            known_server=self._identities.find(subject.server, request.route.target.place),
         )

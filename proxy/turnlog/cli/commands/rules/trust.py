@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,23 @@ from turnlog.cli.options import config_option, data_option, json_option, printou
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.pins import join_lock_name, server_of
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.packs.lock import LockFile, lock_file, read_lock, read_lock_note, write_lock
+from turnlog.packs.lock import (
+    LockFile,
+    is_beside_configuration,
+    lock_file,
+    read_lock,
+    read_lock_note,
+    write_lock,
+)
 from turnlog.sessions.trust import (
     ChangeKind,
     PinDifference,
+    ServerDifference,
     ShownTools,
     ToolSelection,
     count_by_change,
     pin_differences,
+    server_differences,
     shown_tools,
     with_pins,
 )
@@ -41,10 +51,12 @@ _STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **given: Any) -> int:
-    """Show how the tools' definitions differ from turnlog.lock, then pin them there.
+    """Show how tools and servers differ from turnlog.lock, then pin them there.
 
-    Compares the tools that each server listed when an agent last listed them through turnlog;
-    turnlog itself queries no server. Each recorded call says whether its tool was as pinned.
+    Compares the tools that each server listed when an agent last listed them through turnlog, and
+    what was seen of the server itself: its target, name and version, a command's program, and with
+    pin_tls its TLS key. turnlog itself queries no server. Each recorded call says whether its tool
+    and its server were as pinned.
     turnlog.lock is beside the configuration file, else in the data folder; without --config it is
     the lock of the proxy that was started last on the data folder. If the configuration has
     upstreams, only these and servers already pinned are compared, unless SERVER is given.
@@ -67,24 +79,23 @@ def command(ctx: click.Context, /, what: str | None, check: bool, yes: bool, **g
     _check_name(what, wanted, offer, lock)
     _warn_of_another(path, folder)
     _name_left_out(folder, wanted)
+    beside = is_beside_configuration(path, folder)
+    servers = server_differences(lock, offer, is_beside_configuration=beside)
     found = pin_differences(lock, offer, wanted)
     with printout() as write:
-        for line in map(json_line, found) if given["as_json"] else _text(found, brief=yes):
+        text = chain(_text(found, brief=yes), _server_text(servers, brief=yes))
+        for line in map(json_line, (*found, *servers)) if given["as_json"] else text:
             write(line)
     if check:
-        return _checked(found, offer, path)
-    if not found:
+        return _checked(servers, found, offer, path)
+    if not servers and not found:
         complain(_nothing(offer, path))
-    elif _confirmed(found, path, yes=yes):
-        _pin(found, path, lock, offer)
+    elif _confirmed(_counts(servers, found), path, yes=yes):
+        write_lock(path, with_pins(lock, offer, found))
+        complain(f"{_counts(servers, found)}: wrote {str(path)!r}")
     else:
         complain("nothing was pinned")
     return FINE
-
-
-def _pin(found: Sequence[PinDifference], path: Path, lock: LockFile, offer: ShownTools) -> None:
-    write_lock(path, with_pins(lock, offer, found))
-    complain(f"{_counts(found)}: wrote {str(path)!r}")
 
 
 def _warn_of_another(path: Path, folder: Path) -> None:
@@ -130,6 +141,18 @@ def _check_name(what: str | None, wanted: ToolSelection, offer: ShownTools, lock
     )
 
 
+def _server_text(found: Sequence[ServerDifference], *, brief: bool) -> Iterator[str]:
+    """Yield how the identities of servers differ; with `brief`, the parts of changed servers only."""
+    for one in found:
+        parts = ", ".join(one.parts)
+        yield f"{escape_unprintable(one.server)}  server {one.change}: {parts}"
+        if brief and one.change is not ChangeKind.CHANGED:
+            continue
+        for line in one.diff:
+            yield painted(escape_unprintable(line), _STYLES.get(line[:1]))
+        yield ""
+
+
 def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
     """Yield the differences; with `brief`, diffs of changed tools only."""
     places = {(one.server, one.target) for one in found}
@@ -145,13 +168,21 @@ def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
         yield ""
 
 
-def _checked(found: Sequence[PinDifference], offer: ShownTools, path: Path) -> int:
+def _checked(
+    servers: Sequence[ServerDifference],
+    found: Sequence[PinDifference],
+    offer: ShownTools,
+    path: Path,
+) -> int:
     if not offer.shown:
         complain(_nothing(offer, path))
         return FAILED
-    # A tool that is gone can do no harm.
-    differs = any(one.change is not ChangeKind.GONE for one in found)
-    complain(f"{_counts(found)} against {str(path)!r}" if found else _nothing(offer, path))
+    # A tool that is gone can do no harm, and locks of turnlog up to 0.2 have no servers.
+    differs = any(one.change is not ChangeKind.GONE for one in found) or any(
+        one.change is ChangeKind.CHANGED for one in servers
+    )
+    counts = _counts(servers, found)
+    complain(f"{counts} against {str(path)!r}" if counts else _nothing(offer, path))
     return FAILED if differs else FINE
 
 
@@ -163,16 +194,21 @@ def _nothing(offer: ShownTools, path: Path) -> str:
     return f"{tools} as pinned in {str(path)!r}"
 
 
-def _counts(found: Sequence[PinDifference]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in count_by_change(found).items())
+def _counts(servers: Sequence[ServerDifference], found: Sequence[PinDifference]) -> str:
+    of_tools = [f"{number} {kind}" for kind, number in count_by_change(found).items()]
+    of_servers = [
+        f"{number} {kind} server{'s' * (number > 1)}"
+        for kind, number in count_by_change(servers).items()
+    ]
+    return ", ".join(of_tools + of_servers)
 
 
-def _confirmed(found: Sequence[PinDifference], path: Path, *, yes: bool) -> bool:
+def _confirmed(counts: str, path: Path, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError(
             "stdin is not a terminal, so nobody can be asked: read the diff and give --yes to pin"
         )
-    question = f"turnlog: {_counts(found)}: pin this in {str(path)!r}?"
+    question = f"turnlog: {counts}: pin this in {str(path)!r}?"
     return click.confirm(question, default=False, err=True)
