@@ -30,7 +30,11 @@ _WITH_UNIT: Final = re.compile(rb"([0-9]+(?:\.[0-9]+)?)[a-z]{1,3}")
 WORD: Final = re.compile(r"(?![0-9]+_)[A-Za-z0-9_./-]{1,256}")
 """A text that is a single word, and needs no folding."""
 _DIGITS: Final = b"0123456789"
+# The search for a number is three times as fast as that for a byte string.
 _ZERO: Final = ord("0")
+_BLANK: Final = ord(" ")
+_COLON: Final = ord(":")
+_SLASH: Final = ord("/")
 _AS_ZEROS: Final = bytes.maketrans(_DIGITS, b"0" * 10)
 _NO_DIGITS: Final = bytes(set(range(256)).difference(_DIGITS))
 _MARKS: Final = b" -.:/"
@@ -104,7 +108,7 @@ def phrases(folded: bytes) -> list[bytes]:
         folded = folded.replace(b"  ", b"\n")
     if b": " in folded:
         folded = folded.replace(b": ", b"\n")
-    found = [part for part in folded.split(b"\n") if len(part) >= PHRASE and b" " in part]
+    found = [part for part in folded.split(b"\n") if len(part) >= PHRASE and _BLANK in part]
     return [part.strip(_MARKS) for part in found]
 
 
@@ -188,7 +192,7 @@ def atoms_of(text: str) -> list[int]:
     values = {token.strip(_MARKS) for token in odd}
     other = [*_other_numbers(values), *grouped(raw), *encoded(text), *phrases(folded)]
     other.append(b" ".join(words).strip(_MARKS))
-    joined = [value for value in values if b"/" in value or b":" in value]
+    joined = [value for value in values if _SLASH in value or _COLON in value]
     if joined:
         values.update(b" ".join(joined).translate(_SEGMENTS).split())
         values.update(b" ".join(joined).translate(_WITHOUT_COLONS).replace(b" /", b" ").split())
@@ -201,7 +205,7 @@ def atoms_of(text: str) -> list[int]:
 
 
 def _values_of_word(word: bytes) -> Iterable[bytes]:
-    if b"/" not in word:
+    if _SLASH not in word:
         return (word, shortest(word))
     values = {word, *word.split(b"/")}
     _add_folders([word], values)

@@ -41,7 +41,9 @@ def leaves(content: bytes) -> Iterator[tuple[str, str]]:
         if isinstance(item, str):
             if len(item) < SHORTEST or (len(item) < PHRASE and item.isalpha()):
                 continue
-            if within := _within(pointer, item, outside=outside):
+            if (len(item) > PIECE or item[0] in "{[") and (
+                within := _within(pointer, item, outside=outside)
+            ):
                 waiting += within
             else:
                 yield pointer, item
@@ -79,16 +81,17 @@ def _inside(pointer: str, item: dict[str, Any] | list[Any], *, outside: bool) ->
     else:
         members = []
         for name, member in item.items():
-            below = f"{pointer}/{_escaped(name)}" if outside else pointer
-            if not name.isidentifier():
-                members.append((below, name, False))
-            members.append((below, member, outside))
+            if name.isidentifier():
+                members.append((f"{pointer}/{name}" if outside else pointer, member, outside))
+            else:
+                below = f"{pointer}/{_escaped(name)}" if outside else pointer
+                members += [(below, name, False), (below, member, outside)]
     members.reverse()
     return members
 
 
 def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1") if "/" in name or "~" in name else name
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _number(number: float) -> str:

@@ -42,7 +42,9 @@ FORGOTTEN: Final = "oldest values forgotten"
 _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
 _LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
-_STEP: Final = 3  # finds each copy of seven words, at a third of the cost
+_STEP: Final = (
+    3  # a third of the shingles; two in a row are eight words, and each copy of seven has one
+)
 _RUN: Final = 4  # shingles, eight words; of unrelated prose of one author 0.01 has as many
 _LINE: Final = 16  # words of what is no text yet, such as a command line
 _STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
@@ -239,19 +241,25 @@ class _Search:
 
     def _look_up_runs(self, words: list[bytes]) -> None:
         """Note the outputs that have runs of words. A run of less than eight words is weak."""
-        if not self._knows_any(shingles(words, _STEP)):
-            return
-        atoms = shingles(words)
+        some = shingles(words, _STEP)
+        if self._knows_any(some) and self._note_runs(some, 2):
+            every = shingles(words)
+            self._note_runs(every, min(_RUN, len(every)))
+
+    def _note_runs(self, atoms: list[int], enough: int) -> bool:
+        """Note the outputs that have these runs in a row; return whether some are too few to be sure."""
         places: list[_FirstSeen | None] = [None] * len(atoms)
         for get in self._known:
             places = [place or get(atom) for place, atom in zip(places, atoms, strict=True)]
-        for _, together in groupby(places, _taint):
-            run = list(together)
-            is_enough = len(run) >= _RUN or len(run) == len(places)
-            evidence = MatchEvidence.SHINGLE if is_enough else MatchEvidence.WEAK
-            for place in dict.fromkeys(run):
-                if place is not None:
+        has_few = False
+        for is_tainted, together in groupby(places, _taint):
+            if is_tainted is not None:
+                run = list(together)
+                has_few = has_few or len(run) < enough
+                evidence = MatchEvidence.SHINGLE if len(run) >= enough else MatchEvidence.WEAK
+                for place in dict.fromkeys(filter(None, run)):
                     self._note(place, evidence)
+        return has_few
 
     def _note(self, place: _FirstSeen, evidence: MatchEvidence) -> None:
         known = self.entries.get((self._pointer, place))
