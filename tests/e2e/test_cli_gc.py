@@ -51,6 +51,19 @@ def test_gc_deletes_what_is_due_only_when_told_to(data: Path) -> None:
     assert turnlog("verify", data=data).returncode == 0
 
 
+@pytest.mark.parametrize("is_due", [True, False])
+def test_gc_removes_the_files_that_a_killed_one_has_left(data: Path, is_due: bool) -> None:
+    if not is_due:
+        fates(data, "--yes")
+    left = data / "blobs" / "gone-20667-0-17"
+    left.mkdir()
+    (left / "data.mdb").write_bytes(b"content")
+    fates(data)
+    assert left.exists()
+    fates(data, "--yes")
+    assert not left.exists()
+
+
 @pytest.fixture
 async def old(tmp_path: Path) -> Path:
     """A store with one call, of more than a year ago."""

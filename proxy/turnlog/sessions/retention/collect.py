@@ -53,6 +53,8 @@ class Collector(Struct, frozen=True):
 
     async def collect(self, due: Iterable[Expired]) -> AsyncIterator[GcLine]:
         """Delete what is not held, and yield each thing once that is done. Raises `StoreError`."""
+        # What a process that was killed has left.
+        await asyncio.to_thread(blobs.sweep, self.store.data / "blobs")
         for one in due:
             if one.held:
                 continue

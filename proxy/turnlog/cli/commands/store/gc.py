@@ -38,6 +38,7 @@ from turnlog.sessions.retention.gc import (
 )
 from turnlog.sessions.retention.purge import Purger
 from turnlog.sessions.state.state_at import saved_states
+from turnlog.store import blobs
 from turnlog.store.compact_copy import is_pending, replace_log
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.held_content import HeldContent
@@ -76,6 +77,8 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
     lines += [purge_line(session, GcFate.DUE) for session in purges]
     if yes and (purges or any(not one.held for one in due)):
         lines = asyncio.run(_collect(folder, limit, due, purges))
+    elif yes:
+        blobs.sweep(folder / "blobs")  # what a process that was killed has left
     with printout() as write:
         for line in map(json_line, lines) if as_json else _text(lines):
             write(line)
