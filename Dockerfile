@@ -1,6 +1,8 @@
 # syntax=docker/dockerfile:1
 
 FROM python:3.13-slim AS build
+# For example EXTRAS=[signatures], which verifies signatures and pins TLS keys.
+ARG EXTRAS=
 WORKDIR /src
 COPY requirements.lock pyproject.toml README.md LICENSE ./
 COPY proxy proxy
@@ -9,7 +11,7 @@ COPY rules rules
 # package itself asks for, so that no development tool comes into the image.
 RUN sed -e '/^ *--hash=/d' -e 's/ *\\$//' requirements.lock > constraints.txt \
     && python -m venv /opt/turnlog \
-    && /opt/turnlog/bin/pip install --no-cache-dir --constraint constraints.txt . \
+    && /opt/turnlog/bin/pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS}" \
     && /opt/turnlog/bin/turnlog --help > /dev/null
 
 FROM python:3.13-slim

@@ -1,6 +1,6 @@
 """The provenance of a finished call: one value for its tool, its server, its result and its inputs, with reasons."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -42,30 +42,24 @@ def verdict(
 ) -> ProvenanceVerdict:
     """Return the provenance of a call: the weakest of what is known of it."""
     clear = _CLEAR[tool]
-    if server is UNCHANGED and result is NO_CHECKS and not (inputs.lineage or inputs.partial):
+    # A value may be known by several of its parts.
+    unseen = [*dict.fromkeys([e.pointer for e in inputs.lineage if e.origin is _UNSEEN])]
+    if result is NO_CHECKS and not (unseen or inputs.partial or server.changes):
         return clear
     changed = tuple(f"server: {part} changed" for part in server.changes)
     failed = tuple(f"result: {failure}" for failure in result.failures)
-    reasons = (*clear.reasons, *changed, *failed, *_reasons_of_inputs(inputs))
-    return ProvenanceVerdict(_weakest(tool, server, result, inputs), reasons)
+    reasons = (*clear.reasons, *changed, *failed, *_reasons_of_inputs(unseen, inputs.partial))
+    if changed or failed or tool is Provenance.MISMATCH:
+        return ProvenanceVerdict(Provenance.MISMATCH, reasons)
+    if unseen or tool is not _PINNED:
+        return ProvenanceVerdict(Provenance.UNVERIFIED, reasons)
+    return ProvenanceVerdict(Provenance.VERIFIED if result.is_verified else _PINNED, reasons)
 
 
-def _weakest(
-    tool: Provenance, server: ServerStatus, result: ResultChecks, inputs: Inputs
-) -> Provenance:
-    if server.changes or result.failures or tool is Provenance.MISMATCH:
-        return Provenance.MISMATCH
-    if tool is not _PINNED or any(each.origin is _UNSEEN for each in inputs.lineage):
-        return Provenance.UNVERIFIED
-    return Provenance.VERIFIED if result.is_verified else _PINNED
-
-
-def _reasons_of_inputs(inputs: Inputs) -> Iterator[str]:
-    # A value may be known by several of its parts.
-    unseen = [*dict.fromkeys(each.pointer for each in inputs.lineage if each.origin is _UNSEEN)]
+def _reasons_of_inputs(unseen: Sequence[str], partial: str) -> Iterator[str]:
     for pointer in unseen[:MOST_INPUTS]:
         yield f"inputs: {pointer} unverified"
     if (more := len(unseen) - MOST_INPUTS) > 0:
         yield f"inputs: {more} more unverified"
-    if inputs.partial:
-        yield f"inputs: partial ({inputs.partial})"
+    if partial:
+        yield f"inputs: partial ({partial})"

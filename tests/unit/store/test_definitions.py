@@ -3,9 +3,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
-from turnlog.core.pins import server_of
+from turnlog.core.pins import ServerIdentity, server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing
@@ -162,3 +163,48 @@ def test_threads_that_read_and_write_at_once_do_not_mix_up_the_tables(tmp_path: 
                 job.result()
             assert tools(data) == ["s/a", "s/b", "t/c"]
             assert list(definitions.flaws(data)) == []
+
+
+BANK = ServerIdentity(target="https://bank.example:443", name="bank", version="1.0")
+
+
+def test_what_was_seen_of_a_server_adds_up(tmp_path: Path) -> None:
+    assert definitions.servers(tmp_path) == {}
+    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    # Another process has seen its key, but not what it says of itself.
+    keyed = ServerIdentity(target=BANK.target, tls_key="sha256:0")
+    definitions.keep_server(tmp_path, "s@here", keyed, AT)
+    definitions.keep_server(tmp_path, "t@there", keyed, AT)
+    both = BANK.with_parts(keyed)
+    assert definitions.servers(tmp_path) == {"s@here": both, "t@there": keyed}
+    newer = ServerIdentity(version="1.1")
+    definitions.keep_server(tmp_path, "s@here", newer, AT)
+    assert definitions.servers(tmp_path)["s@here"] == both.with_parts(newer)
+    assert list(definitions.flaws(tmp_path)) == []
+    assert definitions.shown(tmp_path) == []
+
+
+def test_a_folder_of_an_earlier_version_has_no_servers_and_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "definitions").mkdir()
+    with lmdb.open(str(tmp_path / "definitions"), max_dbs=3) as env:
+        for name in (b"texts", b"shown", b"whole"):
+            env.open_db(name)
+    assert definitions.servers(tmp_path) == {}
+    assert definitions.listed_whole(tmp_path) == set()
+    keep(tmp_path, listing("a"))
+    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    assert tools(tmp_path) == ["s/a"]
+    assert definitions.servers(tmp_path) == {"s@here": BANK}
+
+
+def test_a_server_that_is_not_as_it_was_written_is_a_flaw(tmp_path: Path) -> None:
+    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    with lmdb.open(str(tmp_path / "definitions"), max_dbs=4) as env:
+        table = env.open_db(b"servers")
+        with env.begin(write=True) as txn:
+            value = txn.get(b"s@here", db=table)
+            assert value is not None
+            txn.put(b"s@here", bytes(value).replace(b"1.0", b"9.9"), db=table)
+    assert list(definitions.flaws(tmp_path)) == [
+        "what was seen last of the server 's@here' is not what was written"
+    ]
