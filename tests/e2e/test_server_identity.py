@@ -237,6 +237,18 @@ def test_a_lock_without_servers_stays_valid(here: Desk, bank: Bank) -> None:
     assert "server new: target, name, version" in checked.stdout
 
 
+def test_what_a_server_says_of_itself_never_controls_the_terminal(here: Desk, bank: Bank) -> None:
+    bank.info = {"name": "bank", "version": "1\x1b[2J\u202e" + "x" * 1000}
+    here.play()
+    wait_until(lambda: here.servers() != [], "it is written down")
+    shown = here.trust("--check").stdout
+    assert "+version: 1\\u001b[2J\\u202exxx" in shown
+    assert "x" * 257 not in shown
+    assert here.trust("--yes").returncode == 0
+    for text in (shown, here.lock.read_text("utf-8")):
+        assert not {"\x1b", "\u202e"} & set(text)
+
+
 def test_the_pin_of_a_single_tool_leaves_its_server(here: Desk) -> None:
     here.play()
     here.shown(version="1.0")

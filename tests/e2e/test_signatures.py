@@ -3,9 +3,12 @@
 import base64
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -17,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from e2e.stores import process
 from kit.beside import Rig, proxy_beside
 from kit.clients import MCP_HEADERS, call, message
+from kit.proxy import rows
 from kit.upstreams import Peer, RawUpstream, answer, ok, result, text_result
 
 # Its types are incomplete.
@@ -272,3 +276,39 @@ def test_a_signature_and_a_jws_are_both_verified(keyed: Rig) -> None:
     assert provenance(keyed, signed(WITH_JWS)) == "verified"
     keyed.fresh()
     assert provenance(keyed, signed(WITH_JWS, key=OTHER)) == "mismatch"
+
+
+@pytest.mark.promise("PROV-11")
+@pytest.mark.parametrize(("said", "expected"), [("done", "unverified"), ("gone", "mismatch")])
+def test_the_jws_of_a_wrapped_command_is_verified(tmp_path: Path, said: str, expected: str) -> None:
+    (tmp_path / "bank.pem").write_bytes(public(MADE))
+    keys = [{"id": "bank", "alg": "EdDSA", "file": "bank.pem"}]
+    upstream = {"command": ["server"], "jws": {"meta": META, "keys": keys}}
+    config = tmp_path / "turnlog.yaml"
+    config.write_text(json.dumps({"upstreams": {"server": upstream}}))
+    raw = WITH_JWS.replace(b'"done"', b'"%b"' % said.encode())
+    program = tmp_path / "server.py"
+    program.write_text(f"input()\nprint({raw.decode()!r}, flush=True)\n")
+    data, options = tmp_path / "data", ("--config", str(config), "--name", "server")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "turnlog",
+            "wrap",
+            *options,
+            "--data",
+            str(data),
+            "--",
+            sys.executable,
+            str(program),
+        ],
+        input=call("pay") + b"\n",
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == raw + b"\n"
+    (row,) = rows(data)
+    assert row.provenance == expected
+    assert ("unverified" in row.flags) == (expected == "mismatch")
