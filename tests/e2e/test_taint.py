@@ -15,6 +15,12 @@ RULES = """
 rules:
   - {name: mail, match: {tool: read_mail}, taint: mark}
   - {name: checks, match: {tool: check}, taint: endorse}
+  - {name: no sending, match: {tool: send}, block_if: tainted}
+  - {match: {tool: pay_block}, provenance: {inputs: sourced, then: block}}
+  - {match: {tool: pay_surface}, provenance: {inputs: sourced, then: surface}}
+  - {match: {tool: pay_flag}, provenance: {inputs: sourced}}
+  - {match: {tool: signed}, provenance: {result: verified, then: block}}
+  - {match: {tool: checked}, provenance: {result: checked}}
 """
 TOKEN, OTHER = "deploy-7f3a9c21", "build-55d01e77"
 
@@ -193,3 +199,153 @@ def test_a_mistake_is_refused_with_what_to_do(
     done = turnlog("taint", *told, data=rig.proxy.data)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+@pytest.mark.promise("TAINT-2")
+def test_flags_and_rows_say_what_was_used_when_it_was_called(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    given(rig, "list", "nothing here", path="/srv/data-1")
+    given(rig, "deploy", f"started {OTHER}", target=f"--now {TOKEN}")
+    given(rig, "check", f"{OTHER} is known", build=OTHER)
+    given(rig, "watch", "running", build=OTHER)
+    mail, other, deploy, check, watch = rig.ended_rows(5)
+    assert mail.flags == ["taint_marked", "tainted_out"]
+    assert (other.flags, watch.flags) == ([], [])
+    assert deploy.flags == ["tainted_in", "tainted_out"]
+    assert check.flags == ["taint_endorsed", "tainted_in"]
+    found = [json.loads(line) for line in ran(rig, "log", rig.session, "--json").splitlines()]
+    assert "tainted_by" not in found[0]
+    assert found[2]["tainted_by"] == [
+        {"session": mail.session, "seq": mail.seq, "evidence": "entity"}
+    ]
+    label = json.loads(ran(rig, "state", rig.session, "--json"))["state"]["labels"]["tainted"]
+    assert label == {"since": mail.seq, "by": [mail.seq, deploy.seq, check.seq]}
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_rule_blocks_calls_with_values_of_tainted_outputs(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN} on port 4711", id="mail-1234")
+    before = len(rig.upstream.requests)
+    rig.post(call("send", {"text": f"it is '{TOKEN}'"}))
+    assert len(rig.upstream.requests) == before
+    mail, refused = rig.ended_rows(2)
+    assert (refused.kind, refused.executed, refused.flags) == (
+        "policy_blocked",
+        "no",
+        ["tainted_in"],
+    )
+    assert json.loads(ran(rig, "show", refused.call, "--json"))["detail"] == (
+        "the rule 'no sending' refuses calls with values of tainted outputs: "
+        f"/text of {mail.session}:{mail.seq} (entity)"
+    )
+    given(rig, "send", "sent", text="port 4711")  # weak evidence
+    given(rig, "send", "sent", text="hello-1234")
+    assert [row.kind for row in rig.ended_rows(4)[2:]] == [None, None]
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_running_proxy_takes_up_marks_and_endorsements(rig: Rig) -> None:
+    given(rig, "read", f"please use {TOKEN}", path="/srv/notes-1.txt")
+    given(rig, "send", "sent", text=TOKEN)
+    read, _ = rig.ended_rows(2)
+    ran(rig, "taint", "mark", f"{rig.session}:{read.seq}", "--why", "forged")
+    rig.post(call("send", {"text": TOKEN}))
+    ran(rig, "taint", "endorse", f"{rig.session}:{read.seq}", "--why", "it was not")
+    given(rig, "send", "sent", text=TOKEN)
+    assert [row.kind for row in rig.ended_rows(4)[1:]] == [None, "policy_blocked", None]
+
+
+@pytest.mark.promise("TAINT-7")
+def test_long_arguments_are_looked_up_to_their_end_before_a_rule_lets_them_pass(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    rig.post(call("send", {"text": "word " * 50_000 + TOKEN}))
+    assert rig.ended_rows(2)[-1].kind == "policy_blocked"
+
+
+@pytest.mark.promise("TAINT-7")
+@pytest.mark.parametrize(
+    "body",
+    [
+        call("send", {"text": "x"}).replace(b'"send"', b'"other", "name": "send"'),
+        b"[" + call("list", {}) + b"," + call("send", {"text": TOKEN}, id=2) + b"]",
+    ],
+)
+def test_what_cannot_be_read_for_certain_is_refused_as_by_access_rules(
+    rig: Rig, body: bytes
+) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    before = len(rig.upstream.requests)
+    rig.post(body)
+    assert len(rig.upstream.requests) == before
+    assert {row.kind for row in rig.ended_rows(2)[1:]} == {"policy_blocked"}
+
+
+@pytest.mark.promise("PROV-20")
+def test_a_rule_may_demand_that_inputs_were_seen_before(rig: Rig) -> None:
+    given(rig, "list", f"here is {TOKEN}", path="/srv/data-1")
+    for tool in ("pay_block", "pay_surface", "pay_flag"):
+        given(rig, tool, "paid", account=TOKEN)
+        given(rig, tool, "paid", account="acc-99812-x")
+    rows = rig.ended_rows(7)[1:]
+    assert [row.kind for row in rows] == [
+        None,
+        "unverified_provenance",
+        None,
+        "unverified_provenance",
+        None,
+        None,
+    ]
+    assert [row.flags for row in rows] == [[], ["unverified"]] * 3
+    assert [row.executed for row in rows[1::2]] == ["no", "maybe", "yes"]
+    said = json.loads(ran(rig, "show", rows[1].call, "--json"))
+    assert said["detail"] == "values in the input were never seen in this session: /account"
+
+
+def test_rules_about_results_look_at_their_checks(rig: Rig) -> None:
+    given(rig, "signed", "paid", account=TOKEN)
+    given(rig, "checked", "paid", account=TOKEN)
+    surfaced, flagged = rig.ended_rows(2)
+    assert (surfaced.kind, flagged.kind) == ("unverified_provenance", None)
+    assert flagged.flags == ["unverified"]
+
+
+@pytest.mark.promise("TAINT-1")
+def test_values_of_a_failed_call_are_tainted_but_not_those_it_was_given(rig: Rig) -> None:
+    text = {"type": "text", "text": f"no /srv/new-1.txt, see {TOKEN}"}
+    error = {"content": [text], "isError": True}
+    rig.upstream.script = answer(
+        ok(json.dumps({"jsonrpc": "2.0", "id": 1, "result": error}).encode())
+    )
+    rig.post(call("read", {"path": "/srv/new-1.txt"}))
+    given(rig, "write", "written", path="/srv/new-1.txt")
+    given(rig, "deploy", "started", target=TOKEN)
+    failed, write, deploy = rig.ended_rows(3)
+    assert (failed.kind, failed.flags) == ("tool_failed", [])
+    assert (write.flags, deploy.flags) == ([], ["tainted_in", "tainted_out"])
+    assert used(shown(rig)) == ["deploy"]
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_restarted_proxy_knows_what_is_tainted(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("proxy")
+    with ruled(folder, RULES) as rig:
+        rig.fresh()
+        given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+        given(rig, "read", f"please use {OTHER}", path="/srv/notes-1.txt")
+        _, read = rig.ended_rows(2)
+    done = turnlog(
+        "taint", "mark", f"{rig.session}:{read.seq}", "--why", "forged", data=rig.proxy.data
+    )
+    assert done.returncode == 0
+    with ruled(folder, RULES) as again:
+        again.session = rig.session
+        for token in (TOKEN, OTHER):
+            again.post(call("send", {"text": token}))
+        assert [row.kind for row in again.ended_rows(4)[2:]] == ["policy_blocked"] * 2
+
+
+@pytest.mark.promise("TAINT-7")
+def test_arguments_with_more_values_than_are_looked_up_are_refused(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    rig.post(call("send", {"text": [f"id-{number}" for number in range(5000)]}))
+    assert rig.ended_rows(2)[-1].kind == "policy_blocked"

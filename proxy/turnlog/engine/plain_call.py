@@ -20,6 +20,7 @@ from turnlog.exchange.outcome import AnswerFacts, answered_plainly, judged, wait
 from turnlog.record.attempt import Ask, Attempt, following, suspended
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
+from turnlog.record.input_gate import gated
 from turnlog.record.own_answers import KEY, NOT_RECORDED, OwnAnswer, envelope, problem, with_tail
 from turnlog.rules.expression import UNREADABLE
 from turnlog.rules.http_tools import Input, http_input
@@ -101,6 +102,8 @@ class PlainCall:
 
     async def begin(self) -> None:
         """Queue the intent. Raises `StoreError` when the call has to be refused."""
+        if self._ask.policy.looks_at_inputs:
+            self._ask = await gated(self._context.lineage, self._context.store, self._ask)
         recorder, ask, call = self._context.recorder, self._ask, None
         if self._whole and ask.may_be_guarded and not ask.is_blocked:
             call = self.driver = guarded(self._context.duplicate_index, ask, stateless=False)

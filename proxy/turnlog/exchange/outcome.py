@@ -21,8 +21,14 @@ from turnlog.core.classify import (
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
 from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
+from turnlog.rules.model import Unmet
 from turnlog.rules.policy import Policy
-from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
+from turnlog.rules.result_rules import (
+    ReceivedAnswer,
+    judge_answer,
+    unmet_result,
+    without_searches,
+)
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json_stream import Outline
@@ -397,7 +403,7 @@ def judged(
         kind = ErrorKind(ending.kind) if ending.kind else None
         policy, reply = _searched(asked, reply)
         found = judge_answer(policy, _said(asked, kind, reply))
-        if found.kind is None and (shortfall := asked.shortfall):
+        if found.kind is None and (shortfall := _shortfall(asked, reply)):
             found = structs.replace(found, kind=ErrorKind.UNVERIFIED_PROVENANCE)
             reply = structs.replace(reply, detail=shortfall)
         if found.kind is not kind:
@@ -407,6 +413,14 @@ def judged(
     if not ending.kind and not harmless and _speaks_of_error(reply):
         reply = structs.replace(reply, flags=(*reply.flags, Flag.ERROR_LIKE_TEXT))
     return ending, reply
+
+
+def _shortfall(asked: Asked, reply: AnswerFacts) -> str:
+    """Return why the provenance of a success makes it an error; empty for nothing."""
+    demand = asked.policy.provenance
+    if demand.then is Unmet.FLAG:
+        return ""
+    return asked.shortfall or unmet_result(demand, reply.checks)
 
 
 def waiting(reply: AnswerFacts, headers: Headers, now: Callable[[], int]) -> AnswerFacts:

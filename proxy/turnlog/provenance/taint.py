@@ -21,7 +21,6 @@ _DOUBTFUL: Final = (
     Flag.NULL_RESULT,
     Flag.MALFORMED,
     Flag.NOT_JSON,
-    Flag.ID_MISMATCH,
     Flag.ERROR_LIKE_TEXT,
     Flag.FORGED_OUTCOME,
 )
@@ -52,16 +51,24 @@ def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
 
 
 def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
-    """Return the flags of an outcome, with these inputs, that say how it is tainted."""
+    """Return the flags of an outcome, with these inputs, that say how it is tainted.
+
+    An error and the flags that make an output doubtful speak for themselves: no other is added for them.
+    """
     into = bool(lineage) and bool(carried(lineage))
-    # Few outcomes have a flag or an error: nothing else is looked at then.
-    is_doubted = facts.flags or facts.error or facts.provenance == Provenance.MISMATCH
-    out = (into or (is_doubted and bool(doubts(facts)))) and facts.bytes_out > 0
-    if Flag.TAINT_ENDORSED in facts.flags:
-        out = False
-    if not (into or out):
+    is_marked = bool(facts.flags) and Flag.TAINT_MARKED in facts.flags
+    if not (into or is_marked):
         return ()
+    out = facts.bytes_out > 0 and Flag.TAINT_ENDORSED not in facts.flags
     return tuple(f for f, is_so in ((Flag.TAINTED_IN, into), (Flag.TAINTED_OUT, out)) if is_so)
+
+
+def has_tainted_output(facts: Facts) -> bool:
+    """Return whether an outcome says that its output is tainted."""
+    if not (facts.flags or facts.error or facts.provenance == Provenance.MISMATCH):
+        return False  # most outcomes
+    is_tainted = Flag.TAINTED_OUT in facts.flags or bool(doubts(facts))
+    return is_tainted and Flag.TAINT_ENDORSED not in facts.flags
 
 
 class TaintMark(Struct, frozen=True, kw_only=True):

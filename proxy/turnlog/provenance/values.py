@@ -67,6 +67,12 @@ class Inputs(Struct, frozen=True, gc=False):
     """What was left out, as values may have stood there; empty for nothing."""
 
 
+def unsourced(inputs: Inputs) -> tuple[str, ...]:
+    """Return the JSON Pointers of the values that were never seen before."""
+    unseen = (e.pointer for e in inputs.lineage if e.origin is ValueOrigin.UNVERIFIED)
+    return tuple(dict.fromkeys(unseen))
+
+
 class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
     """A leaf of an output, or a declaration. Each is another, as without `eq` it has no equals."""
 
@@ -151,10 +157,10 @@ class SessionValues:
         found = leaves(arguments[:LOOKED_AT])
         for pointer, text in islice(found, _MOST_LEAVES):
             search.run(pointer, text)
-        if self._cut or len(arguments) > LOOKED_AT:
-            partial = CUT
-        elif search.left_out or next(found, None):
+        if search.left_out or next(found, None):
             partial = MANY
+        elif self._cut or len(arguments) > LOOKED_AT:
+            partial = CUT
         else:
             partial = FORGOTTEN if self._clean.forgotten or self._tainted.forgotten else ""
         return Inputs(tuple(search.entries.values()), partial)

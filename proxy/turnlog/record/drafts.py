@@ -33,13 +33,16 @@ from turnlog.core.text.terminal import (
 )
 from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
-from turnlog.provenance.values import Inputs
+from turnlog.provenance.taint import taint_flags
+from turnlog.provenance.values import Inputs, unsourced
 from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
 from turnlog.rules.expression import ExpressionInput
-from turnlog.rules.model import KeepContent
+from turnlog.rules.model import KeepContent, RequiredInputs, Unmet
+from turnlog.rules.policy import NO_DEMAND
+from turnlog.rules.result_rules import unmet_result
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json_text import value_of
@@ -208,6 +211,10 @@ class Drafter:
             flags=attempt.flags + marks,
             http_status=reply.http_status,
         )
+        found_flags = _provenance_flags(ask, inputs, reply, facts)
+        if found_flags:
+            attempt.flags = tuple(dict.fromkeys((*attempt.flags, *found_flags)))
+            facts = structs.replace(facts, flags=attempt.flags + marks)
         if attempt.n or ending.status.parked or not (reply.code is reply.retry_after is None):
             facts = _with_rare(facts, attempt.n, reply)
         return Draft(session=ask.session, facts=facts, body=body, intent=attempt.intent, blob=blob)
@@ -393,6 +400,20 @@ def _with_origins(body: CommitBody, inputs: Inputs, found: ProvenanceVerdict) ->
         partial=inputs.partial,
         reasons=found.reasons,
     )
+
+
+def _provenance_flags(
+    ask: Ask, inputs: Inputs, reply: AnswerFacts, facts: Facts
+) -> tuple[Flag, ...]:
+    """Return the flags of an outcome that follow from its inputs and its result."""
+    found, demand = taint_flags(facts, inputs.lineage), ask.policy.provenance
+    if demand is NO_DEMAND or demand.then is not Unmet.FLAG:
+        return found
+    is_unmet = ask.is_unpinned(Unmet.FLAG) or (
+        not facts.error and unmet_result(demand, reply.checks)
+    )
+    is_unmet = is_unmet or (demand.inputs is RequiredInputs.SOURCED and bool(unsourced(inputs)))
+    return (*found, Flag.UNVERIFIED) if is_unmet else found
 
 
 def _is_silent(ask: Ask, reply: AnswerFacts) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
-from turnlog.provenance.values import Inputs, SessionValues, ValueSource
+from turnlog.provenance.values import LOOKED_AT, Inputs, SessionValues, ValueSource
 from turnlog.sessions.lineage.history import (
     EMPTY,
     Declaration,
@@ -24,6 +24,7 @@ from turnlog.sessions.lineage.history import (
     read_history,
     start_of,
 )
+from turnlog.sessions.lineage.taint import tainted_by_marks
 from turnlog.store.base import Blob, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 
@@ -65,6 +66,10 @@ class Waiting(Struct, eq=False, gc=False):
     """Whether this input is not recorded whole."""
     is_second: bool = False
     """Whether this look-up is made again, after outputs of other processes were read."""
+    is_tainted: bool = False
+    """Whether this output is tainted."""
+    besides: bytes = b""
+    """The input of a call whose output is tainted: what the output repeats of it is not from there."""
 
 
 class _SessionMemory(Struct, eq=False):
@@ -86,6 +91,10 @@ class _SessionMemory(Struct, eq=False):
     """Values that were counted for it."""
     is_forgotten: bool = False
     """Whether it is counted no more, because others were used later."""
+    controls: int = 0
+    """Number of control commits in the store when its marks were looked at."""
+    marked: int = -1
+    """seq of the newest note, when it was read, that marks or endorses an output; -1 for none."""
 
 
 class LineageTracker:
@@ -103,6 +112,7 @@ class LineageTracker:
         self._store = store
         self._now = clock.monotonic
         self._work = work
+        self._controls = store.control_counter()
         self._sessions: OrderedDict[bytes, _SessionMemory] = OrderedDict()
         """By id, or by candidate until it has an id; the one used last is at the end."""
         self._due: deque[_SessionMemory] = deque()
@@ -137,17 +147,23 @@ class LineageTracker:
             self._work_off(self._memory(attempt.ask.session))
         attempt.inputs = attempt.inputs or _NOT_YET
 
-    def on_ended(self, attempt: Attempt, blob: Blob | None, place: Waiting | None) -> None:
+    def on_ended(
+        self, attempt: Attempt, blob: Blob | None, place: Waiting | None, *, is_tainted: bool
+    ) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
         content = start_of(blob) if blob is not None else b""
         if blob is not None and blob.cut:
             self._memory(attempt.ask.session).partial = _CUT
+        besides = attempt.ask.arguments[:LOOKED_AT] if is_tainted else b""
         if place is not None:
             place.content, place.is_ready = content, True
+            place.is_tainted, place.besides = is_tainted, besides
             self._bytes += len(content)
             self._set_due(self._memory(attempt.ask.session))  # a look-up may wait behind it
-        elif content and not self._queue(Waiting(attempt, content, is_output=True)):
-            self._memory(attempt.ask.session).partial = _LEFT_OUT
+        elif content:
+            work = Waiting(attempt, content, is_output=True, is_tainted=is_tainted, besides=besides)
+            if not self._queue(work):
+                self._memory(attempt.ask.session).partial = _LEFT_OUT
 
     def reserve(self, attempt: Attempt) -> Waiting:
         """Return the place of an output that is still being prepared: later look-ups wait for it."""
@@ -204,7 +220,24 @@ class LineageTracker:
                 self._forget_oldest()
         else:
             sessions.move_to_end(key)
+        # Each call reads the counter anyway (`engine.session_gate`).
+        if memory.controls != self._controls.count and not memory.is_reading:
+            self._look_at_marks(memory)
         return memory
+
+    def _look_at_marks(self, memory: _SessionMemory) -> None:
+        """Index a session anew if an operator has marked or endorsed one of its outputs since."""
+        count = self._controls.count
+        try:
+            with self._store.view() as view:
+                session = view.session_of(memory.ref)
+                notes = [] if session is None else view.taint_notes(frozenset({session}))
+        except StoreError:
+            return  # the next call looks again
+        memory.controls = count
+        if (notes[-1].link.seq if notes else -1) != memory.marked:
+            memory.values, memory.read_until = SessionValues(), -1
+            self._read(memory)
 
     def _set_due(self, memory: _SessionMemory) -> None:
         if memory.is_due or memory.is_reading:
@@ -253,7 +286,10 @@ class LineageTracker:
         self._bytes -= len(work.content)
         if work.is_output:
             ask = work.attempt.ask
-            self._learn(memory, PastOutput(ask.call, ask.number, work.content))
+            output = PastOutput(
+                ask.call, ask.number, work.content, is_tainted=work.is_tainted, besides=work.besides
+            )
+            self._learn(memory, output)
         elif work.attempt.inputs is None:
             self._look_up(memory, work)
         if not waiting:
@@ -285,7 +321,8 @@ class LineageTracker:
     def _learn(self, memory: _SessionMemory, item: PastOutput | Declaration) -> None:
         values = memory.values
         if isinstance(item, PastOutput):
-            values.add(ValueSource(item.call, item.attempt), item.content)
+            source = ValueSource(item.call, item.attempt)
+            values.add(source, item.content, tainted=item.is_tainted, besides=item.besides)
         else:
             values.declare(item.text, str(item.seq))
         if memory.is_forgotten:
@@ -313,12 +350,13 @@ class LineageTracker:
 
     def _read(self, memory: _SessionMemory) -> None:
         memory.is_reading, memory.read_at = True, self._now()
+        memory.controls = self._controls.count
         self._work.create_task(self._read_past(memory))
 
     async def _read_past(self, memory: _SessionMemory) -> None:
         """Index what the store has of a session that this process has not indexed."""
         try:
-            past = await asyncio.to_thread(self._past, memory)
+            past, memory.marked = await asyncio.to_thread(self._past, memory)
             until = self._now() + _SLICE
             for item in past.items:
                 self._learn(memory, item)
@@ -335,11 +373,20 @@ class LineageTracker:
             self._set_due(memory)
             self._drained.set()
 
-    def _past(self, memory: _SessionMemory) -> History:
+    def _past(self, memory: _SessionMemory) -> tuple[History, int]:
+        """Return the past of a session, and the newest note by which an operator marked an output."""
         is_first = memory.read_until < 0
         with self._store.view() as view:
             session = view.session_of(memory.ref)
             if session is None:
-                return EMPTY
+                return EMPTY, -1
+            notes = view.taint_notes(frozenset({session}))
             without = None if is_first else self._store.epoch
-            return read_history(view, session, after=memory.read_until, without=without)
+            past = read_history(
+                view,
+                session,
+                after=memory.read_until,
+                without=without,
+                tainted=tainted_by_marks(view, session) if notes else None,
+            )
+            return past, notes[-1].link.seq if notes else -1

@@ -44,8 +44,8 @@ from turnlog.observe.events import (
     StoreFailed,
     StoreFilled,
 )
-from turnlog.rules.model import TaintAction, Unmet
-from turnlog.rules.policy import NO_DEMAND
+from turnlog.provenance.taint import has_tainted_output
+from turnlog.rules.model import TaintAction
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import (
     Conflict,
@@ -354,7 +354,8 @@ class Recorder:
         self, attempt: Attempt, draft: Draft, place: Waiting | None = None
     ) -> Ticket | None:
         if self._lineage is not None:
-            self._lineage.on_ended(attempt, draft.blob, place)
+            is_tainted = has_tainted_output(draft.facts)
+            self._lineage.on_ended(attempt, draft.blob, place, is_tainted=is_tainted)
         # Until its intent is on disk a new session has no id, which the log names.
         waits = attempt.waits or attempt.ask.session.id is None
         on_written = partial(self._on_written, attempt, draft) if waits else None
@@ -576,8 +577,6 @@ def _ended(
 
 def _flags(attempt: Attempt, reply: AnswerFacts) -> tuple[Flag, ...]:
     ask, flags = attempt.ask, attempt.ask.flags
-    if ask.policy.provenance is not NO_DEMAND and ask.is_unpinned(Unmet.FLAG):
-        attempt.marks.add(Flag.UNVERIFIED)
     if ask.policy.taint is not None and reply.content:
         attempt.marks.add(_TAINT_FLAGS[ask.policy.taint])
     if not (attempt.marks or reply.flags):

@@ -21,7 +21,7 @@ from turnlog.wire.tool_definition import Part
 from .errors import NotFoundError
 from .lineage.inputs import InputOrigin, input_origins
 from .payloads import Payload, PayloadState, bodies_of, read_input, read_output
-from .rows import Row, row_of
+from .rows import Row, row_in
 
 
 class CommitEntry(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ def attempt_detail(view: View, group: list[Commit]) -> AttemptDetail:
     return AttemptDetail(
         origins=found.origins,
         partial=found.partial,
-        row=row_of(group),
+        row=row_in(view, group),
         preview=_first(body.preview for body in bodies),
         detail=_first(body.detail for body in reversed(bodies)),
         commits=[commit_entry(commit) for commit in group],

@@ -10,7 +10,7 @@ from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.view import View
 
 from .log import Query, find_session, read_rows
-from .rows import Row, row_of
+from .rows import Row, row_in
 
 
 class FollowQuery(Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ def _between(view: View, wanted: FollowQuery, match: Filter | None, after: int, 
     # Without a session of that name in this snapshot, there are no commits of it either.
     ended = () if match is None else view.ended(match, after=after, until=until)
     return News(
-        rows=[row_of(attempt) for attempt in ended],
+        rows=[row_in(view, attempt) for attempt in ended],
         left_out=view.left_out,
         behind=until < view.last,
         awaited=_awaited(wanted, match),

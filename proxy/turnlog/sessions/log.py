@@ -16,7 +16,7 @@ from turnlog.store.read.view import View
 
 from .errors import NotFoundError
 from .live import LiveCalls
-from .rows import Row, row_of, with_payloads
+from .rows import Row, row_in, row_of, with_payloads
 
 _TURNS = re.compile(r"(-?\d{1,9})?(\.\.)?(-?\d{1,9})?", re.ASCII)
 DEFAULT_LAST = 50
@@ -88,7 +88,7 @@ def read_rows(view: View, query: Query) -> Iterator[Row]:
 
 def row_maker(view: View, query: Query, *, payloads: bool = False) -> Callable[[list[Commit]], Row]:
     """Return a function that makes the row of an attempt, as the query wants it."""
-    bare = partial(with_payloads, view) if payloads else row_of
+    bare = partial(with_payloads, view) if payloads else partial(row_in, view)
     if not query.with_discarded:
         return bare
     live = LiveCalls(view)

@@ -12,6 +12,7 @@ from turnlog.core.kinds import (
     Executed,
     Flag,
     Gone,
+    MatchEvidence,
     Phase,
     RequestKind,
     Status,
@@ -22,6 +23,7 @@ from turnlog.core.kinds import (
 from turnlog.core.operation import Operation, had_effect, tool_use
 from turnlog.core.pins import Provenance
 from turnlog.core.text.units import timestamp
+from turnlog.provenance.taint import carried
 from turnlog.store.read.view import View
 
 from .payloads import Payload, read_input, read_output
@@ -40,6 +42,15 @@ class Upstream(Struct, frozen=True, kw_only=True):
     code: int | None
     """JSON-RPC error code, else the HTTP status."""
     http_status: int | None
+
+
+class TaintedSource(Struct, frozen=True, kw_only=True):
+    """A tainted output whose values an input carries; the commit is `None` if it is not in this store."""
+
+    session: str | None
+    seq: int | None
+    evidence: MatchEvidence
+    """The strongest of all values from there."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -99,6 +110,8 @@ class Row(Struct, frozen=True, kw_only=True):
     input: UnsetType | Payload = UNSET
     """The redacted input; absent unless payloads are asked for."""
     output: UnsetType | Payload = UNSET
+    tainted_by: UnsetType | list[TaintedSource] = UNSET
+    """The tainted outputs that its input was found to use when it ended; absent for none."""
     discarded: UnsetType | bool = UNSET
     """`true` for a call that a rewind has discarded; absent otherwise."""
 
@@ -162,10 +175,38 @@ def _reasons(intent: Facts, body: CommitBody) -> list[str] | UnsetType:
     return [f"tool: {intent.provenance}"]
 
 
+def row_in(view: View, attempt: list[Commit]) -> Row:
+    """Return the row of an attempt with the commits that its tainted values came from."""
+    row = row_of(attempt)
+    if Flag.TAINTED_IN not in row.flags:
+        return row
+    found: dict[tuple[bytes, int], MatchEvidence] = {}
+    order = list(MatchEvidence)
+    for entry in carried(e for c in attempt if c.body for e in c.body.lineage):
+        key = entry.call, entry.attempt
+        found[key] = min(found.get(key, entry.evidence), entry.evidence, key=order.index)
+    return structs.replace(row, tainted_by=[_source(view, *item) for item in found.items()])
+
+
+def _source(view: View, key: tuple[bytes, int], evidence: MatchEvidence) -> TaintedSource:
+    call, number = key
+    outcomes = [
+        commit
+        for commit in view.readable(call)
+        if commit.facts.kind is CommitKind.OUTCOME and commit.facts.attempt == number
+    ]
+    link = outcomes[-1].link if outcomes else None
+    return TaintedSource(
+        session=ids.to_text(link.session) if link else None,
+        seq=link.seq if link else None,
+        evidence=evidence,
+    )
+
+
 def with_payloads(view: View, attempt: list[Commit]) -> Row:
     """Return the row of an attempt with its redacted input and output."""
     given, returned = read_input(view, attempt), read_output(view, attempt)
-    return structs.replace(row_of(attempt), input=given, output=returned)
+    return structs.replace(row_in(view, attempt), input=given, output=returned)
 
 
 def _delta(attempt: list[Commit]) -> list[Operation]:

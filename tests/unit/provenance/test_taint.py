@@ -16,6 +16,7 @@ from turnlog.provenance.taint import (
     TaintMark,
     carried,
     doubts,
+    has_tainted_output,
     taint_flags,
 )
 
@@ -73,7 +74,7 @@ def entry(name: str, **changes: object) -> Lineage:
     ("facts", "reasons"),
     [
         (OK, ()),
-        (structs.replace(OK, flags=(Flag.BOM, Flag.CONTENT_TYPE_MISMATCH)), ()),
+        (structs.replace(OK, flags=(Flag.BOM, Flag.CONTENT_TYPE_MISMATCH, Flag.ID_MISMATCH)), ()),
         (MARKED, ("marked by a rule",)),
         (
             structs.replace(OK, error="tool_error", error_kind="tool_failed"),
@@ -104,13 +105,28 @@ def test_an_output_is_tainted_in_itself_by_error_flag_mismatch_or_mark(
         (MARKED, (), (Flag.TAINTED_OUT,)),
         (structs.replace(OK, flags=(Flag.BOM,)), (), ()),
         (ENDORSED, (entry("a"),), (Flag.TAINTED_IN,)),
-        (structs.replace(OK, provenance=Provenance.MISMATCH), (), (Flag.TAINTED_OUT,)),
+        (structs.replace(OK, provenance=Provenance.MISMATCH, error="tool_error"), (), ()),
     ],
 )
 def test_an_outcome_has_the_flags_of_its_input_and_of_its_output(
     facts: Facts, lineage: tuple[Lineage, ...], flags: tuple[Flag, ...]
 ) -> None:
     assert taint_flags(facts, lineage) == flags
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_tainted"),
+    [
+        (OK, False),
+        (structs.replace(OK, flags=(Flag.BOM,)), False),
+        (structs.replace(OK, flags=(Flag.TAINTED_IN, Flag.TAINTED_OUT)), True),
+        (structs.replace(OK, provenance=Provenance.MISMATCH), True),
+        (structs.replace(OK, error="tool_error"), True),
+        (structs.replace(ENDORSED, error="tool_error"), False),
+    ],
+)
+def test_an_outcome_says_whether_its_output_is_tainted(facts: Facts, is_tainted: bool) -> None:
+    assert has_tainted_output(facts) is is_tainted
 
 
 def test_only_evidence_above_weak_counts() -> None:

@@ -5,7 +5,15 @@ import pytest
 
 from turnlog.core.commit import Lineage
 from turnlog.core.kinds import MatchEvidence, ValueOrigin
-from turnlog.provenance.values import CUT, FORGOTTEN, MANY, Inputs, SessionValues, ValueSource
+from turnlog.provenance.values import (
+    CUT,
+    FORGOTTEN,
+    MANY,
+    Inputs,
+    SessionValues,
+    ValueSource,
+    unsourced,
+)
 
 READ, OTHER = ValueSource(b"read"), ValueSource(b"other", attempt=2)
 PROSE = "The quick brown fox jumps over the lazy dog and runs away."
@@ -242,3 +250,17 @@ def test_nothing_raises_whatever_the_bytes_are(name: str) -> None:
     values.declare(content.decode("latin-1"), "user_input")
     values.look_up(content)
     assert values.look_up(b'{"a": "never-seen-1"}').lineage == (NEVER_SEEN,)
+
+
+def test_values_that_were_never_seen_are_named_once() -> None:
+    values = SessionValues()
+    values.add(READ, result("ORD-99812"))
+    found = values.look_up(json.dumps({"a": "ORD-99812", "b": "acc-1 acc-2"}).encode())
+    assert unsourced(found) == ("/b",)
+
+
+def test_what_an_output_repeats_of_the_input_is_not_from_there() -> None:
+    values = SessionValues()
+    values.add(READ, result("ORD-99812 and ORD-99813"), besides=b'{"id":"ORD-99812"}')
+    assert look_up(values, "ORD-99812") == (NEVER_SEEN,)
+    assert look_up(values, "ORD-99813") == (sourced(MatchEvidence.EXACT),)

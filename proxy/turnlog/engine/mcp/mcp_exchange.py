@@ -23,6 +23,7 @@ from turnlog.engine.request_identity import Request, read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following, suspended
 from turnlog.record.deadlines import LateReader
+from turnlog.record.input_gate import gated
 from turnlog.record.own_answers import (
     CANCELLED,
     JSON,
@@ -173,6 +174,8 @@ class McpExchange(ResponseObserver):
         ask, is_single = self._call(message, key), len(self._messages) == 1
         is_alone = is_single and message.kind is _REQUEST and not self._as_batch
         ask = self._context.duplicate_index.replaying(ask, can_be_answered=is_alone)
+        if ask.policy.looks_at_inputs:
+            ask = await gated(self._context.lineage, self._context.store, ask)
         if ask.is_blocked:
             self.blocked = self.blocked or ask
         # Only a call alone in its request can be answered from another call.

@@ -9,6 +9,7 @@ from msgspec import Struct
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, NoteKind
 from turnlog.core.note import Fact, Note, UserInput, decode_note
+from turnlog.provenance.taint import OutputKey, has_tainted_output
 from turnlog.provenance.values import LOOKED_AT
 from turnlog.redaction.values import PLACEHOLDER
 from turnlog.sessions.state.family import BranchPoint, ancestry
@@ -18,7 +19,7 @@ from turnlog.store.read.view import View
 MOST_COMMITS: Final = 2048
 MOST_BYTES: Final = 4 << 20
 """Of the outputs that are read, the newest first."""
-_DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
+DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 _WHOLE: Final = 1 << 62
 _REDACTED: Final = PLACEHOLDER.encode()
 
@@ -29,6 +30,9 @@ class PastOutput(Struct, frozen=True):
     call: bytes
     attempt: int
     content: bytes
+    is_tainted: bool = False
+    besides: bytes = b""
+    """The input of a call whose output is tainted."""
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -63,11 +67,17 @@ def declaration(seq: int, note: Note | None) -> Declaration | None:
 
 
 def read_history(
-    view: View, session: bytes, *, after: int = -1, without: int | None = None
+    view: View,
+    session: bytes,
+    *,
+    after: int = -1,
+    without: int | None = None,
+    tainted: frozenset[OutputKey] | None = None,
 ) -> History:
     """Return what a session, and those that it was forked from, has seen after the commit `after`.
 
-    Commits of the epoch `without` are left out. Bounded: the newest commits are read first.
+    Commits of the epoch `without` are left out. Bounded: the newest commits are read first. `tainted` names the
+    tainted outputs where an operator has marked some; else they are those that were recorded as tainted.
     """
     row = view.session(session)
     if row is None or row.head_seq <= after:
@@ -76,7 +86,7 @@ def read_history(
     commits = [c for c in _told(view, session, first) if c.link.epoch != without]
     found, room = deque[PastOutput | Declaration](), MOST_BYTES
     for commit in reversed(commits):
-        item = _item(view, commit)
+        item = _item(view, commit, tainted)
         if isinstance(item, PastOutput):
             room -= len(item.content)
         if room < 0:
@@ -92,11 +102,13 @@ def _told(view: View, session: bytes, after: int) -> Iterator[Commit]:
         for commit in view.readable_commits(point.session, after=after):
             if commit.link.seq > point.seq:
                 break
-            if commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING:
+            if commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in DECLARING:
                 yield commit
 
 
-def _item(view: View, commit: Commit) -> PastOutput | Declaration | None:
+def _item(
+    view: View, commit: Commit, tainted: frozenset[OutputKey] | None
+) -> PastOutput | Declaration | None:
     body = commit.body
     if body is None:
         return None
@@ -105,8 +117,20 @@ def _item(view: View, commit: Commit) -> PastOutput | Declaration | None:
     blob = view.blob(body.output_blob) if body.output_blob else None
     if not isinstance(blob, Blob):
         return None
-    facts = commit.facts
-    return PastOutput(call=facts.call, attempt=facts.attempt, content=start_of(blob))
+    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
+    is_tainted = has_tainted_output(facts) if tainted is None else key in tainted
+    besides = input_of(view, key) if is_tainted else b""
+    return PastOutput(*key, start_of(blob), is_tainted, besides)
+
+
+def input_of(view: View, key: OutputKey) -> bytes:
+    """Return the recorded input of an attempt; empty if there is none any more."""
+    for commit in view.readable(key[0]):
+        is_it = commit.facts.kind is CommitKind.INTENT and commit.facts.attempt == key[1]
+        if is_it and commit.body is not None and commit.body.input_blob:
+            blob = view.blob(commit.body.input_blob)
+            return blob.data if isinstance(blob, Blob) else b""
+    return b""
 
 
 def start_of(blob: Blob) -> bytes:

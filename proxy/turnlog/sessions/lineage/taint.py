@@ -9,6 +9,7 @@ from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, MatchEvidence, NoteKind, Phase, Rung, Status
 from turnlog.core.live_view import LiveView
+from turnlog.core.note import decode_note
 from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
@@ -18,6 +19,8 @@ from turnlog.sessions.state.family import BranchPoint, ancestry
 from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
+
+from .history import DECLARING, declaration
 
 LONGEST_WHY: Final = 2000
 """Most characters of the operator's reason."""
@@ -49,6 +52,8 @@ class TaintedCall(Struct, frozen=True, kw_only=True):
     tool: str
     input: str
     """The beginning of its redacted input."""
+    kind: str | None
+    """Kind of the error that it ended as; `policy_blocked` for one that was not sent."""
     why: list[str]
     """Why its output is tainted in itself; empty if it is not."""
     endorsed: str | None
@@ -112,6 +117,9 @@ class _ContaminationFold:
         self._live: LiveView = self._branches.live(_WHOLE)
         for commit in _commits(view, parts):
             key, blob = (commit.facts.call, commit.facts.attempt), _content(view, commit)
+            if commit.facts.kind is CommitKind.NOTE:
+                _declare(fold, commit)
+                continue
             if commit.facts.kind is CommitKind.INTENT:
                 self._begun[key] = commit
                 fold.on_input(key, blob)
@@ -156,11 +164,18 @@ class _ContaminationFold:
             server=facts.server,
             tool=facts.tool,
             input=begun.body.preview if begun.body else "",
+            kind=ended.facts.error_kind or None,
             why=list(made.reasons),
             endorsed=made.endorsed,
             tainted_by=list(by),
             discarded=not self._branches.counts(self._live, begun),
         )
+
+
+def tainted_by_marks(view: View, session: bytes) -> frozenset[OutputKey]:
+    """Return the tainted outputs of a session by all marks made so far."""
+    found = _ContaminationFold(view, session).found
+    return frozenset(key for key, made in found.items() if made.is_tainted)
 
 
 def marks_of(view: View, sessions: Iterable[bytes]) -> dict[OutputKey, TaintMark]:
@@ -236,13 +251,20 @@ def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
 
 
 def _commits(view: View, parts: Iterable[BranchPoint]) -> Iterator[Commit]:
-    """Yield the intents and outcomes of a session and of those that it was forked from, oldest first."""
+    """Yield the calls and declarations of a session and of those that it was forked from, oldest first."""
     for part in parts:
         for commit in view.readable_commits(part.session):
             if commit.link.seq > part.seq:
                 break
-            if commit.facts.kind in _KINDS:
+            if commit.facts.kind in _KINDS or commit.facts.note in DECLARING:
                 yield commit
+
+
+def _declare(fold: TaintFold, commit: Commit) -> None:
+    note = decode_note(commit.body.note) if commit.body and commit.body.note else None
+    told = declaration(commit.link.seq, note)
+    if told is not None:
+        fold.declare(told.text, str(told.seq))
 
 
 def _content(view: View, commit: Commit) -> bytes:

@@ -21,6 +21,7 @@ _OPERATION = pa.struct(
         "maybe": _TRUTH,
     }
 )
+_SOURCE = pa.struct({"session": _TEXT, "seq": _COUNT, "evidence": _TEXT})
 _UPSTREAM = pa.struct({"protocol": _TEXT, "code": _COUNT, "http_status": _COUNT})
 _TYPES = {
     **dict.fromkeys(
@@ -33,6 +34,7 @@ _TYPES = {
     "delta": pa.list_(_OPERATION),
     **dict.fromkeys(("flags", "provenance_reasons"), pa.list_(_TEXT)),
     "discarded": _TRUTH,
+    "tainted_by": pa.list_(_SOURCE),
     "upstream": _UPSTREAM,
 }
 """Types of the columns that are no texts."""

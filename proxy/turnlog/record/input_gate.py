@@ -1,0 +1,104 @@
+"""Rules about the sources of a call's inputs: looked up before the call is sent, for these calls alone."""
+
+import asyncio
+from typing import Final
+
+from msgspec import structs
+
+from turnlog.core.commit import Lineage
+from turnlog.provenance.taint import carried
+from turnlog.provenance.values import LOOKED_AT, MANY, Inputs, SessionValues, unsourced
+from turnlog.rules.model import BlockIf, RequiredInputs, Unmet
+from turnlog.sessions.lineage.inputs import origin_of
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+
+from .attempt import Ask, InputGate
+from .lineage import LineageTracker
+
+_OVERLAP: Final = 4096
+"""Bytes that two parts of long arguments share, so that a value at their border is whole in one of them."""
+_NAMED: Final = 4
+"""Values that a refusal names."""
+_OFF: Final = "`provenance: {inputs: off}` keeps turnlog from looking up where inputs come from"
+_LONG: Final = "the arguments are longer, or have more values, than are looked up"
+
+
+async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> Ask:
+    """Return a call with what the rules about its inputs make of it."""
+    policy = ask.policy
+    if not policy.looks_at_inputs:
+        return ask
+    if tracker is None:
+        return structs.replace(ask, gate=_unreadable(ask, _OFF))
+    values = await tracker.caught_up(ask.session)
+    inputs = values.look_up(ask.arguments)
+    gate = InputGate()
+    if policy.block_if is BlockIf.TAINTED:
+        every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)
+        if entries := carried(every.lineage):
+            gate = structs.replace(gate, tainted=_tainted(store, ask, entries))
+        elif every.partial == MANY:
+            gate = _unreadable(ask, f"the arguments have {MANY}")
+    if policy.provenance.inputs is RequiredInputs.SOURCED:
+        gate = _with_sources(gate, policy.provenance.then, _unsourced(ask, inputs))
+    return structs.replace(ask, inputs=inputs, gate=gate)
+
+
+async def _whole(values: SessionValues, arguments: bytes, start: Inputs) -> Inputs:
+    """Return the look-up of the first part of long arguments that has tainted values, or cannot be read whole."""
+    found = start
+    for begin in range(LOOKED_AT - _OVERLAP, len(arguments), LOOKED_AT - _OVERLAP):
+        if found.partial == MANY or carried(found.lineage):
+            break
+        await asyncio.sleep(0)  # other calls go on meanwhile
+        found = values.look_up(arguments[begin : begin + LOOKED_AT])
+    return found
+
+
+def _unreadable(ask: Ask, why: str) -> InputGate:
+    """Return the gate of a call whose inputs cannot be looked up."""
+    policy, gate = ask.policy, InputGate()
+    if policy.block_if is BlockIf.TAINTED:
+        gate = structs.replace(
+            gate, tainted=f"the rule {policy.decided_by['block_if']!r} needs it: {why}"
+        )
+    is_demanded = policy.provenance.inputs is RequiredInputs.SOURCED
+    return _with_sources(gate, policy.provenance.then, why if is_demanded else "")
+
+
+def _with_sources(gate: InputGate, then: Unmet, why: str) -> InputGate:
+    return (
+        structs.replace(gate, unsourced=why)
+        if then is Unmet.BLOCK
+        else structs.replace(gate, surfaced=why if then is Unmet.SURFACE else "")
+    )
+
+
+def _unsourced(ask: Ask, inputs: Inputs) -> str:
+    pointers = unsourced(inputs)
+    if pointers:
+        named = ", ".join(pointer or "(all)" for pointer in pointers[:_NAMED])
+        more = f" and {len(pointers) - _NAMED} more" if len(pointers) > _NAMED else ""
+        return f"values in the input were never seen in this session: {named}{more}"
+    is_read = len(ask.arguments) <= LOOKED_AT and inputs.partial != MANY
+    return "" if is_read else _LONG
+
+
+def _tainted(store: LmdbStore, ask: Ask, entries: tuple[Lineage, ...]) -> str:
+    named = ", ".join(_sources(store, ask, entries))
+    rule = ask.policy.decided_by["block_if"]
+    return f"the rule {rule!r} refuses calls with values of tainted outputs: {named}"
+
+
+def _sources(store: LmdbStore, ask: Ask, entries: tuple[Lineage, ...]) -> list[str]:
+    session, told = ask.session.id or ask.session.candidate, dict[str, None]()
+    try:
+        with store.view() as view:
+            for entry in entries:
+                found = origin_of(view, session, entry)
+                commit = f"{found.session}:{found.seq}" if found.session else "an earlier call"
+                told[f"{entry.pointer or '(all)'} of {commit} ({entry.evidence})"] = None
+    except StoreError:
+        return [f"{entry.pointer or '(all)'} ({entry.evidence})" for entry in entries[:_NAMED]]
+    return list(told)[:_NAMED]
