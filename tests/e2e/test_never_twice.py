@@ -926,6 +926,19 @@ def test_a_call_is_not_joined_by_a_caller_that_may_be_another_one(
     wait_until(lambda: counting.asked == before + 1, "the server has both")
 
 
+def test_an_answer_of_an_earlier_revision_is_replayed_with_the_type_that_its_caller_needs(
+    rig: Rig, counting: Counting
+) -> None:
+    counting.go.set()
+    key = (*KEY[:1], f"revised-{rig.session}")
+    first = rig.post(call("write", {"a": 1}), key)
+    assert "resultType" not in answer_in(first)
+    again = answer_in(rig.post(call("write", {"a": 1}), key, *STATELESS[len(MCP_HEADERS) :]))
+    assert (again["resultType"], again["content"]) == ("complete", answer_in(first)["content"])
+    assert again["_meta"]["turnlog/outcome"]["status"] == "replayed"
+    assert counting.asked == 1
+
+
 def test_a_call_that_comes_before_the_end_of_another_callers_stream_is_read_does_not_join_it(
     tmp_path: Path,
 ) -> None:

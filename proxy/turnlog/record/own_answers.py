@@ -21,7 +21,8 @@ from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
 from turnlog.rules.model import Surface
 from turnlog.wire.http.head import Headers
 from turnlog.wire.jsonrpc import Message, id_key
-from turnlog.wire.splice import with_id, with_meta
+from turnlog.wire.mcp import is_stateless
+from turnlog.wire.splice import with_id, with_meta, with_result_type
 
 from .attempt import Ask, Attempt
 
@@ -232,6 +233,9 @@ def repeated(message: Message, ask: Ask, ending: Ending, made: OwnAnswer) -> Own
     if body is None:
         return None
     said = _encode(envelope(ask, ending))
+    if is_stateless(ask.protocol):
+        # The server may have given it to a client of an earlier revision, in which results have no type.
+        body = with_result_type(body)
     return OwnAnswer(made.status, made.reason, JSON, with_meta(body, KEY, said) or body)
 
 

@@ -117,6 +117,16 @@ def _with_meta(message: bytes, name: str, value: bytes) -> bytes | None:
     return _inserted(message, begin, entry)
 
 
+def with_result_type(message: bytes) -> bytes:
+    """Return a JSON-RPC response whose result has a `resultType`, as revisions since 2026-07-28 demand."""
+    results = named_spans(message, "result")
+    if len(results) != 1 or not message.startswith(b"{", results[0][0]):
+        return message
+    start, _ = results[0]
+    has_one = bool(named_spans(message, "resultType", start))
+    return message if has_one else _inserted(message, start, b'"resultType":"complete"')
+
+
 def _inserted(text: bytes, start: int, member: bytes) -> bytes:
     """Return a text with one more member at the beginning of the object at `start`."""
     empty = text.startswith(b"}", past_space(text, start + 1))

@@ -18,6 +18,7 @@ from turnlog.wire.splice import (
     with_member,
     with_messages,
     with_meta,
+    with_result_type,
 )
 
 OLD = b'"turnlog-019ac0de"'
@@ -278,3 +279,18 @@ def test_each_message_of_a_text_is_changed_or_dropped() -> None:
     assert with_messages(b"nothing", change) == b""
     spaced = b"[ %b , 5 ]" % one
     assert with_messages(spaced, lambda _, text: text) == spaced
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        (b'{"id":1,"result":{"a":1}}', b'{"id":1,"result":{"resultType":"complete","a":1}}'),
+        (b'{"result": {} }', b'{"result": {"resultType":"complete"} }'),
+        (b'{"result":{"resultType":"task"}}', None),
+        (b'{"result":[1]}', None),
+        (b'{"error":{"code":1}}', None),
+        (b'{"result":{},"result":{}}', None),
+    ],
+)
+def test_a_result_without_a_type_gets_one(message: bytes, typed: bytes | None) -> None:
+    assert with_result_type(message) == (message if typed is None else typed)
