@@ -297,6 +297,7 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
         why=context.clean(resolution.why),
         at=context.clock.wall(),
         clock=context.clock.monotonic(),
+        fence=resolution.fence,
     )
     row = await resolve(
         context.store, request.names["call"], claim, runs=context.duplicate_index.runs
@@ -320,7 +321,8 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
         call, actor = request.names["call"], Actor.OPERATOR
         chosen = chosen_effect(view, call, wanted.choice, wanted.why, actor)
     session = existing_session(chosen.session)
-    return await note_writer(context).write(session, chosen.note, actor=actor)
+    noter = note_writer(context)
+    return await noter.write(session, chosen.note, actor=actor, fence=wanted.fence)
 
 
 def _taint(view: View, request: ApiRequest) -> Contamination:
@@ -346,6 +348,7 @@ async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> F
         name=wanted.name,
         mode=wanted.mode,
         then=wanted.then,
+        fence=wanted.fence,
     )
 
     def drafted() -> Draft:
@@ -423,13 +426,14 @@ async def _release(context: Context, request: ApiRequest, wanted: HoldRequest) -
 
 
 async def _held(
-    append: Callable[[LmdbStore, str, str, Clock], Awaitable[Commit]],
+    append: Callable[[LmdbStore, str, str, Clock, int | None], Awaitable[Commit]],
     context: Context,
     request: ApiRequest,
     wanted: HoldRequest,
 ) -> WrittenNote:
     why = context.clean(wanted.why)
-    commit = await append(context.store, request.names["session"], why, context.clock)
+    name, clock = request.names["session"], context.clock
+    commit = await append(context.store, name, why, clock, wanted.fence)
     return written_note(commit)
 
 

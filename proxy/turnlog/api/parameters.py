@@ -72,6 +72,7 @@ Kind = Annotated[ErrorKind, Meta(description="Attempts of this error kind.")]
 Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
 Since = Annotated[str, _text("From: `10m` ago, a date, or RFC 3339.", 40)]
 Until = Annotated[str, _text("Up to and including: as `since`.", 40)]
+Fence = Annotated[int, _seq("Number of the lease you hold.")]
 Why = Annotated[str, Meta(max_length=LONGEST_WHY, description="What the verdict rests on.")]
 
 
@@ -191,6 +192,7 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     verdict: Verdict
     why: Why = ""
+    fence: Fence | None = None
 
 
 class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,6 +200,7 @@ class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     choice: EffectChoice
     why: Why = ""
+    fence: Fence | None = None
 
 
 class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +210,7 @@ class ForkRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: Annotated[str, Meta(max_length=_LONGEST, description="A name for the fork.")] = ""
     mode: ForkMode = ForkMode.LIVE
     then: AfterDivergence = AfterDivergence.STOP
+    fence: Fence | None = None
 
 
 class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,7 +221,7 @@ class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep: Annotated[list[Annotated[int, _seq("")]], Meta(max_length=1000)] = []
     """Commits of calls that are to stay in the view."""
     expect: Annotated[int, _seq("The head that the plan named.")] | None = None
-    fence: Annotated[int, _seq("Number of the lease you hold.")] | None = None
+    fence: Fence | None = None
     why: Why = ""
 
 
@@ -225,6 +229,7 @@ class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A hold on a session's content, or the end of one."""
 
     why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+    fence: Fence | None = None
 
 
 class TaintQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -246,7 +251,7 @@ class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     yes: bool = False
     expect: Annotated[int, _seq("The head that the plan named.")] | None = None
-    fence: Annotated[int, _seq("Number of the lease you hold.")] | None = None
+    fence: Fence | None = None
     why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
 
 

@@ -67,6 +67,7 @@ class NoteWriter:
         note_id: str = "",
         head: int | None = None,
         actor: Actor = Actor.AGENT,
+        fence: int | None = None,
     ) -> WrittenNote:
         """Append a note and wait until it is durable; return the existing one for a known `note_id`.
 
@@ -74,7 +75,7 @@ class NoteWriter:
         fact was changed after it. Also raises `NoteError` and `StoreError`.
         """
         draft = self._draft(session, note, note_id, actor)
-        draft.seen = head
+        draft.seen, draft.fence = head, fence
         try:
             ticket = self._store.submit(draft, wait=True)
         except ValueError as error:

@@ -38,6 +38,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     """The reason, redacted, at most `LONGEST_WHY` characters."""
     at: int
     clock: int
+    fence: int | None = None
+    """The number of the lease that the operator holds."""
 
 
 async def resolve(
@@ -120,6 +122,7 @@ def _draft(attempt: list[Commit], claim: Claim) -> Draft:
             summary="it happened" if claim.happened else "it did not happen",
             detail=claim.why,
         ),
+        fence=claim.fence,
     )
 
 

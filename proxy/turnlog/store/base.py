@@ -203,7 +203,7 @@ class Draft(Struct, kw_only=True, eq=False):
     allows_calls: bool = False
     """Whether calls and notes behind `expected_head` are no conflict, but only further control commits."""
     fence: int | None = None
-    """On a control commit: the number of the lease that its writer believes to hold."""
+    """The number of the lease on the session that an operator believes to hold (`LeaseRefused`)."""
     target: int | None = None
     """On a rewind: the seq that the session goes back to, which becomes `Link.ref`."""
     names: dict[str, bytes] = {}

@@ -193,7 +193,10 @@ async def test_an_invalid_parameter_is_explained(pages: Pages, query: str, told:
         (b"\xff", "it is not JSON (invalid character (byte 0)), write a JSON object"),
         (b"{}", "'verdict' is missing, add it"),
         (b'{"verdict": "perhaps"}', "'verdict' cannot be 'perhaps', use one of: did_not, happened"),
-        (b'{"verdict": "happened", "also": 1}', "unknown key 'also', use one of: verdict, why"),
+        (
+            b'{"verdict": "happened", "also": 1}',
+            "unknown key 'also', use one of: fence, verdict, why",
+        ),
         (b'{"verdict": "happened", "why": "\\ud800"}', "it is not JSON"),
     ],
 )

@@ -3,9 +3,10 @@
 from msgspec import Struct
 
 from turnlog.core import ids
+from turnlog.core.commit import Facts
 from turnlog.core.identity import session_name
-from turnlog.core.kinds import Rung
-from turnlog.core.lifecycle import encode_content
+from turnlog.core.kinds import Actor, CommitKind, Rung
+from turnlog.core.lifecycle import encode_content, lease_refusal
 from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, StandingEffect
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
@@ -13,7 +14,7 @@ from turnlog.sessions.errors import OperationError
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.compacted import compact_draft
 from turnlog.sessions.state.state_at import commit_at, head_of, state_at
-from turnlog.store.base import ALIAS_SEPARATOR, Draft, ForkOrigin, SessionRef, alias
+from turnlog.store.base import ALIAS_SEPARATOR, Draft, ForkOrigin, LeaseRefused, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -32,6 +33,8 @@ class ForkOrder(Struct, frozen=True, kw_only=True):
     name: str = ""
     mode: ForkMode = ForkMode.LIVE
     then: AfterDivergence = AfterDivergence.STOP
+    fence: int | None = None
+    """The number of the lease on the parent that the operator holds."""
 
 
 class ForkMade(Struct, frozen=True, kw_only=True):
@@ -52,9 +55,11 @@ class ForkMade(Struct, frozen=True, kw_only=True):
 def fork_draft(view: View, saved: SavedStates, order: ForkOrder, clock: Clock) -> Draft:
     """Return the second commit of a fork, behind the one that opens it: it carries the parent's state.
 
-    Raises `NotFoundError`, `CompactedError`, `OperationError`.
+    Raises `NotFoundError`, `CompactedError`, `OperationError`, `LeaseRefused`.
     """
     parent = find_session(view, order.session)
+    if order.fence is not None:
+        _check_lease(view, parent, order.fence, clock)
     seq = head_of(view, parent) if order.seq is None else order.seq
     commit = commit_at(view, parent, seq)
     state = state_at(view, saved, parent, seq)
@@ -102,6 +107,15 @@ async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
         then=order.then,
         timestamp=timestamp(commit.facts.at),
     )
+
+
+def _check_lease(view: View, parent: bytes, fence: int, clock: Clock) -> None:
+    # Not in the write transaction: a fork leaves its parent as it is.
+    row = view.session(parent)
+    control = row.control if row is not None else None
+    asked = Facts(kind=CommitKind.COMPACT, at=clock.wall(), clock=0, actor=Actor.OPERATOR)
+    if row is not None and (why := lease_refusal(control, asked, fence)):
+        raise LeaseRefused(why, fence=control.fence if control else 0, seq=row.head_seq)
 
 
 def _effects(

@@ -14,23 +14,30 @@ LONGEST_WHY: Final = 2000
 """Most characters of the operator's reason."""
 
 
-async def hold(store: LmdbStore, name: str, why: str, clock: Clock) -> Commit:
+async def hold(
+    store: LmdbStore, name: str, why: str, clock: Clock, fence: int | None = None
+) -> Commit:
     """Append the note by which a session is held; it may be held already.
 
-    `why` is redacted, at most `LONGEST_WHY` characters. Raises `NotFoundError`, `StoreError`.
+    `why` is redacted, at most `LONGEST_WHY` characters; `fence` is the number of a lease.
+    Raises `NotFoundError`, `LeaseRefused`, `StoreError`.
     """
-    return await _append(store, name, NoteKind.HOLD, why, clock)
+    return await _append(store, name, NoteKind.HOLD, why, clock, fence)
 
 
-async def release(store: LmdbStore, name: str, why: str, clock: Clock) -> Commit:
+async def release(
+    store: LmdbStore, name: str, why: str, clock: Clock, fence: int | None = None
+) -> Commit:
     """Append the note that ends the holds of a session.
 
-    Raises `NotFoundError`, `NotHeldError`, `StoreError`.
+    Raises `NotFoundError`, `NotHeldError`, `LeaseRefused`, `StoreError`.
     """
-    return await _append(store, name, NoteKind.RELEASE, why, clock)
+    return await _append(store, name, NoteKind.RELEASE, why, clock, fence)
 
 
-async def _append(store: LmdbStore, name: str, kind: NoteKind, why: str, clock: Clock) -> Commit:
+async def _append(
+    store: LmdbStore, name: str, kind: NoteKind, why: str, clock: Clock, fence: int | None
+) -> Commit:
     with store.view() as view:
         session = session_ref(view, name)
         if kind is NoteKind.RELEASE and session.id not in view.held():
@@ -45,5 +52,6 @@ async def _append(store: LmdbStore, name: str, kind: NoteKind, why: str, clock: 
         note=kind,
     )
     summary = "its content is held" if kind is NoteKind.HOLD else "its content is no longer held"
-    draft = Draft(session=session, facts=facts, body=CommitBody(summary=summary, detail=why))
+    body = CommitBody(summary=summary, detail=why)
+    draft = Draft(session=session, facts=facts, body=body, fence=fence)
     return await store.submit(draft, wait=True).done()

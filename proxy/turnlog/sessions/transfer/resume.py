@@ -116,10 +116,11 @@ async def move_session(
     controls: ControlWriter,
     why: str,
     on_part: Watch,
+    lease: int | None = None,
 ) -> PackedSession:
     """Pause a session and write it as a bundle. Raises `StoreError`, also where it cannot be paused, `OSError`.
 
-    `why` is the reason for the pause. It is ended again if the bundle cannot be written.
+    `why` is the reason for the pause, `lease` the number of the operator's lease. The pause is ended again if the bundle cannot be written.
     """
     await store.recover()
     session = source.session
@@ -127,7 +128,8 @@ async def move_session(
         is_paused = _row(view, session).stage is SessionStage.PAUSED
         was_paused = is_paused and _was_paused(view, session)
         is_moved = moved_by(view, session) is not None
-    move = ControlRequest(action=Action.PAUSE, why=why, content=LifecycleContent(moved=True))
+    content = LifecycleContent(moved=True)
+    move = ControlRequest(action=Action.PAUSE, why=why, content=content, fence=lease)
     if not is_moved:
         await controls.write(session, move)
     await _wait_for_calls(store, session)

@@ -181,6 +181,7 @@ class Ledger:
             or draft.claims
             or (follows is None and intent is not None)
             or draft.awaits_session
+            or draft.fence is not None
         )
         draft.refused = self._conflict(txn, session, draft) if may_conflict else None
         if draft.refused is None:
@@ -388,6 +389,8 @@ class Ledger:
         self, txn: Txn, session: bytes, draft: Draft
     ) -> Refusal | SessionSuspended | None:
         body = draft.body
+        if draft.fence is not None and (stale := fence_refusal(self.heads[session], draft)):
+            return stale
         if draft.awaits_session and (refusal := self._suspended(txn, session)) is not None:
             return refusal
         if draft.claims:
@@ -653,7 +656,13 @@ def control_refusal(head: Head, draft: Draft) -> Refusal | None:
         message = f"{why} (its newest commit is {head.seq})"
         action = action_of(facts)
         return TransitionRefused(message, stage=head.stage, action=action, seq=head.seq)
-    if why := lease_refusal(control, facts, draft.fence):
+    return fence_refusal(head, draft)
+
+
+def fence_refusal(head: Head, draft: Draft) -> LeaseRefused | None:
+    """Return why a commit is refused because of the lease on its session; `None` if it is not."""
+    control = head.control
+    if why := lease_refusal(control, draft.facts, draft.fence):
         return LeaseRefused(why, fence=control.fence if control else 0, seq=head.seq)
     return None
 

@@ -21,6 +21,8 @@ from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.effects import ChosenEffect, chosen_effect
 from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 
+from .change import fence_option
+
 
 @click.command("effect")
 @click.argument("call")
@@ -28,6 +30,7 @@ from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 @click.option("--redo", is_flag=True, help="Let the next call through, if its input is the same.")
 @click.option("--override", is_flag=True, help="Let the next call through, with any input.")
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@fence_option
 @writing_options
 @json_option
 def command(
@@ -36,6 +39,7 @@ def command(
     redo: bool,
     override: bool,
     why: str,
+    fence: int | None,
     config: str | None,
     data: str | None,
     as_json: bool,
@@ -62,13 +66,15 @@ def command(
         found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR)
         limit = view.usage().limit
     with printout() as write:
-        written = asyncio.run(_write(folder, limit, redactor, found))
+        written = asyncio.run(_write(folder, limit, redactor, found, fence))
         said = f"call {found.note.call} of {found.server}/{found.tool}: {found.note.choice}"
         write(json_line(written) if as_json else said)
 
 
-async def _write(data: Path, limit: int, redactor: Redactor, chosen: ChosenEffect) -> WrittenNote:
+async def _write(
+    data: Path, limit: int, redactor: Redactor, chosen: ChosenEffect, fence: int | None
+) -> WrittenNote:
     async with open_store(data, limit) as store:
         noter = NoteWriter(store, redactor, Clock())
         session = existing_session(chosen.session)
-        return await noter.write(session, chosen.note, actor=Actor.OPERATOR)
+        return await noter.write(session, chosen.note, actor=Actor.OPERATOR, fence=fence)

@@ -22,6 +22,8 @@ from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.base import Draft
 
+from .change import fence_option
+
 
 @click.command("fork")
 @click.argument("parent", metavar="SESSION[:SEQ]")
@@ -40,6 +42,7 @@ from turnlog.store.base import Draft
     default=AfterDivergence.STOP,
     help="At the first call that has no answer there: refuse it and all later ones, or go live.  [default: stop]",
 )
+@fence_option
 @writing_options
 @json_option
 def command(
@@ -47,6 +50,7 @@ def command(
     name: str,
     mode: ForkMode,
     then: AfterDivergence,
+    fence: int | None,
     config: str | None,
     data: str | None,
     as_json: bool,
@@ -72,7 +76,7 @@ def command(
             head, colon, tail = parent.rpartition(":")
             if colon and tail.isascii() and tail.isdigit():
                 session, seq = head, int(tail[:18])
-        order = ForkOrder(session=session, seq=seq, name=name, mode=mode, then=then)
+        order = ForkOrder(session=session, seq=seq, name=name, mode=mode, then=then, fence=fence)
         draft = fork_draft(view, saved_states(folder), order, Clock())
         limit = view.usage().limit
     with printout() as write:

@@ -19,12 +19,15 @@ from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
 
+from .change import fence_option
+
 
 @click.command("resolve")
 @click.argument("call")
 @click.option("--happened", is_flag=True, help="The tool did its work.")
 @click.option("--did-not", is_flag=True, help="It did not do its work, and will not.")
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@fence_option
 @writing_options
 @json_option
 def command(
@@ -32,6 +35,7 @@ def command(
     happened: bool,
     did_not: bool,
     why: str,
+    fence: int | None,
     config: str | None,
     data: str | None,
     as_json: bool,
@@ -58,6 +62,7 @@ def command(
         why=redactor.text(why)[0],
         at=time.time_ns(),
         clock=time.monotonic_ns(),
+        fence=fence,
     )
     with printout() as write:
         row = asyncio.run(_resolve(folder, limit, call, claim))

@@ -48,6 +48,8 @@ from turnlog.sessions.transfer.resume import (
 )
 from turnlog.store.data_folder import Secrets, read_key, whole_file
 
+from .change import fence_option
+
 
 @click.command("resume")
 @click.argument("session")
@@ -59,6 +61,7 @@ from turnlog.store.data_folder import Secrets, read_key, whole_file
 )
 @click.option("--copy", is_flag=True, help="With --bundle: do not pause the session here.")
 @click.option("--why", metavar="TEXT", default="", help="The reason for the move; kept in the log.")
+@fence_option
 @writing_options
 @json_option
 def command(
@@ -67,6 +70,7 @@ def command(
     bundle: str | None,
     copy: bool,
     why: str,
+    fence: int | None,
     config: str | None,
     data: str | None,
     as_json: bool,
@@ -82,8 +86,8 @@ def command(
     turnlog resume work --json | jq .unknown
     turnlog resume work --bundle work.bundle
     """
-    if bundle is None and (copy or why):
-        raise click.UsageError("--copy and --why are for --bundle, give it or leave them out")
+    if bundle is None and (copy or why or fence is not None):
+        raise click.UsageError("--copy, --why and --fence are for --bundle")
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     file = None if bundle is None else new_file(bundle)
@@ -101,7 +105,7 @@ def command(
             packed = asyncio.run(copy_session(folder, limit, found, file))
         else:
             said = f"{MOVED}: {why}" if why else MOVED
-            packed = asyncio.run(_move(folder, limit, found, file, said, redactor))
+            packed = asyncio.run(_move(folder, limit, found, file, said, redactor, fence))
         write(json_line(packed) if as_json else _packed(packed, file))
     _warn_of_running(packed.in_flight)
 
@@ -137,13 +141,20 @@ async def copy_session(data: Path, limit: int, session: bytes, file: Path) -> Pa
 
 
 async def _move(
-    data: Path, limit: int, session: bytes, file: Path, why: str, redactor: Redactor
+    data: Path,
+    limit: int,
+    session: bytes,
+    file: Path,
+    why: str,
+    redactor: Redactor,
+    fence: int | None,
 ) -> PackedSession:
     async with open_store(data, limit) as store:
         with ProgressLine() as progress, whole_file(file, replace=False) as sink:
             controls = ControlWriter(store, redactor, Clock())
             source = _source(data, session)
-            return await move_session(store, source, sink, controls, why, _shown_on(progress))
+            show = _shown_on(progress)
+            return await move_session(store, source, sink, controls, why, show, fence)
 
 
 def _source(data: Path, session: bytes) -> BundleSource:

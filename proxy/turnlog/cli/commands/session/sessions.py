@@ -41,7 +41,7 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
-from .change import COMMANDS
+from .change import COMMANDS, fence_option
 
 _COLUMNS = (
     Column("SESSION", whole=True),
@@ -121,26 +121,35 @@ _WHY = click.option("--why", metavar="TEXT", default="", help="The reason; kept 
 @command.command("hold")
 @click.argument("session")
 @_WHY
+@fence_option
 @writing_options
-def hold_(session: str, why: str, config: str | None, data: str | None) -> None:
+def hold_(session: str, why: str, fence: int | None, config: str | None, data: str | None) -> None:
     """Keep the content of SESSION, whatever its age, until `turnlog sessions release`.
 
     Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
     """
-    _append_hold(NoteKind.HOLD, session, why, config, data)
+    _append_hold(NoteKind.HOLD, session, why, fence, config, data)
 
 
 @command.command("release")
 @click.argument("session")
 @_WHY
+@fence_option
 @writing_options
-def release_(session: str, why: str, config: str | None, data: str | None) -> None:
+def release_(
+    session: str, why: str, fence: int | None, config: str | None, data: str | None
+) -> None:
     """End the hold of SESSION: what has outlived its retention is deleted again."""
-    _append_hold(NoteKind.RELEASE, session, why, config, data)
+    _append_hold(NoteKind.RELEASE, session, why, fence, config, data)
 
 
 def _append_hold(
-    kind: NoteKind, session: str, why: str, config: str | None, data: str | None
+    kind: NoteKind,
+    session: str,
+    why: str,
+    fence: int | None,
+    config: str | None,
+    data: str | None,
 ) -> None:
     # Not above: what writes needs the redactor, which reading commands do not load.
     from turnlog.observe.clock import Clock
@@ -156,7 +165,7 @@ def _append_hold(
     async def work() -> Commit:
         async with open_store(folder, limit) as store:
             append = hold if kind is NoteKind.HOLD else release
-            return await append(store, session, redactor.text(why)[0], Clock())
+            return await append(store, session, redactor.text(why)[0], Clock(), fence)
 
     commit = asyncio.run(work())
     said = commit.body.summary if commit.body else ""
