@@ -1,7 +1,7 @@
 """A recorder on a real store, with a log that keeps its events and a clock that tests set."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from turnlog.observe.clock import Clock
 from turnlog.observe.events import Level, LogEvent
 from turnlog.record.attempt import Ask
 from turnlog.record.drafts import Drafter
+from turnlog.record.lineage import LineageTracker
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import SessionRef, alias
@@ -77,6 +78,7 @@ class Bench(Struct, frozen=True):
     store: LmdbStore
     log: Collected
     time: Time
+    lineage: LineageTracker
 
 
 @asynccontextmanager
@@ -87,18 +89,27 @@ async def bench(
     when_full: WhenFull = WhenFull.REFUSE_WRITES,
     record_limit: int = 1 << 20,
     store_limit: int = 1 << 30,
+    bounds: Mapping[str, int] | None = None,
 ) -> AsyncGenerator[Bench]:
-    """Open a store in `folder` with a recorder before it."""
+    """Open a store in `folder` with a recorder before it; `bounds` are those of its `LineageTracker`."""
     time, log = Time(), Collected()
     clock = time.clock()
     store = LmdbStore.open(folder, limit=store_limit, now=clock.wall, clock=clock.monotonic)
     drafter = Drafter(Redactor(), clock, store.keyed_for, log.fault, record_limit=record_limit)
     try:
         async with asyncio.TaskGroup() as work:
+            lineage = LineageTracker(store, clock, work, log.fault, **(bounds or {}))
             recorder = Recorder(
-                store, drafter, log, clock, work, durability=durability, when_full=when_full
+                store,
+                drafter,
+                log,
+                clock,
+                work,
+                durability=durability,
+                when_full=when_full,
+                lineage=lineage,
             )
-            yield Bench(recorder, store, log, time)
+            yield Bench(recorder, store, log, time, lineage)
             recorder.flush()
     finally:
         await store.close()

@@ -33,13 +33,11 @@ from .attempt import Attempt
 _SLICE: Final = 2_000_000
 """ns of work after which the loop's other tasks go on. In a burst one round of the loop serves many calls: with
 less it would fall behind them."""
-_MOST_BYTES: Final = 16 << 20
-"""Bytes of content that may wait; beyond that content is left out."""
+_MOST_WAITING: Final = 16 << 20
 _MOST_PUT_OFF: Final = 1 << 20
 """Bytes of outputs that wait until a session's next look-up; both together cost the loop one round less."""
 _MOST_SESSIONS: Final = 4096
 _MOST_VALUES: Final = 262_144
-"""Values in memory, of all sessions."""
 _LOOK: Final = 1_000_000_000
 """ns between two looks whether other processes have the store open."""
 _QUEUED: Final = Phase.QUEUED
@@ -106,8 +104,15 @@ class LineageTracker:
         clock: Clock,
         work: asyncio.TaskGroup,
         report: Callable[[Exception], None],
+        *,
+        most_values: int = _MOST_VALUES,
+        most_waiting: int = _MOST_WAITING,
     ) -> None:
-        """`report` is called with an error of what reads content; the record says less then."""
+        """`report` is called with an error of what reads content; the record says less then.
+
+        `most_values` of all sessions are in memory, and `most_waiting` bytes of content wait to be looked at.
+        """
+        self._most_values, self._most_waiting = most_values, most_waiting
         self._report = report
         self._store = store
         self._now = clock.monotonic
@@ -187,7 +192,7 @@ class LineageTracker:
         return memory.values
 
     def _queue(self, work: Waiting) -> bool:
-        if self._bytes + len(work.content) > _MOST_BYTES:
+        if self._bytes + len(work.content) > self._most_waiting:
             return False
         self._append(work)
         return True
@@ -327,9 +332,10 @@ class LineageTracker:
             values.declare(item.text, str(item.seq))
         if memory.is_forgotten:
             return
-        self._size += len(values) - memory.size
-        memory.size = len(values)
-        while self._size > _MOST_VALUES and len(self._sessions) > 1:
+        size = len(values)
+        self._size += size - memory.size
+        memory.size = size
+        while self._size > self._most_values and len(self._sessions) > 1:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
@@ -356,6 +362,9 @@ class LineageTracker:
     async def _read_past(self, memory: _SessionMemory) -> None:
         """Index what the store has of a session that this process has not indexed."""
         try:
+            if memory.read_until < 0:
+                # What this process has recorded of it before may still be on its way.
+                await self._store.flush()
             past, memory.marked = await asyncio.to_thread(self._past, memory)
             until = self._now() + _SLICE
             for item in past.items:

@@ -1,0 +1,176 @@
+"""`record.lineage`: look-ups and outputs in order, bounded, beside the calls."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from msgspec import structs
+
+from kit.attempts import Bench, ask, bench, session
+from turnlog.core.classify import SUCCESS, failed
+from turnlog.core.commit import CommitBody, Lineage
+from turnlog.core.kinds import Effect, ErrorKind, MatchEvidence, Phase, ValueOrigin
+from turnlog.core.note import UserInput
+from turnlog.exchange.outcome import AnswerFacts
+from turnlog.record.attempt import Attempt
+from turnlog.store.base import SessionRef
+
+PATH = "/srv/reports/q3-4711.txt"
+UNSEEN = Lineage(pointer="/path", origin=ValueOrigin.UNVERIFIED)
+
+
+def answer(text: str) -> AnswerFacts:
+    content = json.dumps({"content": [{"type": "text", "text": text}]}).encode()
+    return AnswerFacts(content=content, size=len(content), is_mcp=True, is_result=True)
+
+
+async def begun(one: Bench, ref: SessionRef, path: str = "") -> Attempt:
+    call = one.recorder.new_call()
+    arguments = json.dumps({"path": path}).encode()
+    return await one.recorder.begin(ask(ref, call, arguments=arguments, effect=Effect.READ))
+
+
+async def rounds() -> None:
+    """Let the loop go on with what is queued."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def made(one: Bench, ref: SessionRef, path: str = "", text: str = "done") -> Attempt:
+    """Make a call, and wait until its outcome is on disk."""
+    attempt = await begun(one, ref, path)
+    await one.lineage.caught_up(ref)
+    one.recorder.end(attempt, SUCCESS, answer(text))
+    assert attempt.outcome is not None
+    await attempt.outcome.done()
+    return attempt
+
+
+def body(attempt: Attempt) -> CommitBody:
+    assert attempt.outcome is not None
+    placed = attempt.outcome.placed
+    assert placed is not None
+    assert placed.body is not None
+    return placed.body
+
+
+def sourced(attempt: Attempt) -> tuple[Lineage, ...]:
+    """Return the lineage of a call that was given the path that an attempt's output had."""
+    place = "/content/0/text"
+    entry = structs.replace(UNSEEN, origin=ValueOrigin.SOURCED, call=attempt.ask.call, place=place)
+    return (structs.replace(entry, evidence=MatchEvidence.EXACT),)
+
+
+async def test_a_look_up_is_done_beside_the_call(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        first = await made(one, ref, text=PATH)
+        attempt = await begun(one, ref, PATH)
+        assert attempt.inputs is None
+        await rounds()
+        assert attempt.inputs is not None
+        assert attempt.inputs.lineage == sourced(first)
+
+
+async def test_an_outcome_before_its_look_up_says_that_it_is_partial(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        first = await made(one, ref, text=PATH)
+        attempt = await begun(one, ref, PATH)
+        one.recorder.end(attempt, SUCCESS, answer("done"))
+        assert attempt.outcome is not None
+        await attempt.outcome.done()
+        said = body(attempt)
+        assert (said.lineage, said.partial) == ((), "the call ended before its input was looked up")
+        # What it has returned counts all the same.
+        assert body(await made(one, ref, PATH)).lineage == sourced(first)
+
+
+async def test_the_input_of_a_call_that_was_not_sent_is_looked_up_at_once(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        first = await made(one, ref, text=PATH)
+        attempt = await begun(one, ref, PATH)
+        refused = failed(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, Effect.READ)
+        one.recorder.end(attempt, refused, AnswerFacts())
+        assert attempt.outcome is not None
+        await attempt.outcome.done()
+        assert body(attempt).lineage == sourced(first)
+
+
+async def test_a_look_up_waits_for_an_earlier_output_that_is_prepared_in_a_thread(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        await made(one, ref)
+        large = await begun(one, ref)
+        one.recorder.end(large, SUCCESS, answer(f"{PATH}\n{'x y ' * 40_000}"))
+        attempt = await begun(one, ref, PATH)
+        await rounds()
+        values = await one.lineage.caught_up(ref)
+        assert len(values) > 0
+        assert attempt.inputs is not None
+        (entry,) = attempt.inputs.lineage
+        assert (entry.origin, entry.call) == (ValueOrigin.SOURCED, large.ask.call)
+        assert attempt.inputs.partial == "first 64 KiB"
+
+
+async def test_a_later_attempt_keeps_what_was_found_for_the_first(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        first = await made(one, ref, text=PATH)
+        attempt = await begun(one, ref, PATH)
+        await rounds()
+        again = structs.replace(attempt.ask, number=2, inputs=attempt.inputs)
+        second = await one.recorder.begin(again)
+        assert second.inputs is not None
+        assert second.inputs.lineage == sourced(first)
+
+
+async def test_a_note_declares_values(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        await made(one, ref)
+        assert ref.id is not None
+        one.lineage.on_noted(ref.id, 7, UserInput(text=f"see {PATH}"))
+        one.lineage.on_noted(bytes(16), 7, UserInput(text="of a session that was not met"))
+        (entry,) = body(await made(one, ref, PATH)).lineage
+        assert (entry.origin, entry.place) == (ValueOrigin.DECLARED, "7")
+
+
+async def test_sessions_do_not_share_values(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        await made(one, session("one"), text=PATH)
+        assert body(await made(one, session("two"), PATH)).lineage == (UNSEEN,)
+
+
+async def test_a_session_that_memory_has_no_room_for_is_read_again_from_the_store(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, bounds={"most_values": 10}) as one:
+        first, second = session("first"), session("second")
+        found = await made(one, first, text=PATH)
+        before = await one.lineage.caught_up(first)
+        await made(one, second, text=" ".join(f"id-{number:05}" for number in range(20)))
+        await one.lineage.caught_up(second)
+        attempt = await begun(one, first, PATH)
+        assert await one.lineage.caught_up(first) is not before
+        assert attempt.inputs is not None
+        assert attempt.inputs.lineage == sourced(found)
+
+
+async def test_content_that_waits_has_a_bound_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    async with bench(tmp_path, bounds={"most_waiting": 5000}) as one:
+        ref = session()
+        await made(one, ref)
+        attempts = [await begun(one, ref, "x" * 1000) for _ in range(20)]
+        one.recorder.end(attempts[-1], SUCCESS, answer("y" * 5000))
+        left_out = [each.inputs.partial for each in attempts if each.inputs is not None]
+        assert set(left_out) == {"too much waited to be looked at"}
+        assert 0 < len(left_out) < len(attempts)
+        await one.lineage.caught_up(ref)
+        assert all(each.inputs is not None for each in attempts)
+        assert body(await made(one, ref, PATH)).partial == (
+            "outputs were left out, because too much waited to be looked at"
+        )
