@@ -178,6 +178,8 @@ def test_a_server_of_another_version_is_a_mismatch_until_it_is_pinned(
     row = here.play()
     assert is_mismatch(row)
     assert row.provenance_reasons == ["server: version changed"]
+    shown = process("show", row.call, "--data", str(here.proxy.data)).stdout
+    assert "mismatch; server: version changed\n" in shown
     here.shown(version="1.1")
     checked = here.trust("--check")
     assert checked.returncode == 1

@@ -201,10 +201,13 @@ def difference(found: Comparison | None) -> str:
 
 
 def _provenance(item: AttemptDetail) -> str:
-    if item.pinned is None:
-        return item.row.provenance or ""
-    what = ", ".join(item.changed) or "something that is not kept"
-    return f"{item.row.provenance}: {what} differs from {item.pinned}, which was pinned"
+    reasons, shown = item.row.provenance_reasons, item.row.provenance or ""
+    if item.pinned is not None:
+        what = ", ".join(item.changed) or "something that is not kept"
+        shown = f"{shown}: {what} differs from {item.pinned}, which was pinned"
+    # Inputs have lines of their own, and of the tool that is all.
+    beside = [each for each in reasons or () if each.startswith(("server: ", "result: "))]
+    return "; ".join([shown, *beside])
 
 
 def _commit(item: CommitEntry) -> str:
