@@ -118,24 +118,17 @@ def quoted(folded: bytes) -> list[bytes]:
     return [part.strip(_MARKS) for part in inside if len(part) >= PHRASE and b"\n" not in part]
 
 
-def grouped(raw: bytes) -> list[bytes]:
-    """Return the numbers with separators of thousands, without them."""
-    return list(map(_ungrouped, _GROUPED.findall(raw))) if _has_groups(raw) else []
-
-
 def without_groups(raw: bytes) -> bytes:
     """Return a text without separators of thousands."""
-    return _GROUPED.sub(lambda found: _ungrouped(found[0]), raw) if _has_groups(raw) else raw
-
-
-def _has_groups(raw: bytes) -> bool:
-    # A tenth of what the search of the pattern takes.
+    # This looks for the pattern in a tenth of the time.
     digits = raw.translate(_AS_ZEROS)
-    return b"0,000" in digits or b"0'000" in digits or b"0_000" in digits
+    if b"0,000" in digits or b"0'000" in digits or b"0_000" in digits:
+        return _GROUPED.sub(_ungrouped, raw)
+    return raw
 
 
-def _ungrouped(number: bytes) -> bytes:
-    return shortest(number.translate(None, b",'_"))
+def _ungrouped(number: re.Match[bytes]) -> bytes:
+    return number[0].translate(None, b",'_")
 
 
 def shortest(number: bytes) -> bytes:
@@ -189,8 +182,11 @@ def atoms_of(text: str) -> list[int]:
     folded = fold(raw)
     words = folded.split()
     odd = set(filterfalse(bytes.isalpha, words))
+    if (bare := without_groups(raw)) is not raw:
+        # Commas may as well stand between numbers.
+        odd.update(fold(bare).split())
     values = {token.strip(_MARKS) for token in odd}
-    other = [*_other_numbers(values), *grouped(raw), *encoded(text), *phrases(folded)]
+    other = [*_other_numbers(values), *encoded(text), *phrases(folded)]
     other.append(b" ".join(words).strip(_MARKS))
     joined = [value for value in values if _SLASH in value or _COLON in value]
     if joined:
