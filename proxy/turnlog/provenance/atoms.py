@@ -182,6 +182,7 @@ def atoms_of(text: str) -> list[int]:
     folded = fold(raw)
     words = folded.split()
     odd = set(filterfalse(bytes.isalpha, words))
+    is_prose = 2 * len(odd) < len(words) >= WORDS
     if (bare := without_groups(raw)) is not raw:
         # Commas may as well stand between numbers.
         odd.update(fold(bare).split())
@@ -195,7 +196,7 @@ def atoms_of(text: str) -> list[int]:
         _add_folders(joined, values)
     found = list(map(hash, filterfalse(bytes.isalpha, values)))
     found += map(hash, other)
-    if 2 * len(odd) < len(words) >= WORDS:
+    if is_prose:
         found += shingles(words)
     return found
 
