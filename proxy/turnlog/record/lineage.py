@@ -6,7 +6,8 @@ loop a little at a time. The outcome of a call that ends before its look-up was 
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -46,6 +47,7 @@ _NOTHING: Final = Inputs()
 _NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
 _NOT_YET: Final = Inputs(partial="the call ended before its input was looked up")
 _TOO_MUCH: Final = Inputs(partial="too much waited to be looked at")
+_WHOLE: Final = object()
 _UNREAD: Final = "earlier outputs could not be read"
 _OLDER: Final = "not all earlier outputs were read"
 _CUT_INPUT: Final = "the input is not recorded whole"
@@ -89,6 +91,8 @@ class _SessionMemory(Struct, eq=False):
     """Values that were counted for it."""
     is_forgotten: bool = False
     """Whether it is counted no more, because others were used later."""
+    indexing: Iterator[None] | None = None
+    """The rest of an output that is being indexed."""
     controls: int = 0
     """Number of control commits in the store when its marks were looked at."""
     marked: int = -1
@@ -181,7 +185,8 @@ class LineageTracker:
         # A session that this process has not met is read with all its notes when it is.
         told = declaration(seq, note)
         if told is not None and session in self._sessions:
-            self._learn(self._sessions[session], told)
+            for _ in self._learning(self._sessions[session], told):
+                pass
 
     async def caught_up(self, session: SessionRef) -> SessionValues:
         """Return a session's values once nothing waits in it; for a rule that depends on them."""
@@ -284,6 +289,18 @@ class LineageTracker:
 
     def _step(self, memory: _SessionMemory) -> bool:
         """Do the next piece of work of a session; return whether there is more that can be done."""
+        if memory.indexing is not None:
+            if next(memory.indexing, _WHOLE) is _WHOLE:
+                memory.indexing = None
+        elif not self._begin_next(memory):
+            return False
+        goes_on = memory.indexing is not None or bool(memory.waiting)
+        if not goes_on:
+            self._drained.set()
+        return goes_on
+
+    def _begin_next(self, memory: _SessionMemory) -> bool:
+        """Take what waits longest in a session; return whether it can be done."""
         waiting = memory.waiting
         if memory.is_reading or not waiting or not waiting[0].is_ready:
             return False
@@ -294,12 +311,11 @@ class LineageTracker:
             output = PastOutput(
                 ask.call, ask.number, work.content, is_tainted=work.is_tainted, besides=work.besides
             )
-            self._learn(memory, output)
+            learning = self._learning(memory, output)
+            memory.indexing = None if next(learning, _WHOLE) is _WHOLE else learning
         elif work.attempt.inputs is None:
             self._look_up(memory, work)
-        if not waiting:
-            self._drained.set()
-        return bool(waiting)
+        return True
 
     def _look_up(self, memory: _SessionMemory, work: Waiting) -> None:
         found = memory.values.look_up(work.content)
@@ -323,11 +339,14 @@ class LineageTracker:
                 self._shared_until = now + _LOOK
         return memory.read_at < self._shared_until
 
-    def _learn(self, memory: _SessionMemory, item: PastOutput | Declaration) -> None:
+    def _learning(self, memory: _SessionMemory, item: PastOutput | Declaration) -> Iterator[None]:
+        """Index an output or a declaration in small steps, as the iterator is read."""
         values = memory.values
         if isinstance(item, PastOutput):
             source = ValueSource(item.call, item.attempt)
-            values.add(source, item.content, tainted=item.is_tainted, besides=item.besides)
+            yield from values.adding(
+                source, item.content, tainted=item.is_tainted, besides=item.besides
+            )
         else:
             values.declare(item.text, str(item.seq))
         if memory.is_forgotten:
@@ -367,8 +386,8 @@ class LineageTracker:
                 await self._store.flush()
             past, memory.marked = await asyncio.to_thread(self._past, memory)
             until = self._now() + _SLICE
-            for item in past.items:
-                self._learn(memory, item)
+            learning = (self._learning(memory, item) for item in past.items)
+            for _ in chain.from_iterable(chain(steps, (None,)) for steps in learning):
                 if self._now() > until:
                     await asyncio.sleep(0)
                     until = self._now() + _SLICE
