@@ -233,6 +233,7 @@ def _context(
         work,
         _masks(settings),
     )
+    http_signatures, result_signatures = _signatures(settings)
     identities = ServerIdentities(
         pins,
         definition_writer.note_server,
@@ -271,8 +272,8 @@ def _context(
         rules=reloader.rules,
         tools=ToolCache(listings, pins, reloader.rules, annotated, clean, identities),
         http_tools=HttpToolCache(reloader.rules, clean, identities),
-        result_signatures=_result_signatures(settings),
-        http_signatures=_http_signatures(settings),
+        result_signatures=result_signatures,
+        http_signatures=http_signatures,
         trusted=frozenset(name for name, up in upstreams if up.trust_outcomes),
         limiter=Limiter(),
         health=health,
@@ -285,24 +286,19 @@ def _context(
     )
 
 
-def _http_signatures(settings: Settings) -> "Mapping[str, HttpSignatures]":
-    """Return the verifiers of the HTTP message signatures for which keys are configured."""
-    named = {name: up.signatures for name, up in settings.upstreams.items() if up.signatures}
-    if not named:
-        return {}
-    from .tools.signatures import HttpSignatures  # needs an extra
+def _signatures(
+    settings: Settings,
+) -> "tuple[Mapping[str, HttpSignatures], Mapping[str, ResultSignatures]]":
+    """Return the verifiers of the signatures for which keys are configured, by server."""
+    upstreams = settings.upstreams.items()
+    if not any(up.signatures or up.jws for _, up in upstreams):
+        return {}, {}
+    from .tools.signatures import HttpSignatures, ResultSignatures  # needs an extra
 
-    return {name: HttpSignatures(each) for name, each in named.items()}
-
-
-def _result_signatures(settings: Settings) -> "Mapping[str, ResultSignatures]":
-    """Return the verifiers of the JWS for which keys are configured."""
-    named = {name: up.jws for name, up in settings.upstreams.items() if up.jws}
-    if not named:
-        return {}
-    from .tools.signatures import ResultSignatures  # needs an extra
-
-    return {name: ResultSignatures(each) for name, each in named.items()}
+    return (
+        {name: HttpSignatures(up.signatures) for name, up in upstreams if up.signatures},
+        {name: ResultSignatures(up.jws) for name, up in upstreams if up.jws},
+    )
 
 
 def _recorder(
