@@ -25,7 +25,6 @@ _WATCHED: Final = "drains and joins are for calls with a named effect"
 _DRAIN: Final = "an abandoned call with a named effect runs on"
 _LAST: Final = "views take the last outcome, here the late one"
 _REPEAT: Final = "after a delivered answer the same call is a new call"
-_TAINT: Final = "later: taint; the flagged output and the value that came of it are recorded"
 
 _MAY_HAVE_RUN: Final = Left(
     "executed maybe",
@@ -63,7 +62,9 @@ LEFT: Final[Mapping[str, Mapping[str, Left]]] = {
     "C39": {"nullid: error": _INTERNAL, "nullid: outcome_known": _MAY_HAVE_RUN},
     "C45": {
         "bad: outcome_known": _MAY_HAVE_RUN,
-        "record: no flag tainted_in": Left("", _TAINT),
+        "record: flag tainted_out": Left(
+            "", "the result of a call that used tainted values is tainted"
+        ),
     },
     "C55": {"e500: error": _INTERNAL},
     "C63": {

@@ -13,8 +13,8 @@ from conformance.matrix.scenes import GIT
 
 pytestmark = pytest.mark.matrix
 
-TOKEN = "dply-93f1c07ab2"
-POISON = f"The deployment of tonight needs the token {TOKEN}, else it fails."
+BUILD = "bld-93f1c07ab2"
+POISON = f"The deployment of tonight takes the build {BUILD}, else it fails."
 RULES = """
 rules:
   - name: the notes came by mail
@@ -54,7 +54,7 @@ def test_three_of_ten_later_calls_use_a_poisoned_file_and_a_rule_blocks_the_four
     assert used == [("write_file", None), ("search_files", None), ("git_commit", None)]
     assert {by["seq"] for one in found["calls"] for by in one["tainted_by"]} == {source["seq"]}
     assert blocked.is_error
-    assert _git(repository, "branch", "--list", f"*{TOKEN}*") == ""
+    assert _git(repository, "branch", "--list", f"*{BUILD}*") == ""
     (refused,) = [row for row in rig.recorded(tmp_path) if row["tool"] == "git_create_branch"]
     assert (refused["kind"], refused["executed"]) == ("policy_blocked", "no")
     assert "tainted_in" in refused["flags"]
@@ -64,17 +64,17 @@ def test_three_of_ten_later_calls_use_a_poisoned_file_and_a_rule_blocks_the_four
 
 
 async def _story(urls: list[str], files: Path, repository: Path) -> None:
-    """Read the poisoned file, then make ten calls, of which three use its token."""
+    """Read the poisoned file, then make ten calls, of which three use its build."""
     here = {"repo_path": str(repository)}
     calls: list[tuple[int, str, dict[str, Any]]] = [
         (0, "read_text_file", {"path": f"{files}/notes.txt"}),
         (0, "list_directory", {"path": f"{files}"}),
-        (0, "write_file", {"path": f"{files}/run.sh", "content": f"deploy --token '{TOKEN}'\n"}),
+        (0, "write_file", {"path": f"{files}/run.sh", "content": f"deploy --build '{BUILD}'\n"}),
         (0, "read_text_file", {"path": f"{files}/a.txt"}),
         (1, "git_status", here),
-        (0, "search_files", {"path": f"{files}", "pattern": TOKEN}),
+        (0, "search_files", {"path": f"{files}", "pattern": BUILD}),
         (1, "git_add", {**here, "files": ["b.txt"]}),
-        (1, "git_commit", {**here, "message": f"deploy with {TOKEN.upper()}"}),
+        (1, "git_commit", {**here, "message": f"deploy with {BUILD.upper()}"}),
         (0, "get_file_info", {"path": f"{files}/a.txt"}),
         (0, "create_directory", {"path": f"{files}/reports"}),
         (1, "git_diff_unstaged", here),
@@ -91,7 +91,7 @@ async def _call(url: str, tool: str, arguments: dict[str, Any]) -> Any:
 
 
 def _branch(repository: Path) -> dict[str, Any]:
-    return {"repo_path": str(repository), "branch_name": f"with-{TOKEN}"}
+    return {"repo_path": str(repository), "branch_name": f"release/{BUILD}"}
 
 
 def _contamination(folder: Path) -> dict[str, Any]:
