@@ -300,7 +300,7 @@ class LineageTracker:
         return goes_on
 
     def _begin_next(self, memory: _SessionMemory) -> bool:
-        """Take what waits longest in a session; return whether it can be done."""
+        """Begin with what waits longest in a session; return whether it can be done."""
         waiting = memory.waiting
         if memory.is_reading or not waiting or not waiting[0].is_ready:
             return False
