@@ -94,7 +94,7 @@ def test_a_hold_keeps_content_from_gc_and_purge_until_its_release(beside: Rig) -
     gone = change(rig, "/gc", {"yes": True})
     assert fates(gone) == [("bodies", "deleted"), ("bodies", "held"), ("payloads", "held")]
     said = refused(rig, "/sessions/kept/purge", {"yes": True}, 400)
-    assert "is held; `turnlog sessions release` ends the hold" in said["detail"]
+    assert "is held; `POST /sessions/{session}/release` ends the hold" in said["detail"]
     shown = process("show", "kept:3", "--data", str(rig.proxy.data)).stdout
     assert "a lawsuit" in shown
     assert "ghp_a" not in shown

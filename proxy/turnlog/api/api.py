@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -33,6 +34,28 @@ from .endpoints import ENDPOINTS, ApiRequest, ReadEndpoint, WriteEndpoint
 from .openapi import description
 from .pages import NO_STORE, ProblemError, Snapshots, body_of, document, in_time
 from .parameters import BadParameterError
+
+ENDPOINT_OF_COMMAND: Final = {
+    "sessions": "GET /sessions",
+    "sessions release": "POST /sessions/{session}/release",
+    "sessions resume": "POST /sessions/{session}/lifecycle",
+    "sessions unclaim": "POST /sessions/{session}/lifecycle",
+    "dangling": "GET /dangling",
+    "log": "GET /log",
+    "state": "GET /sessions/{session}/state",
+    "diff": "GET /sessions/{session}/diff",
+    "taint": "GET /sessions/{session}/taint",
+    "rewind": "POST /sessions/{session}/rewind",
+    "effect": "POST /calls/{call}/effect",
+    "resolve": "POST /calls/{call}/resolve",
+    "purge": "POST /sessions/{session}/purge",
+    "gc": "POST /gc",
+}
+"""The endpoint that does what a command does, for the commands that errors of use cases name."""
+_CLI_WORDS: Final = re.compile(
+    r"`turnlog ((?:sessions )?[a-z]+)[^`]*`|`--([a-z-]+) ([^`]+)`| \(--[a-z-]+\)|--([a-z-]+)"
+)
+"""A command, an option with its value, an option beside its field's name, and an option."""
 
 _LARGEST: Final = 64 << 10
 """Bytes of a request's body."""
@@ -197,11 +220,12 @@ def _as_problems() -> Generator[None]:
     except NotFoundError as error:
         raise _not_found(error) from error
     except CompactedError as error:
-        raise ProblemError(410, str(error), reason="compacted", first=error.first) from error
+        detail = in_api_words(str(error))
+        raise ProblemError(410, detail, reason="compacted", first=error.first) from error
     except (NoteError, OperationError, RewindError) as error:
-        raise ProblemError(400, str(error)) from error
+        raise ProblemError(400, in_api_words(str(error))) from error
     except UnresolvableError as error:
-        raise ProblemError(409, str(error), reason=error.reason) from error
+        raise ProblemError(409, in_api_words(str(error)), reason=error.reason) from error
     except REFUSALS as error:
         raise _not_placed(error) from error
     except StoreError as error:
@@ -209,21 +233,36 @@ def _as_problems() -> Generator[None]:
 
 
 def _not_found(error: NotFoundError) -> ProblemError:
+    detail = in_api_words(str(error))
     if isinstance(error, NotHeldError):
-        return ProblemError(409, str(error), reason="not_held")
-    return ProblemError(404, str(error))
+        return ProblemError(409, detail, reason="not_held")
+    return ProblemError(404, detail)
 
 
 def _not_placed(error: Refusal) -> ProblemError:
+    detail = in_api_words(str(error))
     match error:
         case TransitionRefused():
-            return ProblemError(
-                409, str(error), head=error.seq, stage=error.stage, action=error.action
-            )
+            return ProblemError(409, detail, head=error.seq, stage=error.stage, action=error.action)
         case LeaseRefused():
-            return ProblemError(409, str(error), head=error.seq, fence=error.fence)
+            return ProblemError(409, detail, head=error.seq, fence=error.fence)
         case _:
-            return ProblemError(409, str(error), head=error.seq)
+            return ProblemError(409, detail, head=error.seq)
+
+
+def in_api_words(message: str) -> str:
+    """Return the error of a use case with endpoints and fields in place of commands and options."""
+    return _CLI_WORDS.sub(_in_api_words, message)
+
+
+def _in_api_words(found: re.Match[str]) -> str:
+    command, option, value, name = found.groups()
+    if command:
+        endpoint = ENDPOINT_OF_COMMAND.get(command)
+        return f"`{endpoint}`" if endpoint else found[0]  # what runs on the proxy's host only
+    if option:
+        return f"`{option}={value}`"
+    return f"`{name}`" if name else ""
 
 
 @cache
