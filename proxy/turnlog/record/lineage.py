@@ -28,6 +28,7 @@ from turnlog.sessions.lineage.history import (
 from turnlog.sessions.lineage.taint import tainted_by_marks
 from turnlog.store.base import Blob, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .attempt import Attempt
 
@@ -39,6 +40,8 @@ _MOST_PUT_OFF: Final = 1 << 20
 """Bytes of outputs that wait until a session's next look-up; both together cost the loop one round less."""
 _MOST_SESSIONS: Final = 4096
 _MOST_VALUES: Final = 262_144
+_FEW: Final = 64
+"""Commits that are read in the loop, in less time than a switch to a thread takes; more are read in a thread."""
 _LOOK: Final = 1_000_000_000
 """ns between two looks whether other processes have the store open."""
 _QUEUED: Final = Phase.QUEUED
@@ -142,6 +145,7 @@ class LineageTracker:
         if ask.inputs is not None or not ask.is_call:
             attempt.inputs = ask.inputs or _NOTHING
         elif blob is None:
+            self._memory(ask.session)  # its first call shows whether it has a past
             attempt.inputs = _NOT_RECORDED
         elif not self._queue(Waiting(attempt, start_of(blob), is_output=False, is_cut=blob.cut)):
             attempt.inputs = _TOO_MUCH
@@ -323,7 +327,7 @@ class LineageTracker:
             work.is_second = True
             memory.waiting.appendleft(work)
             self._bytes += len(work.content)
-            self._read(memory)
+            self._read_news(memory)
             return
         partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
         work.attempt.inputs = found if partial == found.partial else Inputs(found.lineage, partial)
@@ -373,6 +377,25 @@ class LineageTracker:
         if is_known:
             self._read(memory)
 
+    def _read_news(self, memory: _SessionMemory) -> None:
+        """Index what other processes have recorded of a session since it was last read."""
+        try:
+            with self._store.view() as view:
+                session = view.session_of(memory.ref)
+                row = view.session(session) if session is not None else None
+                if row is None or row.head_seq - memory.read_until > _FEW:
+                    self._read(memory)
+                    return
+                past, memory.marked = self._past(view, row.session, memory.read_until)
+        except StoreError:
+            memory.partial = _UNREAD
+            return
+        memory.read_at = self._now()
+        for item in past.items:
+            for _ in self._learning(memory, item):
+                pass  # there are few
+        self._have_read(memory, past)
+
     def _read(self, memory: _SessionMemory) -> None:
         memory.is_reading, memory.read_at = True, self._now()
         memory.controls = self._controls.count
@@ -381,19 +404,17 @@ class LineageTracker:
     async def _read_past(self, memory: _SessionMemory) -> None:
         """Index what the store has of a session that this process has not indexed."""
         try:
-            if memory.read_until < 0:
+            if memory.read_until < 0 and memory.ref.id is not None:
                 # What this process has recorded of it before may still be on its way.
                 await self._store.flush()
-            past, memory.marked = await asyncio.to_thread(self._past, memory)
+            past, memory.marked = await asyncio.to_thread(self._whole_past, memory)
             until = self._now() + _SLICE
             learning = (self._learning(memory, item) for item in past.items)
             for _ in chain.from_iterable(chain(steps, (None,)) for steps in learning):
                 if self._now() > until:
                     await asyncio.sleep(0)
                     until = self._now() + _SLICE
-            memory.read_until = max(memory.read_until, past.until)
-            if not past.is_whole:
-                memory.partial = _OLDER
+            self._have_read(memory, past)
         except StoreError:
             memory.partial = _UNREAD
         finally:
@@ -401,20 +422,27 @@ class LineageTracker:
             self._set_due(memory)
             self._drained.set()
 
-    def _past(self, memory: _SessionMemory) -> tuple[History, int]:
-        """Return the past of a session, and the newest note by which an operator marked an output."""
-        is_first = memory.read_until < 0
+    def _have_read(self, memory: _SessionMemory, past: History) -> None:
+        memory.read_until = max(memory.read_until, past.until)
+        if not past.is_whole:
+            memory.partial = _OLDER
+
+    def _whole_past(self, memory: _SessionMemory) -> tuple[History, int]:
         with self._store.view() as view:
             session = view.session_of(memory.ref)
             if session is None:
                 return EMPTY, -1
-            notes = view.taint_notes(frozenset({session}))
-            without = None if is_first else self._store.epoch
-            past = read_history(
-                view,
-                session,
-                after=memory.read_until,
-                without=without,
-                tainted=tainted_by_marks(view, session) if notes else None,
-            )
-            return past, notes[-1].link.seq if notes else -1
+            return self._past(view, session, memory.read_until)
+
+    def _past(self, view: View, session: bytes, after: int) -> tuple[History, int]:
+        """Return the past of a session after a commit that was read before, and the newest note by which an
+        operator marked an output."""
+        notes = view.taint_notes(frozenset({session}))
+        past = read_history(
+            view,
+            session,
+            after=after,
+            without=self._store.epoch if after >= 0 else None,
+            tainted=tainted_by_marks(view, session) if notes else None,
+        )
+        return past, notes[-1].link.seq if notes else -1

@@ -1,5 +1,6 @@
 """`sessions.lineage.history`: what a session has seen, as far as it is read."""
 
+import shutil
 from pathlib import Path
 
 from e2e.stores import Call, fill, session_id
@@ -71,3 +72,11 @@ def test_the_oldest_outputs_are_left_out_where_there_is_too_much(tmp_path: Path)
 def test_a_session_that_is_not_on_disk_has_no_past(tmp_path: Path) -> None:
     fill(tmp_path / "data", [Call(tool="a", minute=0, session="other")])
     assert past(tmp_path / "data") == history.EMPTY
+
+
+def test_outputs_that_are_gone_are_missed(tmp_path: Path) -> None:
+    fill(tmp_path / "data", [Call(tool="a", minute=0), Call(tool="b", minute=1)])
+    assert past(tmp_path / "data").is_whole
+    shutil.rmtree(tmp_path / "data" / "blobs")
+    found = past(tmp_path / "data")
+    assert (found.items, found.is_whole) == ([], False)

@@ -84,7 +84,7 @@ def read_history(
         return EMPTY if row is None else History(items=[], until=after, is_whole=True)
     first = max(after, row.head_seq - MOST_COMMITS)
     commits = [c for c in _told(view, session, first) if c.link.epoch != without]
-    found, room = deque[PastOutput | Declaration](), MOST_BYTES
+    found, room, is_kept = deque[PastOutput | Declaration](), MOST_BYTES, True
     for commit in reversed(commits):
         item = _item(view, commit, tainted)
         if isinstance(item, PastOutput):
@@ -93,7 +93,13 @@ def read_history(
             break
         if item is not None:
             found.appendleft(item)
-    return History(items=list(found), until=row.head_seq, is_whole=room >= 0 and first == after)
+        is_kept = is_kept and (item is not None or not _had_content(commit))
+    is_whole = room >= 0 and first == after and is_kept
+    return History(items=list(found), until=row.head_seq, is_whole=is_whole)
+
+
+def _had_content(commit: Commit) -> bool:
+    return commit.gone is not None or bool(commit.body and commit.body.output_blob)
 
 
 def _told(view: View, session: bytes, after: int) -> Iterator[Commit]:
