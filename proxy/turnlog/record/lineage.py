@@ -7,7 +7,6 @@ loop a little at a time. The outcome of a call that ends before its look-up was 
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -189,8 +188,7 @@ class LineageTracker:
         # A session that this process has not met is read with all its notes when it is.
         told = declaration(seq, note)
         if told is not None and session in self._sessions:
-            for _ in self._learning(self._sessions[session], told):
-                pass
+            self._learn(self._sessions[session], told)
 
     async def caught_up(self, session: SessionRef) -> SessionValues:
         """Return a session's values once nothing waits in it; for a rule that depends on them."""
@@ -343,6 +341,10 @@ class LineageTracker:
                 self._shared_until = now + _LOOK
         return memory.read_at < self._shared_until
 
+    def _learn(self, memory: _SessionMemory, item: PastOutput | Declaration) -> None:
+        for _ in self._learning(memory, item):
+            pass
+
     def _learning(self, memory: _SessionMemory, item: PastOutput | Declaration) -> Iterator[None]:
         """Index an output or a declaration in small steps, as the iterator is read."""
         values = memory.values
@@ -409,8 +411,8 @@ class LineageTracker:
                 await self._store.flush()
             past, memory.marked = await asyncio.to_thread(self._whole_past, memory)
             until = self._now() + _SLICE
-            learning = (self._learning(memory, item) for item in past.items)
-            for _ in chain.from_iterable(chain(steps, (None,)) for steps in learning):
+            for item in past.items:
+                self._learn(memory, item)
                 if self._now() > until:
                     await asyncio.sleep(0)
                     until = self._now() + _SLICE
