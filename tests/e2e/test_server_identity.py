@@ -103,10 +103,7 @@ class Desk:
             headers = (*MCP_HEADERS, *([("Mcp-Session-Id", given)] if given else []))
             client.request("POST", path, message("tools/list", {}, request_id=2), headers=headers)
             client.request("POST", path, call("pay", request_id=3), headers=headers)
-        data = self.proxy.data
-        wait_until(lambda: _has_ended(session_rows(data, session)), "the call ends")
-        (row,) = session_rows(data, session)
-        return row
+        return ended(self.proxy.data, session)
 
     def shown(self, **parts: str) -> None:
         """Wait until these parts of the server were written down."""
@@ -155,8 +152,14 @@ def here(tmp_path: Path, bank: Bank) -> Generator[Desk]:
         yield Desk(tmp_path, proxy)
 
 
-def _has_ended(found: list[Row]) -> bool:
-    return [row.status == "pending" for row in found] == [False]
+def ended(data: Path, session: str) -> Row:
+    """Wait until the only call of a session has ended; return its row."""
+    wait_until(
+        lambda: [row.status == "pending" for row in session_rows(data, session)] == [False],
+        "the call ends",
+    )
+    (row,) = session_rows(data, session)
+    return row
 
 
 def is_mismatch(row: Row) -> bool:
@@ -368,6 +371,36 @@ def test_a_server_with_another_tls_key_is_a_mismatch(tmp_path: Path, bank: Bank)
             wait_until(lambda: here.trust("--check").returncode == 1, "the key is written down")
             (line,) = here.servers()
             assert (line["change"], line["parts"]) == ("changed", ["TLS key"])
+
+
+@pytest.mark.promise("PROV-17")
+def test_a_server_of_plain_http_tools_is_pinned_by_its_tls_key(tmp_path: Path, bank: Bank) -> None:
+    authority = tmp_path / "ca.pem"
+    for file in ("first", "other"):
+        certified(tmp_path / file, ec.generate_private_key(ec.SECP256R1()), authority)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "first")
+    with secured(bank, context) as url:
+        settings = {"url": url, "ca": str(authority), "pin_tls": True, "transport": "http"}
+        with desk(tmp_path, settings) as proxy:
+            here = Desk(tmp_path, proxy)
+
+            def pay() -> Row:
+                session = f"s{next(SESSIONS)}"
+                with Client(proxy.url) as client:
+                    client.request("POST", f"/s/{session}/pay", call("pay"))
+                return ended(proxy.data, session)
+
+            assert pay().provenance == "unverified"
+            wait_until(lambda: here.servers() != [], "the key is written down")
+            here.pin()
+            assert pay().flags == []
+            assert "the servers are as pinned" in here.trust("--check", "bank").stderr
+            context.load_cert_chain(tmp_path / "other")
+            row = pay()
+            assert is_mismatch(row)
+            assert isinstance(row.provenance_reasons, list)
+            assert "server: TLS key changed" in row.provenance_reasons
 
 
 @pytest.fixture

@@ -506,7 +506,10 @@ class HttpCarrier(Struct, eq=False):
         if verifier is not None and head.media != EVENTS:
             sent = sent_request(request.forwarded, request.route)
             has_content = head.body is not Body.NONE
-            signed = verifier.check(head.status, head.raw, sent, has_content=has_content)
+            try:
+                signed = verifier.check(head.status, head.raw, sent, has_content=has_content)
+            except Exception as error:  # noqa: BLE001 - it is logged, and the answer goes on unchecked
+                self.context.recorder.faulted(error)
         if signed is UNSIGNED and not head.names_digests:
             return answer
         return CheckedAnswer(answer, signed)

@@ -134,7 +134,8 @@ def _selection(what: str | None, configured: Collection[str], lock: LockFile) ->
 def _check_name(what: str | None, wanted: ToolSelection, offer: ShownTools, lock: LockFile) -> None:
     """Refuse an unknown name: comparing nothing must not look like success."""
     pins = [(server, tool) for server, tools in lock.servers.items() for tool in tools]
-    if what is None or any(wanted.covers(*place) for place in (*offer.shown, *pins)):
+    known = any(wanted.covers(*place) for place in (*offer.shown, *pins))
+    if what is None or known or offer.identities:
         return
     raise click.UsageError(
         f"{what!r} was neither shown nor pinned, let an agent list the tools through turnlog"
@@ -174,7 +175,7 @@ def _checked(
     offer: ShownTools,
     path: Path,
 ) -> int:
-    if not offer.shown:
+    if not offer.shown and not offer.identities:
         complain(_nothing(offer, path))
         return FAILED
     # A tool that is gone can do no harm, and locks of turnlog up to 0.2 have no servers.
@@ -187,6 +188,8 @@ def _checked(
 
 
 def _nothing(offer: ShownTools, path: Path) -> str:
+    if not offer.shown and offer.identities:
+        return f"the servers are as pinned in {str(path)!r}, and no tools were shown"
     if not offer.shown:
         return "no tools were shown yet, let an agent list them through turnlog"
     count = len(offer.shown)
