@@ -17,7 +17,7 @@ from .leaves import PHRASE, SHORTEST
 WORDS: Final = 5
 """Words of a shingle."""
 _FOLDERS: Final = 16  # above a file; with the bound the work is linear
-
+_ROUND: Final = 2  # digits of a round number, before its zeros
 _ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _AROUND_ENCODED: Final = re.compile(r"[\s/?&=#;\"'<>]+")
 # Typography that NFKC leaves alone.
@@ -44,8 +44,6 @@ _COMMON: Final = frozenset(
     b"text/plain text/html text/markdown application/json x86_64 amd64 arm64 ipv4 ipv6".split()
 )
 _DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
 _QUOTE: Final = b"\v"
 
 
@@ -229,16 +227,24 @@ def _other_numbers(values: set[bytes]) -> list[bytes]:
     return found
 
 
-def may_be_value(token: bytes) -> bool:
-    """Return whether a word can be an atom: it is not short, and not of letters alone."""
+def may_be_value(value: bytes) -> bool:
+    """Return whether a whole argument can be a value: it is not short and no name of a format."""
+    return len(value) >= SHORTEST and value not in _COMMON
+
+
+def may_be_word(token: bytes) -> bool:
+    """Return the same for a word among others, or a part of one: it is not of letters alone either."""
     return len(token) >= SHORTEST and not token.isalpha() and token not in _COMMON
 
 
 def is_entity(token: bytes, *, alone: bool) -> bool:
     """Return whether a word is like an identifier, path, URL, address or number.
 
-    `alone`: it is the whole argument. Among other words it needs a digit, a slash or an @.
+    `alone`: it is the whole argument. Among other words it needs a digit, a slash or an @. Settings are
+    none: round numbers, and letters and underscores alone.
     """
+    if _is_setting(token):
+        return False
     digits = _digits(token)
     if digits:
         return digits >= SHORTEST or digits < len(token) - token.count(b".")
@@ -251,15 +257,20 @@ def _digits(token: bytes) -> int:
     return len(token.translate(None, _NO_DIGITS))
 
 
+def _is_setting(token: bytes) -> bool:
+    if token.isdigit():
+        return len(token.rstrip(b"0")) <= _ROUND
+    return token.replace(b"_", b"").isalpha()
+
+
 def is_strong_value(value: bytes) -> bool:
     """Return whether a text without a relation to an output would hardly have a value of it."""
     size, digits = len(value), _digits(value)
-    if size < 5 or _DATE.fullmatch(value):
+    if size < 5 or _is_setting(value) or _DATE.fullmatch(value):
         return False
     return (
         digits >= 5
-        or size >= PHRASE + 4
-        or (size >= PHRASE and not value.isalpha())
+        or size >= PHRASE
         or (size >= 7 and digits >= 3)
         or (size >= 8 and (digits >= 2 or b"/" in value or b"@" in value))
     )

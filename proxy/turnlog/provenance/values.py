@@ -21,6 +21,7 @@ from .atoms import (
     is_strong_part,
     is_strong_value,
     may_be_value,
+    may_be_word,
     parts,
     phrases,
     plain,
@@ -42,9 +43,8 @@ FORGOTTEN: Final = "oldest values forgotten"
 _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
 _LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
-_STEP: Final = (
-    3  # a third of the shingles; two in a row are eight words, and each copy of seven has one
-)
+# Every third shingle: two of them in a row are eight words, and each copy of seven words has one.
+_STEP: Final = 3
 _RUN: Final = 4  # shingles, eight words; of unrelated prose of one author 0.01 has as many
 _LINE: Final = 16  # words of what is no text yet, such as a command line
 _STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
@@ -184,12 +184,13 @@ class _Search:
         self._pointer = pointer
         if WORD.fullmatch(text):
             word = shortest(trim(text.lower().encode()))
-            if not self._has(word, MatchEvidence.EXACT):
+            if may_be_value(word) and not self._has(word, MatchEvidence.EXACT):
                 self._look_up_word(word, is_strong_value, alone=True)
             return
         folded = fold(without_groups(plain(text)))
         words = folded.split()
-        if self._has(shortest(trim(b" ".join(words))), MatchEvidence.EXACT):
+        whole = shortest(trim(b" ".join(words)))
+        if may_be_value(whole) and self._has(whole, MatchEvidence.EXACT):
             return
         is_line = len(words) <= _LINE
         is_strong = is_strong_value if is_line else is_strong_in_text
@@ -225,7 +226,7 @@ class _Search:
         return True
 
     def _look_up_word(self, token: bytes, is_strong: _Strength, *, alone: bool) -> None:
-        if not may_be_value(token) or self._has(token, MatchEvidence.ENTITY, is_strong):
+        if not may_be_word(token) or self._has(token, MatchEvidence.ENTITY, is_strong):
             return
         if self._is_known_by_parts(token) or not is_entity(token, alone=alone):
             return
@@ -235,7 +236,7 @@ class _Search:
         """Note known parts of a word; return whether it is a known name in a known folder."""
         ends = folder_ends(token)
         rests = [token[end + 1 :] for end in ends]
-        shares = list(filter(may_be_value, (*rests, *parts(token))))
+        shares = list(filter(may_be_word, (*rests, *parts(token))))
         if not self._has_any(shares):
             return False
         for part in shares:
@@ -282,7 +283,7 @@ class _Search:
             self._enter(place, entry)
 
     def _enter(self, place: _FirstSeen | None, entry: Lineage) -> None:
-        # What may matter to a rule has three times the room.
+        # What may matter to a rule has more room.
         matters = entry.tainted or entry.origin is ValueOrigin.UNVERIFIED
         if len(self.entries) < (4 * _MOST_ENTRIES if matters else _MOST_ENTRIES):
             self.entries[self._pointer, place] = entry

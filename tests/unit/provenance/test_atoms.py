@@ -90,14 +90,22 @@ def test_these_words_are_entities_only_if_they_are_the_whole_argument(token: str
     assert not atoms.is_entity(token.encode(), alone=False)
 
 
-@pytest.mark.parametrize("token", ["1.5", "in_progress", "read-only"])
+@pytest.mark.parametrize(
+    "token", ["1.5", "in_progress", "needs_more_information", "read-only", "1000", "30000"]
+)
 def test_small_and_enum_like_words_are_no_entities(token: str) -> None:
     assert not atoms.is_entity(token.encode(), alone=True)
 
 
 @pytest.mark.parametrize("token", ["123", "utf-8", "word", "sha256"])
 def test_short_and_common_words_cannot_be_values(token: str) -> None:
-    assert not atoms.may_be_value(token.encode())
+    assert not atoms.may_be_word(token.encode())
+
+
+def test_a_whole_argument_may_be_of_letters_alone_but_not_the_name_of_a_format() -> None:
+    assert atoms.may_be_value(b"administrator")
+    assert not atoms.may_be_value(b"application/json")
+    assert not atoms.may_be_value(b"")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +124,19 @@ def test_long_values_and_values_with_digits_are_strong(value: str) -> None:
     assert atoms.is_strong_value(value.encode())
 
 
-@pytest.mark.parametrize("value", ["4711", "2026-11-30", "v1.2.3", "main.py", "not available"[:11]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1000000",
+        "pull_request_review",
+        "internationalization",
+        "4711",
+        "2026-11-30",
+        "v1.2.3",
+        "main.py",
+        "not available"[:11],
+    ],
+)
 def test_short_numbers_names_and_dates_are_weak(value: str) -> None:
     assert not atoms.is_strong_value(value.encode())
 

@@ -264,3 +264,10 @@ def test_what_an_output_repeats_of_the_input_is_not_from_there() -> None:
     values.add(READ, result("ORD-99812 and ORD-99813"), besides=b'{"id":"ORD-99812"}')
     assert look_up(values, "ORD-99812") == (NEVER_SEEN,)
     assert look_up(values, "ORD-99813") == (sourced(MatchEvidence.EXACT),)
+
+
+def test_marks_and_names_of_formats_are_not_looked_up() -> None:
+    values = SessionValues()
+    values.add(READ, result("----- application/json utf-8 ... ====="))
+    for argument in ("-----", "application/json", "... ===", "utf-8", "== //"):
+        assert look_up(values, argument) == ()
