@@ -312,3 +312,30 @@ def test_the_jws_of_a_wrapped_command_is_verified(tmp_path: Path, said: str, exp
     (row,) = rows(data)
     assert row.provenance == expected
     assert ("unverified" in row.flags) == (expected == "mismatch")
+
+
+DEMAND = "rules: [{match: {tool: pay}, provenance: {result: verified, then: surface}}]"
+
+
+@pytest.mark.promise("PROV-20")
+def test_a_rule_makes_an_error_of_a_result_whose_signature_does_not_hold(tmp_path: Path) -> None:
+    (tmp_path / "bank.pem").write_bytes(public(MADE))
+    (tmp_path / "rules.yaml").write_text(DEMAND)
+    keys = {"keys": [{"id": "bank", "alg": "ed25519", "file": "bank.pem"}]}
+    seen: list[tuple[str, str | None, bool]] = []
+    with RawUpstream() as upstream:
+        bank = {"url": upstream.url, "signatures": keys}
+        settings = {"upstreams": {"bank": bank}, "rules": ["rules.yaml"]}
+        with proxy_beside(tmp_path, settings=settings) as proxy:
+            rig = Rig(upstream, proxy)
+            for raw in (signed(BODY), ok(BODY), signed(BODY, key=OTHER)):
+                rig.fresh()
+                upstream.script = answer(raw)
+                with rig.client() as client:
+                    got = client.request("POST", rig.path, call("pay"), headers=MCP_HEADERS)
+                row = rig.row()
+                assert got.head.one("turnlog-status") == row.status
+                seen.append((row.status, row.kind, got.body == BODY))
+    unverified = "unverified_provenance"
+    # What has a digest or a signature is not edited; its head says that it is an error.
+    assert seen == [("ok", None, True), ("error", unverified, False), ("error", unverified, True)]
