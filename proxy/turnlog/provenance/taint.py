@@ -65,8 +65,6 @@ def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
 
 def has_tainted_output(facts: Facts) -> bool:
     """Return whether an outcome says that its output is tainted."""
-    if not (facts.flags or facts.error or facts.provenance == Provenance.MISMATCH):
-        return False  # most outcomes
     is_tainted = Flag.TAINTED_OUT in facts.flags or bool(doubts(facts))
     return is_tainted and Flag.TAINT_ENDORSED not in facts.flags
 

@@ -65,6 +65,8 @@ class Inputs(Struct, frozen=True, gc=False):
     lineage: tuple[Lineage, ...] = ()
     partial: str = ""
     """What was left out, as values may have stood there; empty for nothing."""
+    has_tainted: bool = False
+    """Whether an entry is tainted, by whatever evidence."""
 
 
 def unsourced(inputs: Inputs) -> tuple[str, ...]:
@@ -163,13 +165,13 @@ class SessionValues:
             partial = CUT
         else:
             partial = FORGOTTEN if self._clean.forgotten or self._tainted.forgotten else ""
-        return Inputs(tuple(search.entries.values()), partial)
+        return Inputs(tuple(search.entries.values()), partial, search.has_tainted)
 
 
 class _Search:
     """A look-up of arguments. Matches of a leaf with one leaf of an output become one entry."""
 
-    __slots__ = ("_known", "_pointer", "entries", "left_out")
+    __slots__ = ("_known", "_pointer", "entries", "has_tainted", "left_out")
 
     def __init__(self, clean: _Generations, tainted: _Generations) -> None:
         # What was seen earlier is where the value entered. What is in a clean output is not tainted.
@@ -177,7 +179,7 @@ class _Search:
         self._known = [known.get for known in held if known]
         self._pointer = ""
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
-        self.left_out = False
+        self.left_out = self.has_tainted = False
 
     def run(self, pointer: str, text: str) -> None:
         """Look up a leaf of the arguments."""
@@ -283,6 +285,8 @@ class _Search:
             self._enter(place, entry)
 
     def _enter(self, place: _FirstSeen | None, entry: Lineage) -> None:
+        if entry.tainted:
+            self.has_tainted = True
         # What may matter to a rule has more room.
         matters = entry.tainted or entry.origin is ValueOrigin.UNVERIFIED
         if len(self.entries) < (4 * _MOST_ENTRIES if matters else _MOST_ENTRIES):

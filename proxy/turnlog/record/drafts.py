@@ -211,8 +211,8 @@ class Drafter:
             flags=attempt.flags + marks,
             http_status=reply.http_status,
         )
-        found_flags = _provenance_flags(ask, inputs, reply, facts)
-        if found_flags:
+        if inputs.has_tainted or attempt.flags or ask.policy.provenance is not NO_DEMAND:
+            found_flags = _provenance_flags(ask, inputs, reply, facts)
             attempt.flags = tuple(dict.fromkeys((*attempt.flags, *found_flags)))
             facts = structs.replace(facts, flags=attempt.flags + marks)
         if attempt.n or ending.status.parked or not (reply.code is reply.retry_after is None):

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
@@ -328,7 +328,9 @@ class LineageTracker:
             self._read_news(memory)
             return
         partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
-        work.attempt.inputs = found if partial == found.partial else Inputs(found.lineage, partial)
+        work.attempt.inputs = (
+            found if partial == found.partial else structs.replace(found, partial=partial)
+        )
 
     def _may_be_elsewhere(self, memory: _SessionMemory, found: Inputs) -> bool:
         """Return whether a value that was not found may be in an output that another process recorded."""

@@ -28,6 +28,7 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.core.lifecycle import Suspension
+from turnlog.core.pins import Provenance
 from turnlog.core.turns import LoopDetector
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.clock import Clock
@@ -70,6 +71,7 @@ _REPLAYED: Final = Status.REPLAYED
 _DELIVERED: Final = NoteKind.DELIVERED
 _ABANDONED: Final = NoteKind.ABANDONED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
+_MISMATCH: Final = Provenance.MISMATCH
 _TAINT_FLAGS: Final = {
     TaintAction.MARK: Flag.TAINT_MARKED,
     TaintAction.ENDORSE: Flag.TAINT_ENDORSED,
@@ -354,7 +356,10 @@ class Recorder:
         self, attempt: Attempt, draft: Draft, place: Waiting | None = None
     ) -> Ticket | None:
         if self._lineage is not None:
-            is_tainted = has_tainted_output(draft.facts)
+            facts = draft.facts
+            # Most outcomes have nothing of this.
+            may_be_tainted = facts.flags or facts.error or facts.provenance == _MISMATCH
+            is_tainted = bool(may_be_tainted) and has_tainted_output(facts)
             self._lineage.on_ended(attempt, draft.blob, place, is_tainted=is_tainted)
         # Until its intent is on disk a new session has no id, which the log names.
         waits = attempt.waits or attempt.ask.session.id is None
