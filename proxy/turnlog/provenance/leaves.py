@@ -19,6 +19,9 @@ _NUMBERS: Final = (int, float)
 # Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[bfnrt\"/])")
 _PIECES: Final = re.compile(rf"(?s).{{1,{PIECE - 1}}}(?:\s|\Z)|.{{1,{PIECE}}}")
+# Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
+# are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
+_LONGEST: Final = 200
 _Waiting = tuple[str, Any, bool]  # a pointer, a value, and whether it is not in a text itself
 
 
@@ -26,7 +29,7 @@ def leaves(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the JSON Pointer and the text of each string and larger number of a JSON text.
 
     Any other text is one leaf. JSON inside a string is read as well: its leaves have the pointer of that
-    string. A key that is not a mere name is a leaf itself. What is too short for a value is left out,
+    string, and what is very far down that of a value around it. A key that is not a mere name is a leaf. What is too short for a value is left out,
     and a long text comes in pieces.
     """
     try:
@@ -48,7 +51,7 @@ def leaves(content: bytes) -> Iterator[tuple[str, str]]:
             else:
                 yield pointer, item
         elif type(item) in _CONTAINERS:
-            waiting += _inside(pointer, item, outside=outside)
+            waiting += _inside(pointer, item, outside=outside and len(pointer) < _LONGEST)
         elif type(item) in _NUMBERS and (number := _number(item)):
             yield pointer, number
 
@@ -81,7 +84,9 @@ def _inside(pointer: str, item: dict[str, Any] | list[Any], *, outside: bool) ->
     else:
         members = []
         for name, member in item.items():
-            if name.isidentifier():
+            if len(name) > _LONGEST:
+                members += [(pointer, name, False), (pointer, member, False)]
+            elif name.isidentifier():
                 members.append((f"{pointer}/{name}" if outside else pointer, member, outside))
             else:
                 below = f"{pointer}/{_escaped(name)}" if outside else pointer

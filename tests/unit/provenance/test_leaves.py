@@ -71,3 +71,15 @@ def test_a_long_text_comes_in_pieces_that_make_the_whole(text: str) -> None:
     pieces = [piece for _, piece in leaves(json.dumps(text).encode())]
     assert "".join(pieces) == text
     assert all(len(piece) <= PIECE for piece in pieces)
+
+
+def test_pointers_stay_short_however_long_keys_are_and_however_deep_values_lie() -> None:
+    deep: object = "ord-12345"
+    for _ in range(300):
+        deep = [deep]
+    key = "k" * 1000
+    content = {"a": {key: {"b": "ord-12346"}}, "deep": deep}
+    found = {text: pointer for pointer, text in leaves(json.dumps(content).encode())}
+    assert found[key] == found["ord-12346"] == "/a"
+    assert found["ord-12345"].startswith("/deep/0/0/0")
+    assert all(len(pointer) < 500 for pointer in found.values())
