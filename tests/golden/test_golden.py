@@ -71,6 +71,6 @@ async def test_what_this_version_writes_is_what_the_newest_golden_log_says(tmp_p
     assert [(facts.kind, facts.call) for _, facts in new] == [
         (commit.facts.kind, commit.facts.call) for commit in old
     ]
-    assert json.loads((tmp_path / "state").read_bytes()) == json.loads(
-        (HERE / f"{LOGS[-1]}.json").read_bytes()
-    )
+    golden = json.loads((HERE / f"{LOGS[-1]}.json").read_bytes())
+    later = {"labels": {"tainted": None}}  # a field that this log is older than
+    assert json.loads((tmp_path / "state").read_bytes()) == {**golden, **later}
