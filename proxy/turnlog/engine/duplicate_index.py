@@ -19,7 +19,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Executed, Flag, Gone, Phase, Rung
+from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Gone, Phase, Rung
 from turnlog.core.live_view import AfterDivergence
 from turnlog.core.operation import LEDGER_EFFECTS
 from turnlog.exchange.coverage import Coverage
@@ -112,7 +112,7 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
         earlier, is_known = self.earlier, bool(self.commits) or self.running is not None
         # A cancel may take the delivery back for a while.
         is_over = earlier.delivered and earlier.ended > CANCELLED_LIFE
-        return is_known and earlier.likeness is _SAME and not (is_over or _is_unsent(earlier))
+        return is_known and earlier.likeness is _SAME and not (is_over or earlier.is_unexecuted)
 
     @property
     def source(self) -> Ticket | None:
@@ -434,7 +434,7 @@ class DuplicateIndex:
             running = duplicate.running if duplicate is not None else None
             if running is not None and _differ(running.ask.links.key, links.key):
                 return None  # another idempotency key: its caller means another call
-        is_sent = duplicate is not None and not _is_unsent(duplicate.earlier)
+        is_sent = duplicate is not None and not duplicate.earlier.is_unexecuted
         for link in () if is_sent else links.before:
             if (before := self._latest(view, link, links)) is not None:
                 return structs.replace(before, across=True)
@@ -565,10 +565,10 @@ class DuplicateIndex:
         found = DuplicateMatch(
             earlier=earlier, call=intent.facts.call, by_source=bool(source), commits=commits
         )
-        passed = passed_by(stored) if likeness is _SAME and _is_unsent(earlier) else b""
+        passed = passed_by(stored) if likeness is _SAME and earlier.is_unexecuted else b""
         if not passed:
             return found
-        # It was not sent, so it must not hide the call beside or after which it was made.
+        # It was not executed, so it must not hide the call beside or after which it was made.
         return self._in_store(view, link, links, likeness, keyed=keyed, call=passed) or found
 
     def _is_warned(self, view: View, call: bytes) -> bool:
@@ -818,13 +818,9 @@ def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     return any(link not in known and not link.startswith(CHOSEN_BY) for link in stored)
 
 
-def _is_unsent(earlier: EarlierCall) -> bool:
-    return earlier.ending is not None and earlier.ending.executed is Executed.NO
-
-
 def _passed_by(running: CallDriver) -> bytes:
-    """Return the id of the call that counts in place of one that was not sent; empty for none."""
-    return running.ask.links.passed if _is_unsent(running.seen()) else b""
+    """Return the id of the call that counts in place of one that was not executed; empty for none."""
+    return running.ask.links.passed if running.seen().is_unexecuted else b""
 
 
 def _links_of(intent: Commit | None) -> tuple[bytes, ...]:

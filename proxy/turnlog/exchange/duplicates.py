@@ -116,6 +116,11 @@ class EarlierCall(Struct, frozen=True, kw_only=True, gc=False):
     choice: EffectChoice | None = None
     """Of a discarded call: what somebody has said about it."""
 
+    @property
+    def is_unexecuted(self) -> bool:
+        """Whether it has ended, and was not executed."""
+        return self.ending is not None and self.ending.executed is Executed.NO
+
 
 class NewCall(Struct, frozen=True, kw_only=True, gc=False):
     """The call to decide about."""

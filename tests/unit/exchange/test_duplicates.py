@@ -307,3 +307,9 @@ def test_an_implicit_session_is_joined_only_without_other_recent_callers(
     calls: dict[int | str, float], may: bool
 ) -> None:
     assert may_join_guessed_session(calls, {1, 2}, grace=5.0) is may
+
+
+def test_only_an_earlier_call_that_has_ended_can_be_known_as_not_executed() -> None:
+    assert not runs().is_unexecuted
+    assert not over(OK).is_unexecuted
+    assert over(refused(ErrorKind.RATE_LIMITED, Effect.WRITE)).is_unexecuted

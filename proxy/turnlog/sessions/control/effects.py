@@ -14,7 +14,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import Actor, CommitKind, Effect, Executed, Phase
+from turnlog.core.kinds import Actor, CommitKind, Effect, Phase
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView, StandingEffect
 from turnlog.core.note import EffectChoice, EffectNote, decode_note
@@ -135,7 +135,7 @@ class EffectLedger:
         hashes, is_redone = _hashes(self._store, session, wanted), False
         for one, commits in _newest_first(view, branch, link, wanted, hashes):
             earlier = self._earlier(view, one, commits)
-            if _is_unsent(earlier):
+            if earlier.is_unexecuted:
                 continue
             if one.is_shown and _is_redone(commits, earlier, since):
                 is_redone = True
@@ -216,13 +216,10 @@ class EffectLedger:
         """Return whether a choice has let a call through; one that was not executed gives it back."""
         taker = view.linked(link)
         commits = call_commits(view, taker.link.session, taker.facts.call) if taker else []
-        return bool(commits) and not _is_unsent(
-            earlier_call(commits, self._wall(), view.is_alive, self._drain)
-        )
-
-
-def _is_unsent(earlier: EarlierCall) -> bool:
-    return earlier.ending is not None and earlier.ending.executed is Executed.NO
+        if not commits:
+            return False
+        taken = earlier_call(commits, self._wall(), view.is_alive, self._drain)
+        return not taken.is_unexecuted
 
 
 def _is_redone(commits: Sequence[Commit], earlier: EarlierCall, since: int | None) -> bool:
