@@ -211,7 +211,7 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     bytes_out: int = field(name="turnlog.output.size", default=0)
     flags: tuple[Flag, ...] = ()
     provenance: str = ""
-    """The weakest of what is known of its tool and its input: `pinned`, `unverified`, `mismatch`."""
+    """The weakest of what is known of its tool, server, result and inputs (`core.pins.Provenance`)."""
     trace: str = ""
 
     @property

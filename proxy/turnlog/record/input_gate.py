@@ -68,11 +68,14 @@ def _unreadable(ask: Ask, why: str) -> InputGate:
 
 
 def _with_sources(gate: InputGate, then: Unmet, why: str) -> InputGate:
-    return (
-        structs.replace(gate, unsourced=why)
-        if then is Unmet.BLOCK
-        else structs.replace(gate, surfaced=why if then is Unmet.SURFACE else "")
-    )
+    """Return the gate of a call whose inputs are not sourced because of `why`; empty if they are."""
+    match then:
+        case Unmet.BLOCK:
+            return structs.replace(gate, unsourced=why)
+        case Unmet.SURFACE:
+            return structs.replace(gate, surfaced=why)
+        case Unmet.FLAG:
+            return gate  # the outcome gets the flag
 
 
 def _unsourced(ask: Ask, inputs: Inputs) -> str:

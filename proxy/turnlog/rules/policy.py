@@ -147,10 +147,13 @@ def _may_surface(demand: ProvenanceDemand) -> bool:
     """Return whether a demand can turn a success into an error."""
     if demand.then is Unmet.FLAG:
         return False
-    unmet_before = structs.replace(demand, result=RequiredResult.ANY, then=Unmet.FLAG) != NO_DEMAND
-    return demand.result is not RequiredResult.ANY or (
-        demand.then is Unmet.SURFACE and unmet_before
+    if demand.result is not RequiredResult.ANY:
+        return True
+    # With `block`, tool and inputs refuse the call before it is sent.
+    is_about_call = (
+        demand.tool is not RequiredProvenance.ANY or demand.inputs is not RequiredInputs.ANY
     )
+    return demand.then is Unmet.SURFACE and is_about_call
 
 
 class Subject(Struct, frozen=True, kw_only=True):
