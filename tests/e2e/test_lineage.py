@@ -12,7 +12,9 @@ import pytest
 from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, Client, call, wait_until
+from kit.proxy import rows
 from kit.upstreams import Peer, RawUpstream, ok, text_result
+from kit.wraps import initialize, wrapping
 from turnlog.sessions.rows import Row
 
 PATH = "/srv/reports/q3-4711.txt"
@@ -240,6 +242,40 @@ def test_a_fork_knows_the_outputs_of_its_parent(world: World) -> None:
     world.call("look", session="other")
     two = world.call("read", session="other", path=PATH)
     assert world.origins(two) == [sourced(one, "/path")]
+
+
+@pytest.mark.promise("PROV-12")
+def test_calls_of_plain_http_tools_are_looked_up_too(tmp_path: Path) -> None:
+    def answer(peer: Peer) -> None:
+        request = peer.read()
+        found = b'{"orders": [{"id": "ord-55102"}]}' if request.target == b"/orders" else b"{}"
+        peer.send(ok(found))
+
+    with RawUpstream() as upstream, proxy_beside(tmp_path, upstream.url) as proxy:
+        upstream.script = answer
+        with Client(proxy.url) as client:
+            client.request("GET", "/s/one/orders")
+            client.request("GET", "/s/one/orders/ord-55102?trace=tr-90017")
+        wait_until(lambda: len(session_rows(proxy.data, "one")) == 2, "two rows")
+        one, two = session_rows(proxy.data, "one")
+        origins = {each["pointer"]: each for each in shown(proxy.data, two)["origins"]}
+        assert set(origins) == {"/path", "/query"}
+        path = origins["/path"]
+        assert (path["origin"], path["seq"], path["place"]) == ("sourced", one.seq, "/orders/0/id")
+        assert origins["/query"]["origin"] == "unverified"
+
+
+@pytest.mark.promise("PROV-12")
+def test_calls_through_a_pipe_are_looked_up_too(tmp_path: Path) -> None:
+    with wrapping(tmp_path) as wrap:
+        initialize(wrap)
+        for number, (path, text) in enumerate((("", f"one file: {PATH}"), (PATH, "done"))):
+            asked = wrap.asked(call("read", {"path": path}, request_id=number + 1))
+            wrap.server.answer(asked, text)
+            wrap.stdout.json()
+        data = wrap.data
+    one, two = rows(data)
+    assert shown(data, two)["origins"] == [sourced(one, "/path")]
 
 
 @pytest.mark.promise("PROV-13")

@@ -8,6 +8,7 @@ from msgspec import structs
 from turnlog.core.commit import Lineage
 from turnlog.provenance.taint import carried
 from turnlog.provenance.values import LOOKED_AT, MANY, Inputs, SessionValues, unsourced
+from turnlog.rules.http_tools import values_in
 from turnlog.rules.model import BlockIf, RequiredInputs, Unmet
 from turnlog.sessions.lineage.inputs import origin_of
 from turnlog.store.base import StoreError
@@ -32,7 +33,7 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
     if tracker is None:
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
     values = await tracker.caught_up(ask.session)
-    inputs = values.look_up(ask.arguments)
+    inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
     gate = InputGate()
     if policy.block_if is BlockIf.TAINTED:
         every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)

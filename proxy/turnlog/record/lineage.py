@@ -15,6 +15,7 @@ from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
 from turnlog.provenance.values import LOOKED_AT, Inputs, SessionValues, ValueSource
+from turnlog.rules.http_tools import values_in
 from turnlog.sessions.lineage.history import (
     EMPTY,
     Declaration,
@@ -146,8 +147,10 @@ class LineageTracker:
         elif blob is None:
             self._memory(ask.session)  # its first call shows whether it has a past
             attempt.inputs = _NOT_RECORDED
-        elif not self._queue(Waiting(attempt, start_of(blob), is_output=False, is_cut=blob.cut)):
-            attempt.inputs = _TOO_MUCH
+        else:
+            content = start_of(blob) if ask.is_mcp else values_in(start_of(blob))
+            if not self._queue(Waiting(attempt, content, is_output=False, is_cut=blob.cut)):
+                attempt.inputs = _TOO_MUCH
 
     def settle(self, attempt: Attempt) -> None:
         """End the look-up of an attempt's input, because its outcome is to be recorded."""

@@ -1,5 +1,6 @@
 """Plain HTTP requests as tool calls: name, input and suggested effect."""
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
@@ -27,6 +28,8 @@ _EFFECTS: Final = {
     **dict.fromkeys(("PUT", "DELETE"), Effect.IDEMPOTENT_WRITE),
 }
 _UNKNOWN: Final = Effect.UNKNOWN
+_INPUT_PATH: Final = re.compile(rb'\{"path":"((?:[^"\\]|\\.)*)"')
+_INPUT_DIGEST: Final = re.compile(rb',"body(?:_start)?":"(?:hmac-)?sha256:[0-9a-f]+"\}\Z')
 
 
 def http_tool(method: str, path: str) -> str:
@@ -85,6 +88,15 @@ def http_input(
         return Input(_encode(place)[:-1] + b',"body_start":' + start, cut=True)
     place["body_start"] = _digest_text(body, digest)
     return Input(_encode(place))
+
+
+def values_in(content: bytes) -> bytes:
+    """Return an input with its values apart: the segments of its path, and no digest in place of a body."""
+    found = _INPUT_PATH.match(content)
+    if found is not None:
+        first, last = found.span(1)
+        content = content[:first] + found[1].replace(b"/", b" ") + content[last:]
+    return _INPUT_DIGEST.sub(b"}", content)
 
 
 def normalized_path(path: str) -> str:

@@ -6,7 +6,14 @@ from hashlib import sha256
 import pytest
 
 from turnlog.core.kinds import Effect
-from turnlog.rules.http_tools import TOOL_BYTES, http_effect, http_input, http_tool, normalized_path
+from turnlog.rules.http_tools import (
+    TOOL_BYTES,
+    http_effect,
+    http_input,
+    http_tool,
+    normalized_path,
+    values_in,
+)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +132,22 @@ def test_a_body_that_nests_too_deeply_is_replaced_by_its_digest(depth: int, kept
 )
 def test_a_path_is_compared_without_encoding_and_dot_segments(path: str, normal: str) -> None:
     assert normalized_path(path) == normal
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "body", "wanted"),
+    [
+        ("/orders/a-17", "x=/1", b'{"p":"/a"}', {"path": " orders a-17", "query": "x=/1", "body": {"p": "/a"}}),
+        ('/a"b/\\', "", b"", {"path": ' a"b \\', "query": "", "body": None}),
+        ("/orders", "", b"user=jo", {"path": " orders", "query": ""}),
+        ("/orders", "", b'"sha256:ab"', {"path": " orders", "query": ""}),
+    ],
+)  # fmt: skip
+def test_of_a_plain_input_the_segments_are_values_and_a_digest_is_none(
+    path: str, query: str, body: bytes, wanted: dict[str, object]
+) -> None:
+    assert json.loads(values_in(http_input(path, query, body).text)) == wanted
+
+
+def test_an_input_that_is_not_turnlogs_own_stays_as_it_is() -> None:
+    assert values_in(b'{"query":"/a"}') == b'{"query":"/a"}'

@@ -7,12 +7,22 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, MatchEvidence, NoteKind, Phase, Rung, Status
+from turnlog.core.kinds import (
+    MCP_METHODS,
+    Actor,
+    CommitKind,
+    MatchEvidence,
+    NoteKind,
+    Phase,
+    Rung,
+    Status,
+)
 from turnlog.core.live_view import LiveView
 from turnlog.core.note import decode_note
 from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
+from turnlog.rules.http_tools import values_in
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.family import BranchPoint, ancestry
@@ -20,7 +30,7 @@ from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .history import DECLARING, declaration
+from .history import DECLARING, declaration, start_of
 
 LONGEST_WHY: Final = 2000
 """Most characters of the operator's reason."""
@@ -275,4 +285,6 @@ def _content(view: View, commit: Commit) -> bytes:
     is_input = commit.facts.kind is CommitKind.INTENT
     handle = body.input_blob if is_input else body.output_blob
     blob = view.blob(handle) if handle else None
-    return blob.data if isinstance(blob, Blob) else b""
+    content = start_of(blob) if isinstance(blob, Blob) else b""
+    is_plain = is_input and commit.facts.method not in MCP_METHODS
+    return values_in(content) if is_plain else content
