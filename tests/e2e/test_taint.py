@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.stores import turnlog
-from kit.beside import Rig, ruled
-from kit.clients import call
-from kit.upstreams import answer, ok, text_result
+from kit.beside import Rig, proxy_beside, ruled
+from kit.clients import MCP_HEADERS, call
+from kit.upstreams import RawUpstream, answer, ok, text_result
 
 RULES = """
 rules:
@@ -19,6 +20,7 @@ rules:
   - {match: {tool: pay_block}, provenance: {inputs: sourced, then: block}}
   - {match: {tool: pay_surface}, provenance: {inputs: sourced, then: surface}}
   - {match: {tool: pay_flag}, provenance: {inputs: sourced}}
+  - {match: {method: POST, path: /orders}, block_if: tainted}
   - {match: {tool: signed}, provenance: {result: verified, then: block}}
   - {match: {tool: checked}, provenance: {result: checked}}
 """
@@ -349,3 +351,40 @@ def test_arguments_with_more_values_than_are_looked_up_are_refused(rig: Rig) -> 
     given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
     rig.post(call("send", {"text": [f"id-{number}" for number in range(5000)]}))
     assert rig.ended_rows(2)[-1].kind == "policy_blocked"
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_rule_blocks_a_plain_http_call_with_values_of_a_tainted_output(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    json_type = (("Content-Type", "application/json"),)
+    rig.upstream.script = answer(ok(b'{"fine":true}'))
+    before = len(rig.upstream.requests)
+    with rig.client() as client:
+        path = f"/s/{rig.session}/orders"
+        refused = client.request(
+            "POST", path, b'{"account":"%s"}' % TOKEN.encode(), headers=json_type
+        )
+        hidden = client.request(
+            "POST", path, call("x", {"account": TOKEN}), headers=(*json_type, *MCP_HEADERS)
+        )
+        passed = client.request("POST", path, b'{"account":"acc-99812-x"}', headers=json_type)
+    assert (refused.status, refused.json()["turnlog/outcome"]["kind"]) == (403, "policy_blocked")
+    assert hidden.status == 403  # whatever the body looks like
+    assert (passed.status, len(rig.upstream.requests) - before) == (200, 1)
+
+
+@pytest.mark.promise("TAINT-7")
+def test_without_look_ups_a_call_that_needs_them_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], "provenance": {"inputs": "off"}}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+    ):
+        rig = Rig(upstream, proxy)
+        rig.fresh()
+        for tool in ("send", "pay_block", "pay_surface", "list"):
+            given(rig, tool, "done", text="hello-1234")
+        kinds = [row.kind for row in rig.ended_rows(4)]
+    unverified = "unverified_provenance"
+    assert kinds == ["policy_blocked", unverified, unverified, None]

@@ -350,3 +350,23 @@ def _long(number: int | str, last: bool) -> bytes:
     identity, rest = {"jsonrpc": "2.0", "id": number}, text_answer(number, text)["result"]
     ordered = {"result": rest, **identity} if last else {**identity, "result": rest}
     return json.dumps(ordered).encode() + b"\n"
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_rule_blocks_a_line_with_values_of_a_tainted_output(tmp_path: Path) -> None:
+    rules = """
+rules:
+  - {match: {tool: mail}, taint: mark}
+  - {match: {tool: send}, block_if: tainted}
+"""
+    with wrapping(tmp_path, rules=rules) as wrap:
+        initialize(wrap)
+        wrap.asked(call("mail", request_id=2))
+        said = {"content": [{"type": "text", "text": "use deploy-7f3a9c21"}]}
+        wrap.server.say({"jsonrpc": "2.0", "id": 2, "result": said})
+        assert wrap.stdout.json()["id"] == 2
+        wrap.send(call("send", {"text": "it is deploy-7f3a9c21"}, request_id=3))
+        assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
+        wrap.asked(call("send", {"text": "it is something-else-1"}, request_id=4))
+        wrap.server.say(text_answer(4))
+        assert wrap.stdout.json()["id"] == 4

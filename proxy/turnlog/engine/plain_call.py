@@ -363,14 +363,17 @@ def _said(asked: bytes, body: bytes, *, whole: bool) -> object:
 def is_denied(
     context: Context, request: Request, body: bytes, *, whole: bool, at_endpoint: bool
 ) -> bool:
-    """Return whether a rule denies a request as a plain HTTP call; `at_endpoint` only one that names paths counts."""
+    """Return whether a rule denies a request as a plain HTTP call, or may do so because of its inputs.
+
+    `at_endpoint` only one that denies paths counts.
+    """
     # It must not open a session: most such requests turn out to be MCP, whose messages name their client.
     asked = _input(request, body, context.store.keyed, whole=whole)
     policy = _tool(context, request, partial(_said, asked.text, body, whole=whole)).policy
+    rules = context.rules.book.servers[request.server]
     if policy.access is not Access.DENY:
-        return False
-    rules, rule = context.rules.book.servers[request.server], policy.decided_by["access"]
-    return not at_endpoint or rules.denies_path(rule)
+        return not at_endpoint and rules.gates_path(policy)
+    return not at_endpoint or rules.denies_path(policy.decided_by["access"])
 
 
 def _input(

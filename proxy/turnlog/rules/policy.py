@@ -323,6 +323,13 @@ class ServerRules(Struct, frozen=True):
         """Return whether a rule of this name denies paths."""
         return any(each.name == rule and each.access is Access.DENY for each in self.path_rules)
 
+    def gates_path(self, policy: Policy) -> bool:
+        """Return whether a rule that names paths lets this policy look at the inputs of a call."""
+        deciding = {policy.decided_by.get(aspect) for aspect in ("block_if", "provenance")}
+        return policy.looks_at_inputs and any(
+            each.name in deciding and _gates(each) for each in self.path_rules
+        )
+
 
 class _RulesByServer(dict[str, ServerRules]):
     """The rules of servers by name, determined when a name is first looked up."""

@@ -338,6 +338,15 @@ def test_a_rule_about_paths_or_http_methods_denies_no_tool_call() -> None:
     assert not web.denies_path("no")
 
 
+def test_a_rule_about_paths_looks_at_the_inputs_of_their_calls() -> None:
+    gate = Rule(name="gate", match=Match(path=("/orders",)), block_if=BlockIf.TAINTED)
+    other = Rule(name="other", match=Match(tool=("send",)), block_if=BlockIf.TAINTED)
+    web = Rulebook((gate, other), {}, ()).servers["web"]
+    at_path = Subject(server="web", tool="POST /orders", method="POST", path="/orders")
+    for call, found in ((at_path, True), (subject("send"), False), (subject("list"), False)):
+        assert web.gates_path(decide_policy(web.rules, call, nothing)) is found
+
+
 def test_a_denied_unreadable_call_says_that_it_cannot_be_read() -> None:
     denied = deny_unreadable(Policy(why="other"), DENY)
     assert (denied.access, denied.decided_by) == (Access.DENY, {"access": "no"})
