@@ -6,7 +6,6 @@ A digest covers the content as it is sent: in its content coding, and without tr
 import hashlib
 from typing import Final, cast
 
-import http_sf
 from msgspec import Struct
 
 from turnlog.core.pins import NO_CHECKS, ResultChecks
@@ -121,6 +120,9 @@ def _named(raw: Headers, name: bytes) -> tuple[_Expected, ...]:
     values = fields(raw, name)
     if not values:
         return ()
+    # Imported on first use: with what it imports that takes 15 ms, and few servers name digests.
+    import http_sf
+
     try:
         members = http_sf.parse(b", ".join(values), tltype="dictionary")
     except http_sf.StructuredFieldError:
