@@ -71,24 +71,25 @@ def _component(value: object) -> str:
     raise ValueError(f"{str(value)!r} names no component, write one like content-digest or @status")
 
 
-class SignatureKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The name of a key and its file."""
+
+    id: Annotated[str, Meta(min_length=1)]
+    """The `keyid` (RFC 9421) or `kid` (RFC 7515) of signatures made with it."""
+    file: Annotated[str, Meta(min_length=1)]
+    """A public key as PEM; of a shared secret the file that holds it."""
+
+
+class SignatureKey(_Key, frozen=True, kw_only=True):
     """A key of HTTP message signatures."""
 
-    id: Annotated[str, Meta(min_length=1)]
-    """The `keyid` of signatures made with it."""
     alg: Annotated[SignatureAlgorithm, reads(_needs_extra)]
-    file: Annotated[str, Meta(min_length=1)]
-    """A public key as PEM; of a shared secret the file that holds it."""
 
 
-class JwsKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JwsKey(_Key, frozen=True, kw_only=True):
     """A key of a JWS."""
 
-    id: Annotated[str, Meta(min_length=1)]
-    """The `kid` of signatures made with it."""
     alg: Annotated[JwsAlgorithm, reads(_needs_extra)]
-    file: Annotated[str, Meta(min_length=1)]
-    """A public key as PEM; of a shared secret the file that holds it."""
 
 
 class SignatureSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
