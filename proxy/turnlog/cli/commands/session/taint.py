@@ -66,7 +66,7 @@ def command() -> None:
     "--format",
     "form",
     type=word_of("format", _Format),
-    default=_Format.TREE,
+    default=_Format.TREE.value,
     show_default=True,
     help=f"One of {', '.join(_Format)}.",
 )
