@@ -144,6 +144,11 @@ def encoded(text: str) -> list[bytes]:
     return [trim(b" ".join(fold(plain(unquote(chunk))).split())) for chunk in chunks]
 
 
+def has_parts(token: bytes) -> bool:
+    """Return whether colons or slashes join a word."""
+    return _SLASH in token or _COLON in token
+
+
 def parts(token: bytes) -> list[bytes]:
     """Return the parts of a word that colons join, and the segments of a path or URL.
 

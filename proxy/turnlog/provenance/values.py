@@ -16,6 +16,7 @@ from .atoms import (
     encoded,
     fold,
     folder_ends,
+    has_parts,
     is_entity,
     is_strong_in_text,
     is_strong_part,
@@ -230,7 +231,9 @@ class _Search:
     def _look_up_word(self, token: bytes, is_strong: _Strength, *, alone: bool) -> None:
         if not may_be_word(token) or self._has(token, MatchEvidence.ENTITY, is_strong):
             return
-        if self._is_known_by_parts(token) or not is_entity(token, alone=alone):
+        if has_parts(token) and self._is_known_by_parts(token):
+            return
+        if not is_entity(token, alone=alone):
             return
         self._enter(None, Lineage(pointer=self._pointer, origin=ValueOrigin.UNVERIFIED))
 
