@@ -9,13 +9,12 @@ from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.core.live_view import AfterDivergence, ForkMode
-from turnlog.core.note import EffectChoice
+from turnlog.core.note import LONGEST_WHY, EffectChoice
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import parse_moment
 from turnlog.rules.model import TaintAction
 from turnlog.sessions.log import Query, TurnRange, only_session, parse_turns
 from turnlog.sessions.pages import Order
-from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.sessions.transfer.resume import LAST
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View
@@ -73,6 +72,7 @@ Mark = Annotated[Flag, Meta(description="Attempts that carry the flag.")]
 Since = Annotated[str, _text("From: `10m` ago, a date, or RFC 3339.", 40)]
 Until = Annotated[str, _text("Up to and including: as `since`.", 40)]
 Fence = Annotated[int, _seq("Number of the lease you hold.")]
+Reason = Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")]
 Why = Annotated[str, Meta(max_length=LONGEST_WHY, description="What the verdict rests on.")]
 
 
@@ -228,7 +228,7 @@ class RewindRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hold on a session's content, or the end of one."""
 
-    why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+    why: Reason = ""
     fence: Fence | None = None
 
 
@@ -252,7 +252,7 @@ class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     yes: bool = False
     expect: Annotated[int, _seq("The head that the plan named.")] | None = None
     fence: Fence | None = None
-    why: Annotated[str, Meta(max_length=LONGEST_WHY, description="The reason; kept.")] = ""
+    why: Reason = ""
 
 
 class GcRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

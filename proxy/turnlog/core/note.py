@@ -16,6 +16,8 @@ from .kinds import NoteKind
 TEXT_CHARS: Final = 4096
 NAME_CHARS: Final = 512
 MAX_KEYS: Final = 256
+LONGEST_WHY: Final = 2000
+"""Most characters of an operator's reason."""
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS)]
 Words: TypeAlias = Annotated[str, Meta(max_length=TEXT_CHARS)]

@@ -26,9 +26,6 @@ from turnlog.store.read.view import View
 from .errors import NotFoundError, UnresolvableError, UnresolvableReason
 from .rows import Row, row_of
 
-LONGEST_WHY = 2000
-"""Most characters of the operator's reason."""
-
 
 class Claim(Struct, frozen=True, kw_only=True):
     """An operator's statement about a call. Times are ns, wall clock (`at`) and monotonic (`clock`)."""

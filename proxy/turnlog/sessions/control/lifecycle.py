@@ -18,12 +18,13 @@ from turnlog.core.lifecycle import (
     action_of,
     is_move,
 )
+from turnlog.core.note import LONGEST_WHY
 from turnlog.sessions.errors import NotFoundError, OperationError
 from turnlog.sessions.log import find_session
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, alias
 from turnlog.store.read.view import View
 
-from .writer import LONGEST_WHY, ControlRequest
+from .writer import ControlRequest
 
 TTL: Final = 60.0
 """Seconds of a lease by default."""

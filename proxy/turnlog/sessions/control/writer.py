@@ -1,7 +1,6 @@
 """Lifecycle commits: written only if the session's head is still the one that their author has seen."""
 
 from contextlib import suppress
-from typing import Final
 
 from msgspec import Struct
 
@@ -25,9 +24,6 @@ from turnlog.sessions.errors import NotFoundError
 from turnlog.store.base import Corrupt, Draft, LeaseRefused, SessionRef, SessionRow
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
-
-LONGEST_WHY: Final = 2000
-"""Most characters of the reason for an operation."""
 
 
 class ControlRequest(Struct, frozen=True, kw_only=True):

@@ -32,8 +32,6 @@ from turnlog.store.read.view import View
 
 from .history import DECLARING, declaration, start_of
 
-LONGEST_WHY: Final = 2000
-"""Most characters of the operator's reason."""
 _WHOLE: Final = 1 << 62
 _KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 

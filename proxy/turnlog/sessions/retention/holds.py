@@ -1,7 +1,5 @@
 """Hold the content of a session: it is kept, whatever its age, until the hold is released."""
 
-from typing import Final
-
 from turnlog.core.commit import Commit, CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Status
 from turnlog.observe.clock import Clock
@@ -9,9 +7,6 @@ from turnlog.sessions.errors import NotHeldError
 from turnlog.sessions.notes import session_ref
 from turnlog.store.base import Draft
 from turnlog.store.lmdb import LmdbStore
-
-LONGEST_WHY: Final = 2000
-"""Most characters of the operator's reason."""
 
 
 async def hold(

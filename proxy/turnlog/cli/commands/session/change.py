@@ -22,12 +22,12 @@ from turnlog.cli.options import (
 from turnlog.cli.render import json_line
 from turnlog.core.kinds import Actor
 from turnlog.core.lifecycle import LifecycleContent
+from turnlog.core.note import LONGEST_WHY
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.lifecycle import TTL, SessionAction, SessionChange, operation_of
 from turnlog.sessions.control.writer import (
-    LONGEST_WHY,
     ControlRequest,
     ControlWriter,
     OperationResult,
@@ -46,6 +46,14 @@ def _read_why(text: str) -> str:
     return text
 
 
+why_option: Final = click.option(
+    "--why",
+    metavar="TEXT",
+    type=Parsed("text", _read_why),
+    default="",
+    help="The reason; kept in the log.",
+)
+"""Adds `--why` to a command that changes a session."""
 fence_option: Final = click.option(
     "--fence",
     metavar="N",
@@ -54,13 +62,7 @@ fence_option: Final = click.option(
 )
 """Adds `--fence` to a command that changes a session."""
 _COMMON: Final[tuple[Decorator, ...]] = (
-    click.option(
-        "--why",
-        metavar="TEXT",
-        type=Parsed("text", _read_why),
-        default="",
-        help="The reason; kept in the log.",
-    ),
+    why_option,
     click.option(
         "--expect",
         metavar="HEAD",

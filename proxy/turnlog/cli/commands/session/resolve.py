@@ -16,17 +16,17 @@ from turnlog.cli.options import (
 )
 from turnlog.cli.render import json_line
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.sessions.resolve import LONGEST_WHY, Claim, find_resolvable, resolve
+from turnlog.sessions.resolve import Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
 
-from .change import fence_option
+from .change import fence_option, why_option
 
 
 @click.command("resolve")
 @click.argument("call")
 @click.option("--happened", is_flag=True, help="The tool did its work.")
 @click.option("--did-not", is_flag=True, help="It did not do its work, and will not.")
-@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@why_option
 @fence_option
 @writing_options
 @json_option
@@ -50,8 +50,6 @@ def command(
         raise click.UsageError("--happened and --did-not exclude each other, give one")
     if not happened and not did_not:
         raise click.UsageError("give --happened or --did-not")
-    if len(why) > LONGEST_WHY:
-        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
     # A reader neither creates a store nor closes calls of dead processes, if there is no such call.
     with open_view(folder) as view:

@@ -33,7 +33,6 @@ from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.writer import ControlWriter
 from turnlog.sessions.log import find_session
-from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.sessions.rows import Row
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.sessions.transfer.resume import (
@@ -48,7 +47,7 @@ from turnlog.sessions.transfer.resume import (
 )
 from turnlog.store.data_folder import Secrets, read_key, whole_file
 
-from .change import fence_option
+from .change import fence_option, why_option
 
 
 @click.command("resume")
@@ -60,7 +59,7 @@ from .change import fence_option
     "--bundle", metavar="FILE", help="Write the session to a new file, for `turnlog import`."
 )
 @click.option("--copy", is_flag=True, help="With --bundle: do not pause the session here.")
-@click.option("--why", metavar="TEXT", default="", help="The reason for the move; kept in the log.")
+@why_option
 @fence_option
 @writing_options
 @json_option
@@ -88,8 +87,6 @@ def command(
     """
     if bundle is None and (copy or why or fence is not None):
         raise click.UsageError("--copy, --why and --fence are for --bundle")
-    if len(why) > LONGEST_WHY:
-        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     file = None if bundle is None else new_file(bundle)
     folder, redactor = writing(config, data)
     with printout() as write:

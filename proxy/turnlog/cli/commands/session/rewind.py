@@ -35,10 +35,9 @@ from turnlog.sessions.control.rewind_plan import (
 )
 from turnlog.sessions.dangling import DanglingReason
 from turnlog.sessions.log import find_session
-from turnlog.sessions.resolve import LONGEST_WHY
 from turnlog.settings.layers import Flags, read_store_settings
 
-from .change import fence_option
+from .change import fence_option, why_option
 
 _SHOWN = 50
 """Calls of a group that the text shows."""
@@ -61,7 +60,7 @@ _HEADINGS = {
 @click.option(
     "--keep", type=Number(0, MOST), metavar="SEQ", multiple=True, help="Keep this call; repeatable."
 )
-@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@why_option
 @fence_option
 @writing_options
 @click.option("--rules", multiple=True, metavar="PACK_OR_FILE", help="As in `turnlog serve`.")
@@ -96,8 +95,6 @@ def command(
         raise click.UsageError("give SEQ or --turn, one of them")
     if yes and expect is None:
         raise click.UsageError("--yes needs --expect HEAD, the head that the plan names")
-    if len(why) > LONGEST_WHY:
-        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     settings = read_store_settings(Flags(config=config, data=data, rules=rules))
     sources = settings.sources()
     book = rulebook(sources, read_each(sources))

@@ -41,7 +41,7 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
-from .change import COMMANDS, fence_option
+from .change import COMMANDS, fence_option, why_option
 
 _COLUMNS = (
     Column("SESSION", whole=True),
@@ -115,12 +115,9 @@ def list_(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) ->
     )
 
 
-_WHY = click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
-
-
 @command.command("hold")
 @click.argument("session")
-@_WHY
+@why_option
 @fence_option
 @writing_options
 def hold_(session: str, why: str, fence: int | None, config: str | None, data: str | None) -> None:
@@ -133,7 +130,7 @@ def hold_(session: str, why: str, fence: int | None, config: str | None, data: s
 
 @command.command("release")
 @click.argument("session")
-@_WHY
+@why_option
 @fence_option
 @writing_options
 def release_(
@@ -153,10 +150,8 @@ def _append_hold(
 ) -> None:
     # Not above: what writes needs the redactor, which reading commands do not load.
     from turnlog.observe.clock import Clock
-    from turnlog.sessions.retention.holds import LONGEST_WHY, hold, release
+    from turnlog.sessions.retention.holds import hold, release
 
-    if len(why) > LONGEST_WHY:
-        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
         find_session(view, session)

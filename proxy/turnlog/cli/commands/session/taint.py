@@ -26,12 +26,12 @@ from turnlog.cli.render import json_line
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
+from turnlog.core.note import LONGEST_WHY
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, TreeLine, tree_lines
 from turnlog.sessions.lineage.taint import (
-    LONGEST_WHY,
     Contamination,
     TaintedBy,
     TaintedCall,

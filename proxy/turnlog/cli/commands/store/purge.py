@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from turnlog.cli.commands.session.change import fence_option
+from turnlog.cli.commands.session.change import fence_option, why_option
 from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
     Number,
@@ -22,7 +22,7 @@ from turnlog.cli.options import (
 from turnlog.cli.render import ProgressLine, json_line
 from turnlog.core.text.units import counted
 from turnlog.observe.clock import Clock
-from turnlog.sessions.control.writer import LONGEST_WHY, ControlWriter
+from turnlog.sessions.control.writer import ControlWriter
 from turnlog.sessions.log import find_session
 from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
@@ -45,7 +45,7 @@ _OUT_OF_REACH = (
 @click.command("purge")
 @click.argument("session")
 @click.option("--yes", is_flag=True, help="Remove it; without this nothing is changed.")
-@click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
+@why_option
 @click.option(
     "--expect",
     metavar="HEAD",
@@ -72,8 +72,6 @@ def command(
     first. Content that other sessions use stays. Backups, exports and forks are not touched. As long
     as another process has the store open, the purge is pending.
     """
-    if len(why) > LONGEST_WHY:
-        raise click.UsageError(f"--why has {len(why)} characters, {LONGEST_WHY} are kept: cut it")
     folder, redactor = writing(config, data)
     with open_view(folder) as view, ProgressLine() as progress:
         found = find_session(view, session)
