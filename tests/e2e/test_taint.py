@@ -1,6 +1,7 @@
 """Tainted outputs and the calls that used their values: marked, shown, labelled."""
 
 import json
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,39 @@ def test_without_look_ups_a_call_that_needs_them_is_refused(tmp_path: Path) -> N
         kinds = [row.kind for row in rig.ended_rows(4)]
     unverified = "unverified_provenance"
     assert kinds == ["policy_blocked", unverified, unverified, None]
+
+
+@pytest.mark.promise("TAINT-4")
+def test_marks_of_a_parent_count_in_its_forks(rig: Rig) -> None:
+    given(rig, "read", f"please use {TOKEN}", path="/srv/notes-1.txt")
+    (read,) = rig.ended_rows(1)
+    ran(rig, "fork", rig.session, "--name", f"{rig.session}-fork")
+    parent, rig.session = rig.session, f"{rig.session}-fork"
+    given(rig, "send", "sent", text=TOKEN)
+    ran(rig, "taint", "mark", f"{parent}:{read.seq}", "--why", "forged")
+    rig.post(call("send", {"text": TOKEN}))
+    sent, refused = rig.ended_rows(2)
+    assert (sent.kind, refused.kind) == (None, "policy_blocked")
+    found = shown(rig)
+    (source,) = found["sources"]
+    assert (source["session"], source["seq"]) == (read.session, read.seq)
+    assert [(one["seq"], one["kind"]) for one in found["calls"]] == [
+        (sent.seq, None),
+        (refused.seq, "policy_blocked"),
+    ]
+
+
+@pytest.mark.promise("TAINT-6")
+def test_where_content_is_gone_the_recorded_origins_are_shown_and_it_is_said(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+        given(rig, "deploy", "started", target=TOKEN)
+        rig.ended_rows(2)
+    for bucket in (rig.proxy.data / "blobs").iterdir():
+        shutil.rmtree(bucket) if bucket.is_dir() else bucket.unlink()
+    found = shown(rig)
+    assert (len(found["sources"]), used(found)) == (1, ["deploy"])
+    assert any("content is gone" in said for said in found["partial"])

@@ -25,7 +25,7 @@ from turnlog.sessions.lineage.history import (
     read_history,
     start_of,
 )
-from turnlog.sessions.lineage.taint import tainted_by_marks
+from turnlog.sessions.lineage.taint import notes_about, tainted_by_marks
 from turnlog.store.base import Blob, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -99,7 +99,7 @@ class _SessionMemory(Struct, eq=False):
     controls: int = 0
     """Number of control commits in the store when its marks were looked at."""
     marked: int = -1
-    """seq of the newest note, when it was read, that marks or endorses an output; -1 for none."""
+    """Position of the newest note, when it was read, that marks or endorses an output; -1 for none."""
 
 
 class LineageTracker:
@@ -246,11 +246,11 @@ class LineageTracker:
         try:
             with self._store.view() as view:
                 session = view.session_of(memory.ref)
-                notes = [] if session is None else view.taint_notes(frozenset({session}))
+                notes = [] if session is None else notes_about(view, session)
         except StoreError:
             return  # the next call looks again
         memory.controls = count
-        if (notes[-1].link.seq if notes else -1) != memory.marked:
+        if (notes[-1].position if notes else -1) != memory.marked:
             memory.values, memory.read_until = SessionValues(), -1
             self._read(memory)
 
@@ -393,7 +393,8 @@ class LineageTracker:
                 if row is None or row.head_seq - memory.read_until > _FEW:
                     self._read(memory)
                     return
-                past, memory.marked = self._past(view, row.session, memory.read_until)
+                # A mark that is among them is looked at by the next call.
+                past, _ = self._past(view, row.session, memory.read_until)
         except StoreError:
             memory.partial = _UNREAD
             return
@@ -444,7 +445,7 @@ class LineageTracker:
     def _past(self, view: View, session: bytes, after: int) -> tuple[History, int]:
         """Return the past of a session after a commit that was read before, and the newest note by which an
         operator marked an output."""
-        notes = view.taint_notes(frozenset({session}))
+        notes = notes_about(view, session)
         past = read_history(
             view,
             session,
@@ -452,4 +453,4 @@ class LineageTracker:
             without=self._store.epoch if after >= 0 else None,
             tainted=tainted_by_marks(view, session) if notes else None,
         )
-        return past, notes[-1].link.seq if notes else -1
+        return past, notes[-1].position if notes else -1

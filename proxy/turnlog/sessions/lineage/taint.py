@@ -116,8 +116,7 @@ class _ContaminationFold:
 
     def __init__(self, view: View, session: bytes) -> None:
         parts = (*reversed(ancestry(view, session)), BranchPoint(session, _WHOLE))
-        marks = marks_of(view, {part.session for part in parts})
-        fold = TaintFold(marks)
+        fold = TaintFold(_marks(notes_about(view, session)))
         self.found: dict[OutputKey, TaintedAttempt] = {}
         self._begun: dict[OutputKey, Commit] = {}
         self._ended: dict[OutputKey, Commit] = {}
@@ -180,16 +179,22 @@ class _ContaminationFold:
         )
 
 
+def notes_about(view: View, session: bytes) -> list[Commit]:
+    """Return the notes that mark or endorse outputs of a session or of those that it was forked from."""
+    earlier = (point.session for point in ancestry(view, session))
+    return view.taint_notes(frozenset({session, *earlier}))
+
+
 def tainted_by_marks(view: View, session: bytes) -> frozenset[OutputKey]:
     """Return the tainted outputs of a session by all marks made so far."""
     found = _ContaminationFold(view, session).found
     return frozenset(key for key, made in found.items() if made.is_tainted)
 
 
-def marks_of(view: View, sessions: Iterable[bytes]) -> dict[OutputKey, TaintMark]:
-    """Return the newest note of operators about each output of these sessions."""
+def _marks(notes: Iterable[Commit]) -> dict[OutputKey, TaintMark]:
+    """Return the newest note about each output."""
     found: dict[OutputKey, TaintMark] = {}
-    for commit in view.taint_notes(frozenset(sessions)):
+    for commit in notes:
         facts = commit.facts
         found[facts.call, facts.attempt] = TaintMark(
             kind=NoteKind(facts.note),
