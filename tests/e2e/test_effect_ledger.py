@@ -142,6 +142,22 @@ def test_an_operator_decides_what_becomes_of_an_irreversible_effect(
     assert again["status"] == ("ok" if status == "ok" else "replayed")
 
 
+@pytest.mark.promise("LEDGER-6")
+def test_a_rewind_voids_a_choice_until_it_is_taken_back(rig: Rig) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    chosen = json.loads(cli(rig, "effect", first["call"], "--redo", "--json").stdout)["seq"]
+    planned = cli(rig, "rewind", rig.session, str(chosen - 1), "--json").stdout
+    assert [(one["seq"], one["kind"]) for one in json.loads(planned)["voided"]] == [
+        (chosen, "effect")
+    ]
+    rewind(rig, chosen - 1)
+    assert ask(rig, "pay", order=1, amount=5)["status"] == "replayed"
+    rewind(rig, chosen)
+    assert ask(rig, "pay", order=1, amount=5)["status"] == "ok"
+    assert sent(rig) == 2
+
+
 @pytest.mark.promise("LEDGER-3")
 def test_an_agent_decides_about_a_write_and_not_about_what_is_irreversible(rig: Rig) -> None:
     written = ask(rig, "send", to="you")

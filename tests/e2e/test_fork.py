@@ -366,6 +366,38 @@ def test_a_fork_that_is_imported_without_its_parent_sends_nothing_again(
         assert len(there.upstream.requests) == 1
 
 
+@pytest.mark.promise("LEDGER-6")
+def test_a_fork_does_not_spend_what_was_chosen_for_its_parent(rig: Rig) -> None:
+    parent, fork = rig.session, f"{rig.session}-fork"
+    seq = ask(rig, parent, "read")["seq"]
+    paid = ask(rig, parent, "pay", order=1)
+    (plan,) = found(rig, "rewind", parent, str(seq))
+    found(rig, "rewind", parent, str(seq), "--yes", "--expect", str(plan["head"]))
+    found(rig, "effect", paid["call"], "--redo")
+    forked(rig, parent, fork)
+    assert ask(rig, fork, "pay", order=1)["status"] == "replayed"
+    unclear = cli(rig, "effect", paid["call"], "--redo")
+    assert (unclear.returncode, "2 branches do not show call" in unclear.stderr) == (2, True)
+    again = ask(rig, parent, "pay", order=1)
+    assert again["status"] == "ok"
+    # Only the fork does not show that one.
+    found(rig, "effect", again["call"], "--redo")
+    assert ask(rig, fork, "pay", order=1)["status"] == "ok"
+
+
+@pytest.mark.promise("LEDGER-6")
+def test_a_choice_is_for_the_branch_that_is_named(rig: Rig) -> None:
+    parent = rig.session
+    seq = ask(rig, parent, "read")["seq"]
+    paid = ask(rig, parent, "pay", order=1)
+    one, other = (f"{parent}-one", f"{parent}-other")
+    for name in (one, other):
+        forked(rig, f"{parent}:{seq}", name)
+    found(rig, "effect", paid["call"], "--redo", "--session", other)
+    assert ask(rig, one, "pay", order=1)["status"] == "replayed"
+    assert ask(rig, other, "pay", order=1)["status"] == "ok"
+
+
 @pytest.mark.promise("LEDGER-3")
 def test_an_agent_chooses_about_an_effect_that_another_branch_had(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-fork"

@@ -319,7 +319,8 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
 async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) -> WrittenNote:
     with context.store.view() as view:
         call, actor = request.names["call"], Actor.OPERATOR
-        chosen = chosen_effect(view, call, wanted.choice, wanted.why, actor)
+        branch = find_session(view, wanted.session) if wanted.session else None
+        chosen = chosen_effect(view, call, wanted.choice, wanted.why, actor, branch)
     session = existing_session(chosen.session)
     noter = note_writer(context)
     return await noter.write(session, chosen.note, actor=actor, fence=wanted.fence)

@@ -199,6 +199,7 @@ class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A choice about the effect of a discarded call."""
 
     choice: EffectChoice
+    session: Annotated[str, Meta(max_length=_LONGEST, description="The branch it is for.")] = ""
     why: Why = ""
     fence: Fence | None = None
 

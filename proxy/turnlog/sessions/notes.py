@@ -24,12 +24,15 @@ from .log import find_session
 
 NOTE_BYTES: Final = 64 * 1024
 """Largest note, as it is stored."""
-EFFECT_CHOICE: Final = b"choice of effect\0"
-"""What is digested, with the call's id, for the link of a note about an effect."""
 CHOSEN_BY: Final = b"chosen by\0"
 """What the link begins with of a call that such a note lets through; the hash of the note's commit follows."""
 ID_CHARS: Final = 512
 """Longest id that a note may be given."""
+
+
+def choice_of_effect(branch: bytes, call: bytes) -> bytes:
+    """Return what is digested for the link of a note about the effect of a call, for one branch."""
+    return b"choice of effect\0" + branch + call
 
 
 class WrittenNote(Struct, frozen=True, kw_only=True):
@@ -94,9 +97,9 @@ class NoteWriter:
         try:
             kept = redact_note(note, self._redactor)
             data = encode_note(kept)
-            key = self._keyed(session, b"note\0" + note_id.encode()) if note_id else b""
+            key = self._keyed(session.id, b"note\0" + note_id.encode()) if note_id else b""
             fact = kept.id if isinstance(kept, Fact) else ""
-            fact_key = self._keyed(session, b"fact\0" + fact.encode()) if fact else b""
+            fact_key = self._keyed(session.id, b"fact\0" + fact.encode()) if fact else b""
             links = self._links(session, kept)
         except UnicodeEncodeError as error:
             raise NoteError("the note holds half a surrogate pair, leave it out") from error
@@ -123,19 +126,24 @@ class NoteWriter:
             ),
         )
 
-    def _keyed(self, session: SessionRef, data: bytes) -> bytes:
+    def _keyed(self, session: bytes | None, data: bytes) -> bytes:
         # An imported session may have come since secrets were last read.
         _ = self._store.secrets
-        return self._store.keyed_for(session.id, data)
+        return self._store.keyed_for(session, data)
 
     def _links(self, session: SessionRef, note: Note) -> tuple[bytes, ...]:
         """Return the links by which a note is found. Raises `NoteError`."""
         if not isinstance(note, EffectNote):
             return ()
+        with self._store.view() as view:
+            known = view.session_of(session)
+        if known is None:
+            raise NoteError("the session has no calls yet: there is nothing to choose")
         try:
-            return (self._keyed(session, EFFECT_CHOICE + ids.from_text(note.call)),)
+            call = ids.from_text(note.call)
         except ValueError as error:
             raise NoteError(f"{note.call!r} is no id of a call") from error
+        return (self._keyed(known, choice_of_effect(known, call)),)
 
 
 def written_note(commit: Commit, *, known: bool = False) -> WrittenNote:

@@ -4,7 +4,7 @@ They were not undone, so `exchange.duplicates` decides whether a call that would
 A session without rewinds costs one lookup each time the store gets a control commit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, structs
@@ -24,8 +24,8 @@ from turnlog.exchange.duplicates import EarlierCall, Likeness
 from turnlog.sessions.call_detail import find_call
 from turnlog.sessions.errors import NoteError, NotFoundError
 from turnlog.sessions.live import SessionBranches
-from turnlog.sessions.notes import CHOSEN_BY, EFFECT_CHOICE
-from turnlog.sessions.state.family import ancestry
+from turnlog.sessions.notes import CHOSEN_BY, choice_of_effect
+from turnlog.sessions.state.family import BranchPoint, ancestry, family
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -36,6 +36,9 @@ _MOST: Final = 4096
 """Sessions that are remembered."""
 _UNNAMED: Final = 1000
 """Of the newest calls of other branches it is known whether their effect was named."""
+_LISTED: Final = 5
+"""Branches that an error names."""
+_ENDED: Final = frozenset({SessionStage.CLOSED, SessionStage.ARCHIVED, SessionStage.PURGED})
 
 
 class WantedEffect(Struct, frozen=True, kw_only=True):
@@ -78,11 +81,6 @@ class _Branch(Struct, frozen=True):
     """Calls that it has left behind and whose effects stand, newest first."""
     unnamed: frozenset[tuple[str, str, str]]
     """Server, tool and input hash of those whose effect no rule named."""
-
-    def shows(self, begun: Commit) -> bool:
-        """Return whether the call that began with a commit counts on this branch."""
-        live = self.shown.get(begun.link.session)
-        return live is not None and live.has_call(begun.link.seq)
 
 
 class EffectLedger:
@@ -142,7 +140,7 @@ class EffectLedger:
                 continue
             if one.is_shown:
                 return None
-            chosen = self._choice(view, one, session)
+            chosen = self._choice(view, one, session, branch.shown[session])
             earlier = structs.replace(
                 earlier,
                 likeness=Likeness.DISCARDED,
@@ -191,18 +189,19 @@ class EffectLedger:
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
     def _choice(
-        self, view: View, one: StandingEffect, branch: bytes
+        self, view: View, one: StandingEffect, branch: bytes, live: LiveView
     ) -> tuple[EffectChoice, bytes] | None:
-        """Return the newest choice about a discarded call, if its author may make it, and no call has taken it.
+        """Return the newest choice about a hidden call on a branch, if its author may make it, and no call
+        has taken it.
 
         Beside it stands the link of the call that takes it; a replay holds for any number of calls.
         """
-        # Where its own session is not in this store, the note is in that of a branch.
-        links = {self._store.keyed_for(s, EFFECT_CHOICE + one.call) for s in (one.session, branch)}
-        notes = filter(None, map(view.linked, links))
-        said = max(notes, key=lambda note: note.position, default=None)
-        note = decode_note(said.body.note) if said is not None and said.body is not None else None
-        if said is None or not isinstance(note, EffectNote):
+        said = view.linked(self._store.keyed_for(branch, choice_of_effect(branch, one.call)))
+        # A rewind has voided it. An older one stays superseded: the call is decided as without a choice.
+        if said is None or not live.has(said.link.seq):
+            return None
+        note = decode_note(said.body.note) if said.body is not None else None
+        if not isinstance(note, EffectNote):
             return None
         is_agents = said.facts.actor is Actor.AGENT
         if is_agents and one.effect is Effect.IRREVERSIBLE:
@@ -243,7 +242,7 @@ def _newest_first(
     if commits:
         begun = commits[0]
         known = (one for one in branch.standing if one.call == begun.facts.call)
-        yield next(known, effect_of(view, begun, is_shown=branch.shows(begun))), commits
+        yield next(known, effect_of(view, begun, is_shown=_counts(branch.shown, begun))), commits
     for one in branch.standing:
         is_known = newest is not None and one.call == newest.facts.call
         if not is_known and _has_effect(one, wanted, hashes):
@@ -255,12 +254,15 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
     own = SessionBranches(view, session)
     if not own.rewinds and not parents and next(iter(view.forks(session)), None) is None:
         return None
-    shown = {session: own.live(HEAD)}
-    for point in parents:
-        shown[point.session] = SessionBranches(view, point.session).live(point.seq)
     left = left_behind(view, session)
     root = parents[-1].session if parents else session
-    return _Branch(root, shown, left, frozenset(_unnamed(left)))
+    return _Branch(root, _shown(view, session, parents), left, frozenset(_unnamed(left)))
+
+
+def _shown(view: View, session: bytes, parents: Sequence[BranchPoint]) -> dict[bytes, LiveView]:
+    """Return which commits a branch shows, of itself and of each session that it descends from."""
+    points = (BranchPoint(session, HEAD), *parents)
+    return {p.session: SessionBranches(view, p.session).live(p.seq) for p in points}
 
 
 def _unnamed(left: Sequence[StandingEffect]) -> Iterator[tuple[str, str, str]]:
@@ -289,7 +291,7 @@ class ChosenEffect(Struct, frozen=True):
 
     note: EffectNote
     session: bytes
-    """The session that the note goes to."""
+    """The branch that it is for: the note goes to it, so its rewinds void it."""
     server: str
     tool: str
 
@@ -305,7 +307,8 @@ def chosen_effect(
     """Return a choice about the effect of a call, as it is to be written.
 
     `name` is the call's id or a beginning of it; of one that is not in this store also the hash of its
-    input. With a `branch` only what that session has made or left behind is found.
+    input. With a `branch` only what that session or its relatives have made is found, and the choice is
+    for it; else for the only one that does not show the effect.
     Raises `NotFoundError`, and `NoteError` if there is nothing to choose, or it is an operator's to choose.
     """
     one, session = _named_effect(view, name, branch)
@@ -320,7 +323,7 @@ def chosen_effect(
 
 
 def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[StandingEffect, bytes]:
-    """Return the effect of a call, and the session to which a note about it goes."""
+    """Return the effect of a call, and the branch that a choice about it is for."""
     try:
         call = find_call(view, name)
     except NotFoundError as error:
@@ -335,8 +338,10 @@ def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[Standing
     session = begun.link.session
     row = view.session(session)
     is_kept = row is not None and row.stage is not SessionStage.PURGED
-    if is_kept and branch in (None, session):
-        return effect_of(view, begun, is_shown=False), session
+    relatives = list(family(view, session)) if is_kept else []
+    if is_kept and branch in (None, *relatives):
+        own = branch or _only(view, call, _hiding(view, relatives, begun)) or session
+        return effect_of(view, begun, is_shown=False), own
     # A purged session takes no content.
     if carried := _left_behind(view, ids.to_text(call), branch):
         return carried
@@ -344,12 +349,41 @@ def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[Standing
     raise NoteError(f"call {ids.to_text(call)} is {whose}, and no branch has left it behind")
 
 
+def _hiding(view: View, branches: Iterable[bytes], begun: Commit) -> Iterator[bytes]:
+    """Yield the branches that do not show the call that began with a commit."""
+    for one in branches:
+        if not _counts(_shown(view, one, ancestry(view, one)), begun):
+            yield one
+
+
+def _counts(shown: Mapping[bytes, LiveView], begun: Commit) -> bool:
+    """Return whether the call that began with a commit counts, by what a branch shows."""
+    live = shown.get(begun.link.session)
+    return live is not None and live.has_call(begun.link.seq)
+
+
+def _only(view: View, call: bytes, branches: Iterable[bytes]) -> bytes | None:
+    """Return the branch in which calls can go on; `None` for none. Raises `NoteError` for several."""
+    rows = filter(None, map(view.session, branches))
+    found = [row.session for row in rows if row.stage not in _ENDED]
+    if len(found) > 1:
+        some = ", ".join(map(ids.to_text, found[:_LISTED]))
+        raise NoteError(
+            f"{len(found)} branches do not show call {ids.to_text(call)}, "
+            f"say for which session you choose: {some}"
+        )
+    return found[0] if found else None
+
+
 def _left_behind(
     view: View, name: str, branch: bytes | None
 ) -> tuple[StandingEffect, bytes] | None:
-    """Return a call that a rewind or fork has left behind, and the branch. Raises `NotFoundError`."""
+    """Return a call that a rewind or fork has left behind, and the branch.
+
+    Raises `NotFoundError`, and `NoteError` for several branches.
+    """
     rows = (row for row in view.sessions() if branch is None or row.session == branch)
-    found: dict[bytes, tuple[StandingEffect, bytes]] = {}
+    found: dict[bytes, dict[bytes, StandingEffect]] = {}
     for row in rows:
         # Rewinds are control commits, and so is the second commit of a fork.
         if row.control is None or row.stage is SessionStage.PURGED:
@@ -358,8 +392,11 @@ def _left_behind(
             if name == one.input_hash or (
                 not ids.too_short(name) and ids.has_prefix(one.call, name)
             ):
-                found.setdefault(one.call, (one, row.session))
+                found.setdefault(one.call, {})[row.session] = one
     if len(found) > 1:
         some = ", ".join(map(ids.to_text, found))
         raise NotFoundError(f"{name!r} means {len(found)} calls, name one of: {some}")
-    return next(iter(found.values()), None)
+    for call, effects in found.items():
+        session = _only(view, call, effects) or next(iter(effects))
+        return effects[session], session
+    return None

@@ -26,7 +26,7 @@ from turnlog.store.read.view import View
 
 from .compensation import Compensations, Proposal
 
-_VOIDED: Final = frozenset({NoteKind.DECISION, NoteKind.FACT})
+_VOIDED: Final = frozenset({NoteKind.DECISION, NoteKind.FACT, NoteKind.EFFECT})
 MAX_DISCARDED_EFFECTS: Final = 10_000
 """Most calls with standing effects that one rewind or fork leaves behind: its commit names them."""
 _EXECUTED_ORDER: Final = tuple(Executed)
@@ -71,7 +71,7 @@ class DiscardedCall(Struct, frozen=True, kw_only=True):
 
 
 class VoidedNote(Struct, frozen=True, kw_only=True):
-    """A decision or fact that a rewind discards."""
+    """A decision, a fact or a choice about an effect that a rewind discards."""
 
     seq: int
     kind: NoteKind

@@ -58,6 +58,15 @@ def relatives(view: View, session: bytes) -> Iterator[bytes]:
         yield parent.session
 
 
+def family(view: View, session: bytes) -> Iterator[bytes]:
+    """Yield all branches of a session's family, each before its forks; each may be missing in the store."""
+    parents = ancestry(view, session)
+    left = [parents[-1].session if parents else session]
+    while left:
+        yield (branch := left.pop())
+        left += [fork.link.session for fork in view.forks(branch)]
+
+
 class SharedChange(Struct, frozen=True, kw_only=True):
     """A file that was changed on two branches since they parted."""
 

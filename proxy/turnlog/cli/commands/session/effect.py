@@ -19,6 +19,7 @@ from turnlog.core.note import TEXT_CHARS, EffectChoice
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.effects import ChosenEffect, chosen_effect
+from turnlog.sessions.log import find_session
 from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 
 from .change import fence_option
@@ -29,6 +30,7 @@ from .change import fence_option
 @click.option("--replay", is_flag=True, help="Answer later calls from the record, with any input.")
 @click.option("--redo", is_flag=True, help="Let the next call through, if its input is the same.")
 @click.option("--override", is_flag=True, help="Let the next call through, with any input.")
+@click.option("--session", metavar="S", help="The branch whose calls it is for.")
 @click.option("--why", metavar="TEXT", default="", help="The reason; kept in the log.")
 @fence_option
 @writing_options
@@ -38,6 +40,7 @@ def command(
     replay: bool,
     redo: bool,
     override: bool,
+    session: str | None,
     why: str,
     fence: int | None,
     config: str | None,
@@ -49,8 +52,10 @@ def command(
     CALL was discarded by a rewind, or made on another branch of its session, and its effect still stands.
     Unless you choose otherwise, a later call with the same input gets the recorded answer, and one with
     another input is refused. --redo and --override let one later call through; a call that is not
-    executed does not use up the choice. A call whose session was purged, or is in another store, is found
-    by the branch that left it behind; its input hash names it too. Works while proxies run.
+    executed does not use up the choice. A rewind to before the choice voids it, and forks do not take it
+    over: where several branches do not show CALL, name the one by --session. A call whose session was
+    purged, or is in another store, is found by the branch that left it behind; its input hash names it
+    too. Works while proxies run.
     """
     chosen = [
         choice
@@ -63,7 +68,8 @@ def command(
         raise click.UsageError(f"--why has {len(why)} characters, {TEXT_CHARS} are kept: cut it")
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
-        found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR)
+        branch = find_session(view, session) if session else None
+        found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR, branch)
         limit = view.usage().limit
     with printout() as write:
         written = asyncio.run(_write(folder, limit, redactor, found, fence))
@@ -76,5 +82,5 @@ async def _write(
 ) -> WrittenNote:
     async with open_store(data, limit) as store:
         noter = NoteWriter(store, redactor, Clock())
-        session = existing_session(chosen.session)
-        return await noter.write(session, chosen.note, actor=Actor.OPERATOR, fence=fence)
+        branch = existing_session(chosen.session)
+        return await noter.write(branch, chosen.note, actor=Actor.OPERATOR, fence=fence)

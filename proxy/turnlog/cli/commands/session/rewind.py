@@ -141,7 +141,7 @@ def _text(plan: RewindPlan, again: str, *, is_ruled: bool) -> Iterator[str]:
     for group in EffectGroup:
         yield from _group(group, [one for one in plan.discarded if one.group is group])
     if plan.voided:
-        yield painted("decisions and facts that are void", Style.FAINT)
+        yield painted("decisions, facts and choices that are void", Style.FAINT)
         yield from (escape_unprintable(f"  {note.seq}  {note.summary}") for note in plan.voided)
     yield from _remarks(plan)
     if plan.discarded and not is_ruled:
