@@ -317,12 +317,15 @@ TOOLS: Final = (
     ),
     Tool(
         name="effect",
-        title="Choose about a discarded effect",
+        title="Decide about an effect that stands",
         description=(
-            "Say what becomes of calls that would have the effect of an earlier call again, which a "
-            "rewind discarded and which stands: replay answers them from the record, redo makes the "
-            "same call again, override makes it with another input. Of an irreversible call only an "
-            "operator decides."
+            "Decide about later calls of this session with the same effect as `call`, which was discarded "
+            "by a rewind, or made on another branch, and whose effect still stands. Unless you choose "
+            "otherwise, a later call with the same input gets the recorded answer, and one with another "
+            "input is refused. `replay` answers later calls from the record, with any input; `redo` lets "
+            "the next call through, if its input is the same; `override`, with any input. A call that is "
+            "not executed does not use up the choice; a rewind to before the choice voids it. About an "
+            "irreversible call only an operator decides."
         ),
         arguments=EffectArguments,
         answer=WrittenNote,
