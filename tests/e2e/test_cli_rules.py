@@ -109,6 +109,15 @@ def test_explain_says_the_same_as_json(rules: Path) -> None:
     assert told["retries"] == []
 
 
+def test_explain_says_that_tainted_arguments_are_refused(tmp_path: Path) -> None:
+    rules = tmp_path / "gate.yaml"
+    rules.write_text("rules: [{match: {tool: send_*}, block_if: tainted}]")
+    gate = "refused if its arguments carry values of a tainted output"
+    for tool, is_gated in (("send_mail", True), ("read_mail", False)):
+        done = process("rules", "explain", "db", tool, "--rules", str(rules))
+        assert (gate in done.stdout.splitlines()) is is_gated
+
+
 def test_explain_says_of_a_denied_call_that_it_is_never_sent_and_why(tmp_path: Path) -> None:
     rules = tmp_path / "deny.yaml"
     rules.write_text(

@@ -121,6 +121,10 @@ class TaintFold:
     ) -> TaintedAttempt:
         """Add an outcome with its output, as recorded; `recorded` is the lineage in its body."""
         inputs, given = self._inputs.get(key, (Inputs(partial=INPUT_GONE), b""))
+        self._inputs[key] = (
+            inputs,
+            b"",
+        )  # a further outcome is rare, and its input is not worth the room
         lineage = self._lineage(inputs, recorded, is_gone=not given)
         mark = self._marks.get(key)
         entries = carried(lineage)

@@ -27,7 +27,7 @@ from turnlog.packs.explain import (
 from turnlog.packs.rulebook import read_rules
 from turnlog.packs.shape import UNREADABLE, describe_json_error, is_list, is_mapping
 from turnlog.packs.sources import RuleSource, RuleSources, pack_or_file, packs_folder
-from turnlog.rules.model import Access
+from turnlog.rules.model import Access, BlockIf
 from turnlog.rules.policy import Subject
 from turnlog.settings.layers import Flags, read_store_settings
 
@@ -217,7 +217,9 @@ def _outcome(explanation: Explanation) -> list[str]:
     if explanation.aspects["access"].value == Access.DENY:
         # Effect and retries only matter for calls that are sent.
         return [escape_unprintable(f"denied, never sent: {explanation.why}".removesuffix(": "))]
-    return [*_effect(explanation), *_retries(explanation.retries)]
+    is_gated = explanation.aspects["block_if"].value == BlockIf.TAINTED
+    gate = ["refused if its arguments carry values of a tainted output"] if is_gated else []
+    return [*gate, *_effect(explanation), *_retries(explanation.retries)]
 
 
 def _aspects(explanation: Explanation) -> list[list[Cell]]:
