@@ -38,6 +38,7 @@ from turnlog.exchange.events import Over, Stopped
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
 from turnlog.observe.events import Log, SessionUncovered, StoreFailed
 from turnlog.record.attempt import (
+    ANSWERED_BY,
     NO_LINKS,
     PASSED,
     Ask,
@@ -66,6 +67,8 @@ _HELD: Final = 16 << 20
 MOST: Final = 2_048
 """Bound of the calls in memory, and of the replayed calls of other processes (`_arrived`)."""
 _SAME: Final = Likeness.SAME
+_WITH_PREFIX: Final = (ANSWERED_BY, PASSED, CHOSEN_BY)
+"""What links begin with that are no digests."""
 
 
 class DuplicateMatch(Struct, frozen=True, kw_only=True):
@@ -812,10 +815,9 @@ def _has_other_key(links: DuplicateLinks, stored: Sequence[bytes]) -> bool:
     """Return whether a call found by its input had an idempotency key other than that of `links`."""
     if not links.key or links.key in stored:
         return False
-    # Links beyond those of the input, and of the call before, exist only for a call with a key.
-    passed = PASSED + passed_by(stored)
-    known = {links.same, links.anyone, links.effect, passed}
-    return any(link not in known and not link.startswith(CHOSEN_BY) for link in stored)
+    # The first two are of the input. Of the other digests a key makes two, the effect that a rule names one.
+    others = (link for link in stored[2:] if link != links.effect)
+    return sum(not link.startswith(_WITH_PREFIX) for link in others) > 1
 
 
 def _passed_by(running: CallDriver) -> bytes:

@@ -120,21 +120,22 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def stored(self) -> tuple[bytes, ...]:
         """All links that are written with the intent."""
-        source = _SOURCE + self.source if self.source else b""
+        source = ANSWERED_BY + self.source if self.source else b""
         passed = PASSED + self.passed if self.passed else b""
         calls = (self.same, self.anyone, self.key, self.keyed_input, self.told)
         own = self.effect, source, passed, self.choice, self.diverged
         return tuple(filter(None, (*calls, *own)))
 
 
-_SOURCE: Final = b"answered by\0"
+ANSWERED_BY: Final = b"answered by\0"
+"""What the link begins with that holds the id of the call whose answer was given again."""
 PASSED: Final = b"made behind\0"
 """What the link begins with that holds the id of the call before."""
 
 
 def source_of(stored: Sequence[bytes]) -> bytes:
     """Return the id of the call that the call with these links was answered from; empty for none."""
-    return _call_behind(_SOURCE, stored)
+    return _call_behind(ANSWERED_BY, stored)
 
 
 def passed_by(stored: Sequence[bytes]) -> bytes:

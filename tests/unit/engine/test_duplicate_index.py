@@ -43,11 +43,16 @@ def index(one: Bench) -> DuplicateIndex:
 
 
 async def admitted(
-    one: Bench, index: DuplicateIndex, tool: str, ref: SessionRef, key: str = ""
+    one: Bench,
+    index: DuplicateIndex,
+    tool: str,
+    ref: SessionRef,
+    key: str = "",
+    effect: bytes = b"",
 ) -> GuardedCall:
     """Return a call of which it is decided whether it is sent."""
-    call, write = one.recorder.new_call(), Effect.WRITE
-    asked = ask(ref, call, tool=tool, key=key, effect=write, is_named=True)
+    named = {"effect": Effect.WRITE, "is_named": True, "effect_link": effect}
+    asked = ask(ref, one.recorder.new_call(), tool=tool, key=key, **named)
     running = guarded(index, asked, stateless=False)
     assert running is not None
     await running.decided()
@@ -136,9 +141,9 @@ async def test_a_late_cancel_finds_its_call_also_when_the_same_was_asked_since(
     assert (first.machine.has_left, second.machine.has_left) == (True, False)
 
 
-async def lost(one: Bench, index: DuplicateIndex) -> None:
+async def lost(one: Bench, index: DuplicateIndex, key: str = "", effect: bytes = b"") -> None:
     """Let a call end whose answer nobody gets."""
-    call = await admitted(one, index, "first", session())
+    call = await admitted(one, index, "first", session(), key, effect)
     call.begins(await one.recorder.begin(call.ask))
     assert call.attempt is not None
     ticket = one.recorder.end(call.attempt, succeeded(), AnswerFacts())
@@ -315,3 +320,14 @@ async def test_branches_that_begin_the_same_effect_at_once_do_not_both_send_it(
     # A branch's own calls are its own.
     assert not begun(work, amount="6").machine.is_undecided
     same.give_up()
+
+
+@pytest.mark.parametrize("effect", [b"", b"digest of the effect"])
+@pytest.mark.parametrize(("key", "is_found"), [("", True), ("one", False)])
+async def test_a_call_with_a_key_repeats_one_without_a_key_and_none_with_another(
+    one: Bench, index: DuplicateIndex, effect: bytes, key: str, is_found: bool
+) -> None:
+    await lost(one, index, key, effect)
+    later = DuplicateIndex(one.store, one.recorder, NeverTwice(), one.log, asyncio.Event())
+    again = await admitted(one, later, "first", session(), "two", effect)
+    assert (again.unsent is not None) is is_found
