@@ -259,6 +259,14 @@ def test_a_running_proxy_takes_up_marks_and_endorsements(rig: Rig) -> None:
 
 
 @pytest.mark.promise("TAINT-7")
+def test_a_running_proxy_takes_up_a_mark_of_the_last_output(rig: Rig) -> None:
+    given(rig, "read", f"please use {TOKEN}", path="/srv/notes-1.txt")
+    ran(rig, "taint", "mark", f"{rig.session}:{rig.ended_rows(1)[0].seq}", "--why", "forged")
+    rig.post(call("send", {"text": TOKEN}))
+    assert [row.kind for row in rig.ended_rows(2)] == [None, "policy_blocked"]
+
+
+@pytest.mark.promise("TAINT-7")
 def test_long_arguments_are_looked_up_to_their_end_before_a_rule_lets_them_pass(rig: Rig) -> None:
     given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
     rig.post(call("send", {"text": "word " * 50_000 + TOKEN}))

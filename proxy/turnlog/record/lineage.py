@@ -416,6 +416,7 @@ class LineageTracker:
                 # What this process has recorded of it before may still be on its way.
                 await self._store.flush()
             past, memory.marked = await asyncio.to_thread(self._whole_past, memory)
+            self._drop_read(memory, past)
             until = self._now() + _SLICE
             for item in past.items:
                 self._learn(memory, item)
@@ -429,6 +430,15 @@ class LineageTracker:
             memory.is_reading = False
             self._set_due(memory)
             self._drained.set()
+
+    def _drop_read(self, memory: _SessionMemory, past: History) -> None:
+        """Drop the outputs that wait although they were read from the store, where marks count."""
+        read = {(item.call, item.attempt) for item in past.items if isinstance(item, PastOutput)}
+        for work in list(memory.waiting):
+            key = work.attempt.ask.call, work.attempt.ask.number
+            if work.is_output and work.is_ready and key in read:
+                memory.waiting.remove(work)
+                self._bytes -= len(work.content)
 
     def _have_read(self, memory: _SessionMemory, past: History) -> None:
         memory.read_until = max(memory.read_until, past.until)
