@@ -742,6 +742,10 @@ def test_open_attempts_are_closed_and_names_that_are_taken_are_said(
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "cut off"),
     "foreign": (lambda _: b"hello\n" * 100, "is not a bundle"),
+    "nested head": (
+        lambda _: zstd.compress(b'{"type":"bundle","resume":' + b"[" * 100_000 + b"\n"),
+        "damaged",
+    ),
     "other zstd": (lambda _: zstd.compress(b"{}\n"), "is not a bundle"),
     "truncated": (lambda whole: whole[: len(whole) // 2], "cut off"),
     "cut at the end": (lambda whole: whole[:-3], "cut off"),

@@ -197,7 +197,7 @@ def _head(line: bytes, file: Path) -> BundleHead:
         known = msgspec.json.decode(line, type=dict[str, Raw])
         is_bundle = known.get("type") == Raw(b'"bundle"')
         form = msgspec.json.decode(known["format"], type=int) if is_bundle else FORMAT
-    except (KeyError, UnicodeDecodeError, msgspec.DecodeError) as error:
+    except (KeyError, UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
         is_bundle = line.startswith(_BEGIN)
         raise (_damaged(file, f"line 1: {error}") if is_bundle else _foreign(file)) from None
     if form > FORMAT:
