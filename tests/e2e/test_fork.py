@@ -220,6 +220,47 @@ def test_a_replay_stops_at_the_first_divergence_until_the_fork_is_taken_back(rig
     assert numbered.asked == 4
 
 
+class Refusing:
+    """Answers each call but reads with an error: that of a tool, or of JSON-RPC for `send`."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, peer: Peer) -> None:
+        asked = json.loads(peer.read().body)
+        self.asked += 1
+        content = [{"type": "text", "text": f"answer {self.asked}"}]
+        answer: dict[str, Any] = {"result": {"content": content}}
+        if asked["params"]["name"] == "put":
+            answer["result"]["isError"] = True
+        elif asked["params"]["name"] == "send":
+            answer = {"error": {"code": -32603, "message": "no mail today"}}
+        peer.send_json({"jsonrpc": "2.0", "id": asked["id"], **answer})
+
+
+@pytest.mark.promise("FORK-4")
+@pytest.mark.parametrize("then", ["stop", "live"])
+def test_a_replay_answers_with_the_errors_that_the_parent_got(rig: Rig, then: str) -> None:
+    server = rig.upstream.script = Refusing()
+    parent, fork = rig.session, f"{rig.session}-{then}"
+    seq = ask(rig, parent, "read", path="/start")["seq"]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("put", {"path": "/made"}),
+        ("send", {"to": "you"}),
+        ("read", {"path": "/a"}),
+    ]
+    for tool, arguments in calls:
+        ask(rig, parent, tool, **arguments)
+    forked(rig, f"{parent}:{seq}", fork, "--mode", "replay", "--then", then)
+    rows = [ask(rig, fork, tool, **arguments) for tool, arguments in calls]
+    assert [row["status"] for row in rows] == ["replayed"] * 3
+    assert [row["kind"] for row in rows] == ["tool_failed", "upstream_internal", None]
+    assert server.asked == 4
+    # A tool that failed has changed nothing, neither at the parent nor here.
+    (state,) = found(rig, "state", fork)
+    assert state["state"]["files_modified"] == {}
+
+
 @pytest.mark.promise("FORK-4")
 def test_a_replay_stops_with_a_call_that_no_record_can_answer(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-replay"

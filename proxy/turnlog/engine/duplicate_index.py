@@ -21,7 +21,7 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Gone, Phase, Rung
 from turnlog.core.live_view import AfterDivergence
-from turnlog.core.operation import LEDGER_EFFECTS
+from turnlog.core.operation import LEDGER_EFFECTS, had_effect
 from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
@@ -105,6 +105,9 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
     def delta(self) -> tuple[Raw, ...]:
         """Its changes, where they count by the new call only: it does not count on that call's branch."""
         if self.earlier.likeness not in (Likeness.DISCARDED, Likeness.RECORDED):
+            return ()
+        ended = self.outcome.facts if self.outcome is not None else None
+        if ended is not None and not had_effect(ended.executed, ended.status, ended.error_kind):
             return ()
         told = self.outcome, last_of(self.commits, CommitKind.INTENT)
         return next((c.body.delta for c in told if c and c.body and c.body.delta), ())

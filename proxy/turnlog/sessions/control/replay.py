@@ -13,7 +13,7 @@ from msgspec import Struct
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Executed, Status
+from turnlog.core.kinds import CommitKind, Executed, Phase, Status
 from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, LiveView, decode_fork
 from turnlog.sessions.dangling import newest_attempt
 from turnlog.sessions.live import SessionBranches
@@ -117,7 +117,7 @@ def _read_replay(view: View, session: bytes) -> Replay | None:
         return None
     answers: defaultdict[Identity, list[int]] = defaultdict(list)
     for attempt in _ended(view.commits(point.session, after=point.seq)):
-        if attempt[-1].facts.status is Status.OK:
+        if _is_answered(attempt[-1]):
             answers[_identity(attempt[0])].insert(0, attempt[0].link.seq)
     branches, link = SessionBranches(view, session), _DIVERGED + session
     live = branches.live(HEAD)
@@ -144,6 +144,14 @@ def _ended(commits: Iterable[Commit]) -> list[list[Commit]]:
             calls.setdefault(facts.call, []).append(commit)
     found = map(newest_attempt, calls.values())
     return [attempt for attempt in found if len(attempt) > 1 and attempt[0].body is not None]
+
+
+def _is_answered(outcome: Commit) -> bool:
+    """Return whether a server answered a call, be it with an error."""
+    facts, body = outcome.facts, outcome.body
+    is_error = facts.status is Status.ERROR and facts.phase is Phase.DONE
+    # What turnlog itself answered, as after a time limit, is no record of what the server says.
+    return facts.status is Status.OK or (is_error and body is not None and bool(body.output_blob))
 
 
 def _identity(intent: Commit) -> Identity:
