@@ -197,6 +197,8 @@ async def test_a_purge_is_pending_while_another_process_has_the_store_open(
     assert set(holders(data)) <= {"log/data.mdb"}
     listed = process("gc", "--json", "--data", str(data)).stdout
     assert msgspec.json.decode(listed)["fate"] == "due"
+    said = process("gc", "--data", str(data)).stdout.splitlines()
+    assert said[2] == "the rest of 1 purged session due, --yes deletes it"
     pending = process("gc", "--yes", "--json", "--data", str(data)).stdout
     assert msgspec.json.decode(pending)["fate"] == "pending"
     # It goes on meanwhile, with a bucket that was rewritten under it.

@@ -30,6 +30,7 @@ from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.gc import (
     Expired,
     GcFate,
+    GcItem,
     GcLine,
     Retention,
     expired,
@@ -133,6 +134,8 @@ def _sum(lines: Iterable[GcLine]) -> Iterator[str]:
             size, commits = sum(one.bytes for one in found), sum(one.commits for one in found)
             parts = [human_size(size)] if size else []
             parts += [f"content of {counted(commits, 'commit')}"] if commits else []
+            purges = sum(one.what is GcItem.PURGE for one in found)
+            parts += [f"the rest of {counted(purges, 'purged session')}"] if purges else []
             yield f"{', '.join(parts)} {text}"
 
 
