@@ -124,7 +124,7 @@ def drop_content(draft: Draft) -> None:
         draft.blob = None
 
 
-def forbid_content(draft: Draft) -> bool:
+def purge_content(draft: Draft) -> bool:
     """Remove all content from a draft of a purged session; return whether a payload of it is stored already.
 
     Then its body names that, so that it can be found and purged.

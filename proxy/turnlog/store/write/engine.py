@@ -43,7 +43,7 @@ from turnlog.store.log.translate_errors import FAILURES, explained, translated
 from turnlog.store.quota import Quota
 from turnlog.store.recovery import abandoned, overdue
 
-from .drafts import SALT, complete, forbid_content, forget, land, prepare
+from .drafts import SALT, complete, forget, land, prepare, purge_content
 from .erase import erase_bodies, erase_names
 from .ledger import Ledger
 
@@ -413,7 +413,7 @@ class LmdbEngine:
         if purged := self._purged():
             for draft in full:
                 if draft.session.id in purged:
-                    forbid_content(draft)
+                    purge_content(draft)
             full = [draft for draft in full if draft.blob is not None]
         blobs = [pack(draft.blob) for draft in full if draft.blob is not None]
         try:

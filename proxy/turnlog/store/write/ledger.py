@@ -89,7 +89,7 @@ from turnlog.store.log.tables import (
     read_segment,
 )
 
-from .drafts import SALT, complete, forbid_content, forget, prepare
+from .drafts import SALT, complete, forget, prepare, purge_content
 from .erase import erase_names
 
 _INTENT: Final = CommitKind.INTENT
@@ -160,12 +160,14 @@ class Ledger:
     def append(self, txn: Txn, draft: Draft) -> None:
         """Place a draft, and the session's `open` commit before its first."""
         session = self._session(txn, draft)
-        body, facts, intent = draft.body, draft.facts, draft.intent
         if draft.expected_head is not None:
             self._append_control(txn, session, draft)
             return
-        if self.heads[session].control is not None and self._is_late(txn, session, draft):
-            return
+        if self.heads[session].control is not None:
+            self._purge_content(txn, session, draft)
+            if self._keep_out(txn, session, draft):
+                return
+        body, facts, intent = draft.body, draft.facts, draft.intent
         found = self._find(txn, session, facts)
         if found is not None or (body is not None and body.note_key):
             unwritten = self._unwritten(txn, session, draft, found)
@@ -434,11 +436,18 @@ class Ledger:
         newest = self._read(txn, entry) if entry is not None else None
         return newest is not None and ends_bundle(newest.facts, newest.body)
 
-    def _is_late(self, txn: Txn, session: bytes, draft: Draft) -> bool:
-        """Return whether a draft came after its session was packed, and does not go into its log.
+    def _purge_content(self, txn: Txn, session: bytes, draft: Draft) -> None:
+        """Remove the content of a call that was under way when its session was purged."""
+        control = self.heads[session].control
+        is_purged = control is not None and control.stage is SessionStage.PURGED
+        if is_purged and purge_content(draft):
+            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
 
-        The session could not come back behind it. The outcome of a call is kept beside the log until
-        then, all else is refused. A call goes into the log: the session goes two ways.
+    def _keep_out(self, txn: Txn, session: bytes, draft: Draft) -> bool:
+        """Keep what comes after a session was packed out of its log; return whether this draft was.
+
+        The session could not come back behind it. The outcome of a call is stored beside the log until
+        then, all else is refused. Only a new call goes into the log: then the session goes two ways.
         """
         facts = draft.facts
         if facts.kind is _INTENT or not self.is_packed(txn, session):
@@ -542,18 +551,6 @@ class Ledger:
         return self.tail.last + 1 - len(self._bodies)
 
     def _session(self, txn: Txn, draft: Draft) -> bytes:
-        """Return the session of a draft, which has no content if that is purged."""
-        session = draft.session.id
-        if session is None or session not in self.heads:
-            session = self._met(txn, draft)
-        control = self.heads[session].control
-        # Control commits say why. Else it is of a call that was under way.
-        is_purged = control is not None and control.stage is SessionStage.PURGED
-        if is_purged and draft.expected_head is None and forbid_content(draft):
-            txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
-        return session
-
-    def _met(self, txn: Txn, draft: Draft) -> bytes:
         """Return the session of a draft with its head in memory; a new one is opened."""
         ref = draft.session
         session = ref.id or self._refs.get(ref)
