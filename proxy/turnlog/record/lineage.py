@@ -61,9 +61,12 @@ _LEFT_OUT: Final = "outputs were left out, because too much waited to be looked 
 class Waiting(Struct, eq=False, gc=False):
     """An input to look up, or an output to index. Until it is `ready` it holds up those behind it."""
 
-    attempt: Attempt
     content: bytes
-    is_output: bool
+    attempt: Attempt | None = None
+    """Whose input it is."""
+    # An output may wait for long, and an attempt holds much.
+    source: ValueSource | None = None
+    """Whose output it is."""
     is_ready: bool = True
     is_cut: bool = False
     """Whether this input is not recorded whole."""
@@ -149,7 +152,8 @@ class LineageTracker:
             attempt.inputs = _NOT_RECORDED
         else:
             content = start_of(blob) if ask.is_mcp else values_in(start_of(blob))
-            if not self._queue(Waiting(attempt, content, is_output=False, is_cut=blob.cut)):
+            work = Waiting(content, attempt=attempt, is_cut=blob.cut)
+            if not self._queue(ask.session, work):
                 attempt.inputs = _TOO_MUCH
 
     def settle(self, attempt: Attempt) -> None:
@@ -176,14 +180,15 @@ class LineageTracker:
             self._bytes += len(content)
             self._set_due(self._memory(attempt.ask.session))  # a look-up may wait behind it
         elif content:
-            work = Waiting(attempt, content, is_output=True, is_tainted=is_tainted, besides=besides)
-            if not self._queue(work):
+            source = _source(attempt)
+            work = Waiting(content, source=source, is_tainted=is_tainted, besides=besides)
+            if not self._queue(attempt.ask.session, work):
                 self._memory(attempt.ask.session).partial = _LEFT_OUT
 
     def reserve(self, attempt: Attempt) -> Waiting:
         """Return the place of an output that is still being prepared: later look-ups wait for it."""
-        place = Waiting(attempt, b"", is_output=True, is_ready=False)
-        self._append(place)
+        place = Waiting(b"", source=_source(attempt), is_ready=False)
+        self._append(attempt.ask.session, place)
         return place
 
     def on_noted(self, session: bytes, seq: int, note: Note) -> None:
@@ -201,17 +206,17 @@ class LineageTracker:
             await self._drained.wait()
         return memory.values
 
-    def _queue(self, work: Waiting) -> bool:
+    def _queue(self, session: SessionRef, work: Waiting) -> bool:
         if self._bytes + len(work.content) > self._most_waiting:
             return False
-        self._append(work)
+        self._append(session, work)
         return True
 
-    def _append(self, work: Waiting) -> None:
-        memory = self._memory(work.attempt.ask.session)
+    def _append(self, session: SessionRef, work: Waiting) -> None:
+        memory = self._memory(session)
         self._bytes += len(work.content)
         memory.waiting.append(work)
-        if not work.is_output:
+        if work.source is None:
             self._set_due(memory)
         elif self._bytes > _MOST_PUT_OFF:
             self._catch_up()
@@ -311,18 +316,18 @@ class LineageTracker:
             return False
         work = waiting.popleft()
         self._bytes -= len(work.content)
-        if work.is_output:
-            ask = work.attempt.ask
+        if work.source is not None:
+            call, attempt = work.source.call, work.source.attempt
             output = PastOutput(
-                ask.call, ask.number, work.content, is_tainted=work.is_tainted, besides=work.besides
+                call, attempt, work.content, is_tainted=work.is_tainted, besides=work.besides
             )
             learning = self._learning(memory, output)
             memory.indexing = None if next(learning, _WHOLE) is _WHOLE else learning
-        elif work.attempt.inputs is None:
-            self._look_up(memory, work)
+        elif work.attempt is not None and work.attempt.inputs is None:
+            self._look_up(memory, work, work.attempt)
         return True
 
-    def _look_up(self, memory: _SessionMemory, work: Waiting) -> None:
+    def _look_up(self, memory: _SessionMemory, work: Waiting, attempt: Attempt) -> None:
         found = memory.values.look_up(work.content)
         if not work.is_second and self._may_be_elsewhere(memory, found):
             work.is_second = True
@@ -331,7 +336,7 @@ class LineageTracker:
             self._read_news(memory)
             return
         partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
-        work.attempt.inputs = (
+        attempt.inputs = (
             found if partial == found.partial else structs.replace(found, partial=partial)
         )
 
@@ -435,8 +440,8 @@ class LineageTracker:
         """Drop the outputs that wait although they were read from the store, where marks count."""
         read = {(item.call, item.attempt) for item in past.items if isinstance(item, PastOutput)}
         for work in list(memory.waiting):
-            key = work.attempt.ask.call, work.attempt.ask.number
-            if work.is_output and work.is_ready and key in read:
+            of = work.source
+            if of is not None and work.is_ready and (of.call, of.attempt) in read:
                 memory.waiting.remove(work)
                 self._bytes -= len(work.content)
 
@@ -464,3 +469,7 @@ class LineageTracker:
             tainted=tainted_by_marks(view, session) if notes else None,
         )
         return past, notes[-1].position if notes else -1
+
+
+def _source(attempt: Attempt) -> ValueSource:
+    return ValueSource(attempt.ask.call, attempt.ask.number)
