@@ -226,4 +226,4 @@ def test_errors_of_holds_say_what_is_wrong(data: Path) -> None:
     assert unknown.returncode == 2
     wordy = turnlog("sessions", "hold", "work", "--why", "x" * 2001, data=data)
     assert wordy.returncode == 2
-    assert "--why has 2001 characters" in wordy.stderr
+    assert "it has 2001 characters" in wordy.stderr
