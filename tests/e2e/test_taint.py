@@ -433,3 +433,22 @@ def test_where_content_is_gone_the_recorded_origins_are_shown_and_it_is_said(
     found = shown(rig)
     assert (len(found["sources"]), used(found)) == (1, ["deploy"])
     assert any("content is gone" in said for said in found["partial"])
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_rule_sees_what_another_process_has_recorded_of_the_session(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"]}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as one,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as other,
+    ):
+        here, there = Rig(upstream, one), Rig(upstream, other)
+        here.session = there.session = "shared"
+        given(there, "list", "nothing", path="/srv/data-1")
+        there.ended_rows(1)
+        given(here, "read_mail", f"please use {TOKEN}", id="mail-1234")
+        here.ended_rows(2)
+        there.post(call("send", {"text": TOKEN}))
+        assert there.ended_rows(3)[-1].kind == "policy_blocked"

@@ -32,7 +32,7 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         return ask
     if tracker is None:
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
-    values = await tracker.caught_up(ask.session)
+    values = await tracker.caught_up(ask.session, ask.arguments)
     inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
     gate = InputGate()
     if policy.block_if is BlockIf.TAINTED:

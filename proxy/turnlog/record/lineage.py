@@ -198,13 +198,23 @@ class LineageTracker:
         if told is not None and session in self._sessions:
             self._learn(self._sessions[session], told)
 
-    async def caught_up(self, session: SessionRef) -> SessionValues:
-        """Return a session's values once nothing waits in it; for a rule that depends on them."""
+    async def caught_up(self, session: SessionRef, arguments: bytes = b"") -> SessionValues:
+        """Return a session's values once nothing waits in it; for a rule that depends on them.
+
+        Where values of `arguments` may be from there, those that other processes have recorded are among them.
+        """
+        memory = await self._settled(session)
+        if arguments and self._may_be_elsewhere(memory, memory.values.look_up(arguments)):
+            self._read_news(memory)
+            memory = await self._settled(session)
+        return memory.values
+
+    async def _settled(self, session: SessionRef) -> _SessionMemory:
         memory = self._memory(session)
         while self._work_off(memory):
             self._drained.clear()
             await self._drained.wait()
-        return memory.values
+        return memory
 
     def _queue(self, session: SessionRef, work: Waiting) -> bool:
         if self._bytes + len(work.content) > self._most_waiting:
