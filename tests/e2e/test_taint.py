@@ -383,6 +383,30 @@ def test_a_rule_blocks_a_plain_http_call_with_values_of_a_tainted_output(rig: Ri
 
 
 @pytest.mark.promise("TAINT-7")
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"account=%s", "the body is not JSON"),
+        (b'{"account":"%s"} x', "the body is not JSON"),
+        (b'{"account":"%s","account":"x"}', "an object in the body repeats a key"),
+        (b'{"account":"%s"}' + b" " * (17 << 20), "the body is too long to be read whole"),
+    ],
+)
+def test_a_plain_http_call_whose_body_cannot_be_looked_up_is_refused(
+    rig: Rig, body: bytes, why: str
+) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    before = len(rig.upstream.requests)
+    with rig.client() as client:
+        path = f"/s/{rig.session}/orders"
+        refused = client.request("POST", path, body.replace(b"%s", TOKEN.encode()))
+    assert (refused.status, len(rig.upstream.requests)) == (403, before)
+    row = rig.ended_rows(2)[-1]
+    assert row.kind == "policy_blocked"
+    assert json.loads(ran(rig, "show", row.call, "--json"))["detail"].endswith(f"needs it: {why}")
+
+
+@pytest.mark.promise("TAINT-7")
 def test_without_look_ups_a_call_that_needs_them_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     settings = {"rules": ["rules.yaml"], "provenance": {"inputs": "off"}}

@@ -8,11 +8,12 @@ from msgspec import structs
 from turnlog.core.commit import Lineage
 from turnlog.provenance.taint import carried
 from turnlog.provenance.values import LOOKED_AT, MANY, Inputs, SessionValues, unsourced
-from turnlog.rules.http_tools import values_in
+from turnlog.rules.http_tools import has_unread_body, values_in
 from turnlog.rules.model import BlockIf, RequiredInputs, Unmet
 from turnlog.sessions.lineage.inputs import origin_of
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
+from turnlog.wire.jsonrpc import repeats_keys
 
 from .attempt import Ask, InputGate
 from .lineage import LineageTracker
@@ -32,6 +33,8 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         return ask
     if tracker is None:
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
+    if not ask.is_mcp and (why := _unread_body(ask)):
+        return structs.replace(ask, gate=_unreadable(ask, why))
     values = await tracker.caught_up(ask.session, ask.arguments)
     inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
     gate = InputGate()
@@ -44,6 +47,15 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
     if policy.provenance.inputs is RequiredInputs.SOURCED:
         gate = _with_sources(gate, policy.provenance.then, _unsourced(ask, inputs))
     return structs.replace(ask, inputs=inputs, gate=gate)
+
+
+def _unread_body(ask: Ask) -> str:
+    """Return why the body of a plain HTTP call is not certain; empty if it is. Those of MCP are checked before."""
+    if not ask.says_all:
+        return "the body is too long to be read whole"
+    if has_unread_body(ask.arguments):
+        return "the body is not JSON"
+    return "an object in the body repeats a key" if repeats_keys(ask.arguments) else ""
 
 
 async def _whole(values: SessionValues, arguments: bytes, start: Inputs) -> Inputs:

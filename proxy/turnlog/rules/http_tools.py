@@ -99,6 +99,11 @@ def values_in(content: bytes) -> bytes:
     return _INPUT_DIGEST.sub(b"}", content)
 
 
+def has_unread_body(content: bytes) -> bool:
+    """Return whether an input has a digest in place of its body, which is not JSON."""
+    return _INPUT_DIGEST.search(content) is not None
+
+
 def normalized_path(path: str) -> str:
     """Return a path without percent-encoding and dot segments (RFC 3986, 6.2.2)."""
     if "%" not in path and "/." not in path and "//" not in path:

@@ -234,6 +234,11 @@ def read_large(message: Message) -> tuple[Mapping[str, Raw], tuple[Flag, ...]]:
     return found, (*flags, Flag.DUPLICATE_KEYS) if repeats else flags
 
 
+def repeats_keys(text: bytes) -> bool:
+    """Return whether an object in a JSON text has two members of one name, as far as it is looked at."""
+    return Flag.DUPLICATE_KEYS in _flags(text)
+
+
 def id_key(raw: bytes) -> str:
     """Return a key that all spellings of the same id share.
 

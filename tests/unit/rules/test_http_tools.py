@@ -8,6 +8,7 @@ import pytest
 from turnlog.core.kinds import Effect
 from turnlog.rules.http_tools import (
     TOOL_BYTES,
+    has_unread_body,
     http_effect,
     http_input,
     http_tool,
@@ -151,3 +152,10 @@ def test_of_a_plain_input_the_segments_are_values_and_a_digest_is_none(
 
 def test_an_input_that_is_not_turnlogs_own_stays_as_it_is() -> None:
     assert values_in(b'{"query":"/a"}') == b'{"query":"/a"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "is_unread"), [(b"", False), (b'{"id": 1}', False), (b"id=1", True), (b"{} {}", True)]
+)
+def test_a_body_that_is_not_json_cannot_be_looked_up(body: bytes, is_unread: bool) -> None:
+    assert has_unread_body(http_input("/orders", "", body).text) is is_unread

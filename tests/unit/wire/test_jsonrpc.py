@@ -23,6 +23,7 @@ from turnlog.wire.jsonrpc import (
     parse,
     read_large,
     read_whole,
+    repeats_keys,
 )
 
 
@@ -348,3 +349,8 @@ def test_a_large_text_that_is_no_utf8_is_flagged() -> None:
 )
 def test_equal_keys_are_found_however_a_text_is_written(text: bytes, repeats: bool) -> None:
     assert message(text).flags == ((Flag.DUPLICATE_KEYS,) if repeats else ())
+
+
+def test_a_text_is_searched_for_equal_keys() -> None:
+    assert repeats_keys(b'{"body":{"id":1,"id":2}}')
+    assert not repeats_keys(b'{"body":{"id":1},"id":2}')
