@@ -920,6 +920,30 @@ def test_what_was_imported_can_be_purged(data: Path, tmp_path: Path, *, shares: 
         assert planted.decode() in turnlog("export", "own", "--payloads", data=there).stdout
 
 
+def test_an_outcome_behind_a_bundle_keeps_its_payload_though_another_session_is_purged(
+    stores: Stores,
+) -> None:
+    with stores.proxy("here") as proxy, Client(proxy.url) as client:
+        client.ask("POST", f"/s/{NAME}/mcp", call("write", {"a": 1}), headers=(*MCP_HEADERS, AGENT))
+        wait_until(lambda: stores.tool.asked == 1, "the server has the call")
+        (begun,) = session_rows(proxy.data, "work")
+        packed = turnlog("resume", "work", "--bundle", str(stores.bundle), data=proxy.data)
+        assert packed.returncode == 0, packed.stderr
+        stores.tool.go.set()
+        answer = client.response("POST")
+        assert answer.head.one("turnlog-commit") == f"{begun.session}:{begun.intent_seq}"
+        stores.tool.asked = 0
+        own = client.request("POST", "/s/own/mcp", call("write", {"a": 1}), headers=MCP_HEADERS)
+        assert own.json()["result"] == answer.json()["result"]
+    here = stores.data("here")
+    done = turnlog("purge", "own", "--yes", data=here)
+    assert done.returncode == 0, done.stderr
+    assert turnlog("sessions", "resume", "work", "--anyway", data=here).returncode == 0
+    (line,) = turnlog("export", "work", "--payloads", data=here).stdout.splitlines()
+    assert "done 1" in json.loads(line)["output"]["text"]
+    assert turnlog("verify", data=here).returncode == 0
+
+
 def test_an_effect_that_a_rewind_has_discarded_is_not_had_again_there(stores: Stores) -> None:
     stores.tool.go.set()
     with stores.proxy("here") as proxy:

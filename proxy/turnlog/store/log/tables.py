@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.call_status import CallState
-from turnlog.core.commit import decode_body, decoder
+from turnlog.core.commit import decode_body, decode_header, decoder
 from turnlog.store.base import StoreError
 
 from . import blocks
@@ -28,6 +28,7 @@ from .keys import (
     NEWEST_DIGEST,
     REKEYED,
     TOLD,
+    late_prefix,
     moved_key,
     number,
     unpack,
@@ -300,14 +301,27 @@ def keys_with(txn: Txn, table: Table, prefix: bytes) -> Iterator[tuple[bytes, by
 def referred_by_others(
     txn: Txn, tables: Tables, handles: frozenset[bytes], session: bytes, after: int = 0
 ) -> set[bytes]:
-    """Return those of `handles` that bodies of other sessions name, in commits behind a position."""
+    """Return those of `handles` that bodies of other sessions name, in commits behind a position or in
+    outcomes that are kept beside the log."""
     named: set[bytes] = set()
     here_of = partial(moved_handle, txn, tables) if has_moved_handles(txn, tables) else _unmoved
     for position, found in _named_handles(txn, tables, after):
         here = {*map(here_of, found)} & handles
         if here and _session_at(txn, tables, position) != session:
             named |= here
+    for owner, _, found in late_outcomes(txn, tables):
+        if owner != session:
+            named |= {*map(here_of, found)} & handles
     return named
+
+
+def late_outcomes(txn: Txn, tables: Tables) -> Iterator[tuple[bytes, str, set[bytes]]]:
+    """Yield session, server and handles of each outcome that came after its session was packed."""
+    for _, late in keys_with(txn, tables.aliases, late_prefix(b"")):
+        with suppress(msgspec.DecodeError):
+            header, body = msgspec.msgpack.decode(late, type=tuple[bytes, bytes])
+            link, facts = decode_header(header)
+            yield link.session, facts.server, _handles_in(body)
 
 
 def unnamed_moves(txn: Txn, tables: Tables) -> set[bytes]:

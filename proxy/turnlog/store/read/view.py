@@ -47,6 +47,7 @@ from turnlog.store.log.tables import (
     Table,
     Tables,
     keys_with,
+    late_outcomes,
     moved_handle,
     named_here,
     read_number,
@@ -354,12 +355,14 @@ class View:
         """Yield which payloads in some buckets bodies name: bucket, number, and session and server of the commit."""
         snapshot = self._snapshot
         for position, handles in named_here(snapshot.txn, snapshot.tables):
-            here = [(bucket_of(handle), number_in_bucket(handle)) for handle in handles]
-            named = [(bucket, n) for bucket, n in here if bucket is not None and bucket in buckets]
+            named = _in_buckets(handles, buckets)
             entry = snapshot.readable(position) if named else None
             if entry is not None:
                 for bucket, n in named:
                     yield bucket, n, entry.link.session, entry.facts.server
+        for session, server, handles in late_outcomes(snapshot.txn, snapshot.tables):
+            for bucket, n in _in_buckets(handles, buckets):
+                yield bucket, n, session, server
 
     @guarded
     def shared(self, handles: frozenset[bytes], session: bytes) -> set[bytes]:
@@ -543,6 +546,12 @@ class View:
         tables = self._snapshot.tables
         found = keys_with(self._snapshot.txn, tables.aliases, alias_text_prefix(session))
         return tuple(sorted(text.decode() for _, text in found))
+
+
+def _in_buckets(handles: Iterable[bytes], buckets: frozenset[Bucket]) -> list[tuple[Bucket, int]]:
+    """Return bucket and number of those payloads that lie in some buckets."""
+    here = ((bucket_of(handle), number_in_bucket(handle)) for handle in handles)
+    return [(bucket, n) for bucket, n in here if bucket is not None and bucket in buckets]
 
 
 def _gone(handle: bytes) -> Gone | None:
