@@ -418,15 +418,7 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
     return result
 
 
-async def _hold(context: Context, request: ApiRequest, wanted: HoldRequest) -> WrittenNote:
-    return await _held(hold, context, request, wanted)
-
-
-async def _release(context: Context, request: ApiRequest, wanted: HoldRequest) -> WrittenNote:
-    return await _held(release, context, request, wanted)
-
-
-async def _held(
+async def _append_hold(
     append: Callable[[LmdbStore, str, str, Clock, int | None], Awaitable[Commit]],
     context: Context,
     request: ApiRequest,
@@ -473,7 +465,7 @@ async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcRep
     with context.store.view() as view:
         purges = view.purges()
     if not wanted.yes:
-        lines = [one.line(GcFate.DUE) for one in due if one.is_any]
+        lines = [one.line(GcFate.DUE) for one in due if one.has_content]
         lines += [purge_line(session, GcFate.DUE) for session in purges]
         return GcReport(retention=retention.text(), items=lines)
     for session in (session for session, is_erased in purges.items() if not is_erased):
@@ -483,7 +475,7 @@ async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcRep
         context.log.emit(enforced(gone))
     # The log's file cannot be rewritten while this process has it open.
     gone += [purge_line(session, GcFate.PENDING) for session in purges]
-    held = [one.line(GcFate.HELD) for one in due if one.held and one.is_any]
+    held = [one.line(GcFate.HELD) for one in due if one.held and one.has_content]
     return GcReport(retention=retention.text(), items=[*held, *gone])
 
 
@@ -522,8 +514,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),
     WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
-    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, _hold),
-    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, _release),
+    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_append_hold, hold)),
+    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_append_hold, release)),
     WriteEndpoint("/sessions/{session}/purge", "Plan the removal of a session's content, or remove it if `yes` is given", NoQuery, PurgeRequest, PurgePlan, _purge_request, _purge),
     WriteEndpoint("/gc", "List what has outlived its retention, or delete it if `yes` is given", NoQuery, GcRequest, GcReport, _gc_request, _gc),
     WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),

@@ -60,10 +60,10 @@ class Collector(Struct, frozen=True):
                 continue
             if isinstance(one, ExpiredBodies):
                 yield await self._bodies(one)
-            elif await self._is_expired(one):
+            elif await self._bucket(one):
                 yield one.line(GcFate.DELETED)
 
-    async def _is_expired(self, one: ExpiredBucket) -> bool:
+    async def _bucket(self, one: ExpiredBucket) -> bool:
         """Delete a bucket, or what has outlived its age in it; return whether anything was."""
         if one.numbers is None:
             self.on_step(f"payloads {one.bucket.name}")

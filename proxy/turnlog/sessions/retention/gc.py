@@ -271,8 +271,8 @@ class ExpiredBucket(Struct, frozen=True, kw_only=True):
         return 0
 
     @property
-    def is_any(self) -> bool:
-        """Whether it has anything that goes."""
+    def has_content(self) -> bool:
+        """Whether any content goes."""
         return self.numbers is None or bool(self.numbers)
 
     def line(self, fate: GcFate) -> GcLine:
@@ -306,8 +306,8 @@ class ExpiredBodies(Struct, frozen=True, kw_only=True):
     """The server whose calls alone are meant; empty for all commits."""
 
     @property
-    def is_any(self) -> bool:
-        """Whether it has anything that goes."""
+    def has_content(self) -> bool:
+        """Whether any content goes."""
         return self.commits > 0
 
     def line(self, fate: GcFate, size: int = 0) -> GcLine:

@@ -74,7 +74,7 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
         )
         with reader.view() as view:
             purges, limit = view.purges(), view.usage().limit
-    lines = [one.line(GcFate.DUE) for one in due if one.is_any]
+    lines = [one.line(GcFate.DUE) for one in due if one.has_content]
     lines += [purge_line(session, GcFate.DUE) for session in purges]
     if yes and (purges or any(not one.held for one in due)):
         lines = asyncio.run(_collect(folder, limit, due, purges))
@@ -102,7 +102,7 @@ def _settings(config: str | None, data: str | None) -> tuple[Path, Retention, st
 async def _collect(
     data: Path, limit: int, due: list[Expired], purges: dict[bytes, bool]
 ) -> list[GcLine]:
-    lines = [one.line(GcFate.HELD) for one in due if one.held and one.is_any]
+    lines = [one.line(GcFate.HELD) for one in due if one.held and one.has_content]
     with ProgressLine() as progress:
         async with open_store(data, limit) as store:
             collector = Collector(
