@@ -29,6 +29,8 @@ from .kinds import (
 VERSION = 1
 GENESIS = bytes(32)
 """`prev` of a session's first commit."""
+HEAD: Final = 1 << 62
+"""A seq behind all others, for what means the newest commit of a session, whichever that is."""
 
 
 class Facts(Struct, frozen=True, kw_only=True, array_like=True, gc=False):

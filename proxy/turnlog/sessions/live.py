@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Final
 
-from turnlog.core.commit import Commit
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind
 from turnlog.core.live_view import (
     CallStarts,
@@ -19,9 +18,6 @@ from turnlog.core.live_view import (
     live_view,
 )
 from turnlog.store.read.view import View
-
-_HEAD: Final = 1 << 62
-"""A commit behind all others."""
 
 
 class SessionBranches:
@@ -97,7 +93,7 @@ class LiveCalls:
         known = self.sessions.get(session)
         if known is None:
             branches = SessionBranches(self.view, session)
-            known = self.sessions[session] = branches, branches.live(_HEAD)
+            known = self.sessions[session] = branches, branches.live(HEAD)
         return known
 
 

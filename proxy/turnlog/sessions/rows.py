@@ -188,17 +188,21 @@ def row_in(view: View, attempt: list[Commit]) -> Row:
     return structs.replace(row, tainted_by=[_source(view, *item) for item in found.items()])
 
 
-def _source(view: View, key: tuple[bytes, int], evidence: MatchEvidence) -> TaintedSource:
-    call, number = key
-    outcomes = [
+def outcome_of(view: View, call: bytes, attempt: int) -> Commit | None:
+    """Return the last outcome of an attempt; `None` if it is not in this store."""
+    found = [
         commit
         for commit in view.readable(call)
-        if commit.facts.kind is CommitKind.OUTCOME and commit.facts.attempt == number
+        if commit.facts.kind is CommitKind.OUTCOME and commit.facts.attempt == attempt
     ]
-    link = outcomes[-1].link if outcomes else None
+    return found[-1] if found else None
+
+
+def _source(view: View, key: tuple[bytes, int], evidence: MatchEvidence) -> TaintedSource:
+    found = outcome_of(view, *key)
     return TaintedSource(
-        session=ids.to_text(link.session) if link else None,
-        seq=link.seq if link else None,
+        session=ids.to_text(found.link.session) if found is not None else None,
+        seq=found.link.seq if found is not None else None,
         evidence=evidence,
     )
 

@@ -13,7 +13,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
-from turnlog.core.commit import Commit
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, Phase
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView, StandingEffect
@@ -30,7 +30,7 @@ from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .standing import HEAD, call_commits, effect_of, left_behind
+from .standing import call_commits, effect_of, left_behind
 
 _MOST: Final = 4096
 """Sessions that are remembered."""

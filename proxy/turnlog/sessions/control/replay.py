@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
-from turnlog.core.commit import Commit
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind, Executed, Phase, Status
 from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, LiveView, decode_fork
 from turnlog.sessions.dangling import newest_attempt
@@ -21,8 +21,6 @@ from turnlog.sessions.state.family import parent_of
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
-
-from .standing import HEAD
 
 _MOST = 65_536
 """Sessions that are remembered."""

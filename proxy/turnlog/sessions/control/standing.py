@@ -4,20 +4,16 @@ The commit of the rewind or fork carries what is needed to know such a call agai
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.commit import Commit
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind, Executed, Status
 from turnlog.core.live_view import ForkContent, LiveView, StandingEffect, decode_fork
 from turnlog.exchange.delivery import last_of
 from turnlog.sessions.live import SessionBranches, content_of
 from turnlog.sessions.state.family import ancestry
 from turnlog.store.read.view import View
-
-HEAD: Final = 1 << 62
-"""A commit behind all others."""
 
 
 def effects_of(

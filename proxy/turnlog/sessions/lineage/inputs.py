@@ -8,6 +8,7 @@ from turnlog.core import ids
 from turnlog.core.commit import Commit, Lineage
 from turnlog.core.kinds import CommitKind, MatchEvidence, ValueOrigin
 from turnlog.core.note import Fact, UserInput, decode_note
+from turnlog.sessions.rows import outcome_of
 from turnlog.sessions.state.family import ancestry
 from turnlog.store.read.view import View
 
@@ -60,7 +61,7 @@ def origin_of(view: View, session: bytes, entry: Lineage) -> InputOrigin:
     if entry.origin is ValueOrigin.DECLARED:
         found, place = note_of(view, session, entry.place)
     else:
-        found, place = outcome_of(view, entry), entry.place
+        found, place = outcome_of(view, entry.call, entry.attempt), entry.place
     return InputOrigin(
         pointer=entry.pointer,
         origin=entry.origin,
@@ -70,16 +71,6 @@ def origin_of(view: View, session: bytes, entry: Lineage) -> InputOrigin:
         evidence=entry.evidence,
         tainted=entry.tainted,
     )
-
-
-def outcome_of(view: View, entry: Lineage) -> Commit | None:
-    """Return the last outcome of the attempt that a sourced value came from."""
-    found = [
-        commit
-        for commit in view.readable(entry.call)
-        if commit.facts.kind is CommitKind.OUTCOME and commit.facts.attempt == entry.attempt
-    ]
-    return found[-1] if found else None
 
 
 def note_of(view: View, session: bytes, seq: str) -> tuple[Commit | None, str]:

@@ -15,9 +15,10 @@ from turnlog.core.text.terminal import preview
 from turnlog.provenance.values import SessionValues, ValueSource
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.payloads import PayloadState, read_input
+from turnlog.sessions.rows import outcome_of
 from turnlog.store.read.view import View
 
-from .inputs import InputOrigin, InputOrigins, input_origins, origin_of, outcome_of, recorded
+from .inputs import InputOrigin, InputOrigins, input_origins, origin_of, recorded
 
 DEEPEST: Final = 16
 """Calls that are followed one behind the other."""
@@ -131,7 +132,7 @@ def _steps(
             is_declared = entry.origin is ValueOrigin.DECLARED
             yield step(end=TrailEnd.DECLARED if is_declared else TrailEnd.UNVERIFIED)
             continue
-        outcome = outcome_of(view, entry)
+        outcome = outcome_of(view, entry.call, entry.attempt)
         if outcome is None:
             yield step(end=TrailEnd.GONE)
             continue

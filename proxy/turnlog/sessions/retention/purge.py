@@ -10,9 +10,9 @@ from typing import Final
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind, Gone
-from turnlog.core.lifecycle import Action, SessionStage
+from turnlog.core.lifecycle import LIVE, Action, SessionStage
 from turnlog.host import boot_id
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.errors import NotFoundError, OperationError
@@ -25,9 +25,6 @@ from .collect import AT_ONCE, Collector, copied_and_swapped, redact_draft, trans
 
 _TRIES: Final = 5
 """Times that a bucket is rewritten while other sessions begin to refer to what is purged."""
-_NEWEST: Final = 1 << 62
-"""No seq is as high."""
-_LIVE: Final = (SessionStage.OPEN, SessionStage.ACTIVE, SessionStage.PAUSED)
 
 
 class PurgePlan(Struct, frozen=True, kw_only=True):
@@ -152,7 +149,7 @@ class Purger(Struct, frozen=True):
         request = ControlRequest(
             action=Action.PURGE, why=order.why, expect=order.expect, fence=order.fence
         )
-        if plan.stage in _LIVE:
+        if plan.stage in LIVE:
             await writer.write(session, structs.replace(request, action=Action.CLOSE))
             request = structs.replace(request, expect=None)  # the head is that commit now
         # A call that began before it was closed would bring an output.
@@ -250,7 +247,7 @@ def _purged_until(session: bytes, view: View) -> int:
         if commit.facts.kind is CommitKind.REDACT and commit.facts.note == Gone.PURGED
     ]
     until = max(untils, default=-1)
-    return -1 if any(view.bodies_to_purge(session, until, _NEWEST)) else until
+    return -1 if any(view.bodies_to_purge(session, until, HEAD)) else until
 
 
 def _why(session: bytes, view: View) -> str:

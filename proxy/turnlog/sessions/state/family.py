@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from turnlog.core.commit import HEAD
 from turnlog.core.kinds import CommitKind
 from turnlog.store.read.view import View
 
@@ -22,12 +23,17 @@ class BranchPoint(Struct, frozen=True):
 def ancestry(view: View, session: bytes) -> list[BranchPoint]:
     """Return the sessions that a session was forked from, the parent first."""
     found: list[BranchPoint] = []
-    bound = 1 << 62
+    bound = HEAD
     while len(found) < _DEEPEST and (point := parent_of(view, session)) is not None:
         bound = min(bound, point.seq)
         session = point.session
         found.append(BranchPoint(session, bound))
     return found
+
+
+def line_of(view: View, session: bytes) -> list[BranchPoint]:
+    """Return a session and those that it was forked from, each up to the commit that it shares."""
+    return [BranchPoint(session, HEAD), *ancestry(view, session)]
 
 
 def parent_of(view: View, session: bytes) -> BranchPoint | None:
@@ -40,9 +46,8 @@ def parent_of(view: View, session: bytes) -> BranchPoint | None:
 
 def branch_point_of(view: View, one: bytes, other: bytes) -> BranchPoint | None:
     """Return the newest commit that two sessions share; `None` if they are no relatives."""
-    whole = 1 << 62
-    mine = {p.session: p.seq for p in (BranchPoint(one, whole), *ancestry(view, one))}
-    for theirs in (BranchPoint(other, whole), *ancestry(view, other)):
+    mine = {point.session: point.seq for point in line_of(view, one)}
+    for theirs in line_of(view, other):
         if theirs.session in mine:
             return BranchPoint(theirs.session, min(theirs.seq, mine[theirs.session]))
     return None
