@@ -21,6 +21,7 @@ from turnlog.api.endpoints import ENDPOINTS
 from turnlog.api.openapi import parameters
 from turnlog.cli.main import turnlog
 from turnlog.core.lifecycle import TRANSITIONS, SessionStage
+from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import READ
 from turnlog.rules import model
 
@@ -88,19 +89,21 @@ def _stages() -> str:
 
 def _parameters() -> str:
     """Return the table of the parameters of all endpoints."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    found: dict[str, list[str]] = {}
     for endpoint in ENDPOINTS:
         for one in parameters(endpoint.query):
-            line = f"{_takes(one['schema'])} | {one['description']}"
-            found.setdefault(one["name"], (line, []))[1].append(f"`{endpoint.path}`")
+            line = f"`{one['name']}` | {_takes(one['schema'])} | {one['description']}"
+            found.setdefault(line, []).append(f"`{endpoint.path}`")
     lines = ["| parameter | takes | meaning | of |", "|---|---|---|---|"]
-    lines += [f"| `{name}` | {line} | {', '.join(of)} |" for name, (line, of) in found.items()]
+    lines += [f"| {line} | {', '.join(of)} |" for line, of in found.items()]
     return "\n".join(lines) + "\n"
 
 
 def _takes(schema: dict[str, Any]) -> str:
     """Return in words what a parameter may be, with its default."""
     match schema:
+        case {"enum": list(words)} if set(words) == set(StateField):
+            takes = "a field of the [state](cli.md#turnlog-state)"
         case {"enum": list(words)} if len(words) > 5:
             takes = "a word of [outcomes](outcomes.md)"
         case {"enum": list(words)}:
