@@ -121,7 +121,7 @@ async def test_content_that_another_session_uses_stays_and_is_counted(tmp_path: 
         await put(store, outcome(ref, call, ticket, blob=Blob(own)))
     await store.close()
     assert process("purge", "a", "--yes", "--data", str(data)).stdout.splitlines()[1] == (
-        "1 payload of it stay, because other sessions use the same content"
+        "1 payload of it stays, because other sessions use the same content"
     )
 
     assert holders(data, b"only of a") == []

@@ -164,6 +164,7 @@ def test_why_goes_on_through_the_inputs_of_the_call_that_had_the_value(world: Wo
     ("commit", "pointer", "said"),
     [
         ("{seq}", "/nothing", "has nothing at '/nothing'; values are known at '/path'"),
+        ("{seq}", "path", "has nothing at 'path'; values are known at '/path'"),
         ("{seq}", "/lines", "too short or too common"),
         ("99", "/path", "no commit"),
         ("0", "/path", "commit of kind 'open'"),

@@ -174,7 +174,7 @@ def _query(text: str, kind: type[Struct]) -> Struct:
         return msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
         found = mismatch_of(error, pairs, kind)
-        detail, name = f"parameter {found.message}", str(found.steps[0]) if found.steps else ""
+        detail, name = f"parameter {found.message}", str((*found.steps, found.missing)[0] or "")
         raise ProblemError(400, detail, parameter=name) from error
 
 

@@ -167,6 +167,13 @@ async def test_a_parameter_that_cannot_be_used_is_named(
     assert said["detail"].startswith(f"parameter {name!r}")
 
 
+@pytest.mark.promise("API-5")
+async def test_a_parameter_that_is_missing_is_named(pages: Pages) -> None:
+    await pages.call()
+    said = (await pages.api("/sessions/trip/why?pointer=/path")).problem(400)
+    assert (said["parameter"], said["detail"]) == ("seq", "parameter 'seq' is missing, add it")
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [

@@ -314,7 +314,10 @@ def chosen_effect(
     one, session = _named_effect(view, name, branch)
     call = ids.to_text(one.call)
     if one.effect not in LEDGER_EFFECTS:
-        raise NoteError(f"call {call} is {one.effect.value!r}: calls that repeat it pass anyway")
+        raise NoteError(
+            f"call {call} has the effect {one.effect.value!r}, so calls that repeat it are sent anyway; "
+            "only calls with the effect write or irreversible can be decided about"
+        )
     if actor is Actor.AGENT and one.effect is Effect.IRREVERSIBLE:
         raise NoteError(f"call {call} is irreversible: an operator chooses, by `turnlog effect`")
     return ChosenEffect(

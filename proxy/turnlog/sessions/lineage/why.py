@@ -187,6 +187,8 @@ def _is_below(pointer: str, above: str) -> bool:
 
 def _value(view: View, attempt: Sequence[Commit], pointer: str) -> object:
     """Return the recorded value at a place of an input; `None` if there is none, or it is gone."""
+    if pointer and not pointer.startswith("/"):
+        return None  # no JSON Pointer
     try:
         value: Any = _decode(read_input(view, attempt).text)
     except (ValueError, RecursionError):

@@ -143,7 +143,8 @@ def _evicted_key(gone: EvictedKey) -> str:
 
 
 def _taint(label: SessionTaint) -> str:
-    return f"since commit {label.since}, found in {', '.join(map(str, label.by))}"
+    commits = "commit" if len(label.by) == 1 else "commits"
+    return f"since commit {label.since}, found in {commits} {', '.join(map(str, label.by))}"
 
 
 def _untainted(_: None) -> str:

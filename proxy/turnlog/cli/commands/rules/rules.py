@@ -247,7 +247,7 @@ def _effect(explanation: Explanation) -> list[str]:
 
 def _retries(retries: list[RetryForecast]) -> list[str]:
     if not retries:
-        return ["nothing is tried again: no rule speaks of retry"]
+        return ["nothing is tried again: no rule mentions retry"]
     rows = [
         [
             Cell(each.error),

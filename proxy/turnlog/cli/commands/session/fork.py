@@ -59,7 +59,8 @@ def command(
 
     The parent is not changed and goes on. The fork is a session of its own with the parent's commits
     up to SEQ before its first one: `verify` checks that, `diff PARENT FORK` says where they parted.
-    Effects of the other branch stand outside: a call that would have one again is not just sent.
+    Effects of the other branch stand outside: a call that would have one again, of a tool whose effect
+    a rule names, is not just sent.
 
     With --mode replay nothing is sent: calls are answered from what the parent recorded behind SEQ,
     as long as server, tool and input are the same.

@@ -53,7 +53,11 @@ from .change import fence_option, why_option
 @click.command("resume")
 @click.argument("session")
 @click.option(
-    "--last", type=Number(0, MOST), default=LAST, metavar="N", help="The newest N attempts."
+    "--last",
+    type=Number(0, MOST),
+    default=LAST,
+    metavar="N",
+    help=f"The newest N attempts.  [default: {LAST}]",
 )
 @click.option(
     "--bundle", metavar="FILE", help="Write the session to a new file, for `turnlog import`."

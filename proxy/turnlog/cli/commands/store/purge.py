@@ -117,7 +117,8 @@ def _text(plan: PurgePlan) -> Iterator[str]:
         f"{counted(plan.names, 'name')}, {counted(plan.states, 'saved state')}"
     )
     if plan.shared:
-        yield f"{counted(plan.shared, 'payload')} of it stay, because other sessions use the same content"
+        stay = "stays" if plan.shared == 1 else "stay"
+        yield f"{counted(plan.shared, 'payload')} of it {stay}, because other sessions use the same content"
     if not plan.done:
         yield "it cannot be undone, --yes does it"
     elif plan.pending:
