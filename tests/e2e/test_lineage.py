@@ -160,6 +160,26 @@ def test_why_goes_on_through_the_inputs_of_the_call_that_had_the_value(world: Wo
     assert one.seq < two.seq
 
 
+@pytest.mark.promise("PROV-16")
+def test_why_follows_only_the_value_where_a_text_holds_several(world: World) -> None:
+    one = world.call("find", f"one file: {PATH}")
+    world.call("list", "jobs: build-77123")
+    world.call("run", f"copied {PATH}", command=f"cp {PATH} /backup --tag build-77123")
+    four = world.call("read", path=PATH)
+    found = json.loads(printed(world.data, "why", f"one:{four.seq}", "/path", "--json"))
+    (step,) = found["steps"]
+    # The first output that had it is where it is from: nothing leads further.
+    assert (step["origin"]["seq"], step["end"]) == (one.seq, "entered")
+    five = world.call("use", tag="build-77123", command=f"cat {PATH}")
+    world.call("echo", "acct-5512 done", of=f"{PATH} acct-5512")
+    six = world.call("close", account="acct-5512")
+    found = json.loads(printed(world.data, "why", f"one:{six.seq}", "/account", "--json"))
+    (step,) = found["steps"]
+    (earlier,) = step["earlier"]
+    assert (earlier["origin"]["pointer"], earlier["end"]) == ("/of", "unverified")
+    assert five.seq < six.seq
+
+
 @pytest.mark.parametrize(
     ("commit", "pointer", "said"),
     [

@@ -14,7 +14,7 @@ from turnlog.core.kinds import CommitKind, MatchEvidence, ValueOrigin
 from turnlog.core.text.terminal import preview
 from turnlog.provenance.values import SessionValues, ValueSource
 from turnlog.sessions.errors import NotFoundError
-from turnlog.sessions.payloads import PayloadState, read_input
+from turnlog.sessions.payloads import PayloadState, read_input, read_output
 from turnlog.sessions.rows import outcome_of
 from turnlog.store.read.view import View
 
@@ -154,8 +154,22 @@ def _before(
     if depth == 0:
         return TrailEnd.TOO_DEEP, ()
     entries = [entry for entry in recorded(attempt)[0] if entry.pointer in places]
+    # The same text may hold other values, of other outputs.
+    of_value = [entry for entry in entries if _had(view, entry, value)]
+    entries = of_value or [e for e in entries if e.origin is not ValueOrigin.SOURCED]
     earlier = tuple(_steps(view, attempt, entries, value, depth - 1))
     return (None, earlier) if earlier else (TrailEnd.GONE, ())
+
+
+def _had(view: View, entry: Lineage, value: object) -> bool:
+    """Return whether the output that an entry names had a value, or may have had it and is gone."""
+    if entry.origin is not ValueOrigin.SOURCED:
+        return False
+    outcome = outcome_of(view, entry.call, entry.attempt)
+    if outcome is None:
+        return True
+    returned = read_output(view, _attempt(view, outcome))
+    return returned.kept.is_gone or bool(_places(returned.text.encode(), value))
 
 
 def _places(content: bytes, value: object) -> set[str]:
