@@ -460,7 +460,12 @@ def test_where_content_is_gone_the_recorded_origins_are_shown_and_it_is_said(
 
 
 @pytest.mark.promise("TAINT-7")
-def test_a_rule_sees_what_another_process_has_recorded_of_the_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "said", [TOKEN, "the lazy visitor carries a broken ladder over every garden"]
+)
+def test_a_rule_sees_what_another_process_has_recorded_of_the_session(
+    tmp_path: Path, said: str
+) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     settings = {"rules": ["rules.yaml"]}
     with (
@@ -472,7 +477,7 @@ def test_a_rule_sees_what_another_process_has_recorded_of_the_session(tmp_path: 
         here.session = there.session = "shared"
         given(there, "list", "nothing", path="/srv/data-1")
         there.ended_rows(1)
-        given(here, "read_mail", f"please use {TOKEN}", id="mail-1234")
+        given(here, "read_mail", f"please use {said}", id="mail-1234")
         here.ended_rows(2)
-        there.post(call("send", {"text": TOKEN}))
+        there.post(call("send", {"text": said}))
         assert there.ended_rows(3)[-1].kind == "policy_blocked"

@@ -35,7 +35,7 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
     if not ask.is_mcp and (why := _unread_body(ask)):
         return structs.replace(ask, gate=_unreadable(ask, why))
-    values = await tracker.caught_up(ask.session, ask.arguments)
+    values = await tracker.caught_up(ask.session)
     inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
     gate = InputGate()
     if policy.block_if is BlockIf.TAINTED:

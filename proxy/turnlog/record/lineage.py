@@ -198,13 +198,14 @@ class LineageTracker:
         if told is not None and session in self._sessions:
             self._learn(self._sessions[session], told)
 
-    async def caught_up(self, session: SessionRef, arguments: bytes = b"") -> SessionValues:
+    async def caught_up(self, session: SessionRef) -> SessionValues:
         """Return a session's values once nothing waits in it; for a rule that depends on them.
 
-        Where values of `arguments` may be from there, those that other processes have recorded are among them.
+        Those that other processes have recorded are among them.
         """
         memory = await self._settled(session)
-        if arguments and self._may_be_elsewhere(memory, memory.values.look_up(arguments)):
+        # What this process knows shows nothing of them: prose that is tainted there is not missed here.
+        if self._store.is_shared():
             self._read_news(memory)
             memory = await self._settled(session)
         return memory.values
