@@ -15,8 +15,9 @@ from typing import Final
 
 from turnlog.core.kinds import Rung
 from turnlog.observe.clock import Clock
+from turnlog.sessions.retention.ages import Retention
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import Expired, Retention, expired
+from turnlog.sessions.retention.gc import Expired, expired
 from turnlog.sessions.state.backlog import SHARE
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.base import SessionRef

@@ -21,8 +21,9 @@ from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.errors import CompactedError
 from turnlog.sessions.live import SessionBranches
+from turnlog.sessions.retention.ages import Retention
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import GcFate, Retention, expired
+from turnlog.sessions.retention.gc import GcFate, expired
 from turnlog.sessions.state.compacted import compacted_until, newest_compact
 from turnlog.sessions.state.state_at import head_of, saved_states, state_at
 from turnlog.sessions.verify import Anchor, ChainVerdict, verify

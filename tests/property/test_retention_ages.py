@@ -12,7 +12,7 @@ from conformance.store.kit import known, session
 from turnlog.core.commit import Commit
 from turnlog.core.kinds import Gone
 from turnlog.sessions.payloads import PayloadState, read_payload
-from turnlog.sessions.retention.gc import Retention, RetentionRule
+from turnlog.sessions.retention.ages import Retention, RetentionRule
 from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import DAY
 from unit.sessions.test_retention import SECOND, TODAY, Days, verdicts

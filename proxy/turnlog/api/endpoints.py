@@ -13,13 +13,11 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit
 from turnlog.core.kinds import Actor, NoteKind
 from turnlog.core.lifecycle import Action
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
-from turnlog.observe.clock import Clock
 from turnlog.observe.events import CallResolved, SessionChanged
 from turnlog.rules.model import TaintAction
 from turnlog.sessions.call_detail import AttemptDetail, attempts_of_call, find_call, without_content
@@ -55,7 +53,7 @@ from turnlog.sessions.pages import (
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.gc import GcFate, GcLine, expired, purge_line
-from turnlog.sessions.retention.holds import hold, release
+from turnlog.sessions.retention.holds import append_hold
 from turnlog.sessions.retention.housekeeping import enforced
 from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.rows import Row
@@ -75,7 +73,6 @@ from turnlog.sessions.state.state_at import (
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
 from turnlog.store.base import Draft
-from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -418,16 +415,13 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
     return result
 
 
-async def _append_hold(
-    append: Callable[[LmdbStore, str, str, Clock, int | None], Awaitable[Commit]],
-    context: Context,
-    request: ApiRequest,
-    wanted: HoldRequest,
+async def _hold(
+    kind: NoteKind, context: Context, request: ApiRequest, wanted: HoldRequest
 ) -> WrittenNote:
-    why = context.clean(wanted.why)
-    name, clock = request.names["session"], context.clock
-    commit = await append(context.store, name, why, clock, wanted.fence)
-    return written_note(commit)
+    why, name = context.clean(wanted.why), request.names["session"]
+    return written_note(
+        await append_hold(context.store, name, kind, why, context.clock, wanted.fence)
+    )
 
 
 async def _purge(context: Context, request: ApiRequest, wanted: PurgeRequest) -> PurgePlan:
@@ -514,8 +508,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
     WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),
     WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
-    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_append_hold, hold)),
-    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_append_hold, release)),
+    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_hold, NoteKind.HOLD)),
+    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_hold, NoteKind.RELEASE)),
     WriteEndpoint("/sessions/{session}/purge", "Plan the removal of a session's content, or remove it if `yes` is given", NoQuery, PurgeRequest, PurgePlan, _purge_request, _purge),
     WriteEndpoint("/gc", "List what has outlived its retention, or delete it if `yes` is given", NoQuery, GcRequest, GcReport, _gc_request, _gc),
     WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),

@@ -16,7 +16,7 @@ from turnlog.observe.events import Log
 from turnlog.record.lineage import LineageTracker
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.retention.gc import Retention
+from turnlog.sessions.retention.ages import Retention
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.saved_states import SavedStates
 from turnlog.transport.routes import Endpoints

@@ -45,7 +45,7 @@ from turnlog.record.drafts import Drafter
 from turnlog.record.lineage import LineageTracker
 from turnlog.record.recorder import Recorder
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.retention.gc import write_retention
+from turnlog.sessions.retention.ages import write_retention
 from turnlog.sessions.retention.housekeeping import keep_house
 from turnlog.sessions.state.backlog import save_states
 from turnlog.sessions.state.state_at import saved_states

@@ -16,7 +16,7 @@ from turnlog.exchange.principal import DEFAULT_NAMES
 from turnlog.packs.sources import RuleSource, RuleSources, rule_sources
 from turnlog.rules.circuit_breaker import BreakerSettings
 from turnlog.rules.retry import RetryQuota
-from turnlog.sessions.retention.gc import Retention
+from turnlog.sessions.retention.ages import Retention
 
 from .http_proxies import FROM_ENVIRONMENT
 from .signatures import JwsSettings, SignatureSettings, needs_cryptography

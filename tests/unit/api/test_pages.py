@@ -14,8 +14,9 @@ from turnlog.api.pages import problems
 from turnlog.core.kinds import Effect
 from turnlog.engine.http.own_pages import SECRET
 from turnlog.observe.events import RequestRefused
+from turnlog.sessions.retention.ages import Retention
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import Retention, expired
+from turnlog.sessions.retention.gc import expired
 from turnlog.store.lmdb import DAY
 from turnlog.store.read.held_content import HeldContent
 

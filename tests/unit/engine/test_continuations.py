@@ -29,7 +29,7 @@ from turnlog.exchange.principal import PrincipalNames
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.redaction.redact import Redactor
 from turnlog.rules.policy import Rulebook
-from turnlog.sessions.retention.gc import Retention
+from turnlog.sessions.retention.ages import Retention
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.transport.routes import Endpoints
 from turnlog.wire import mcp

@@ -36,19 +36,15 @@ from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.errors import CompactedError, NotHeldError, OperationError
 from turnlog.sessions.payloads import PayloadState, read_payload
-from turnlog.sessions.retention.collect import Collector, redact_draft, transactions
-from turnlog.sessions.retention.gc import (
-    ExpiredBodies,
-    GcFate,
-    GcItem,
-    GcLine,
+from turnlog.sessions.retention.ages import (
     Retention,
     RetentionRule,
-    expired,
     noted_retention,
     write_retention,
 )
-from turnlog.sessions.retention.holds import hold, release
+from turnlog.sessions.retention.collect import Collector, redact_draft, transactions
+from turnlog.sessions.retention.gc import ExpiredBodies, GcFate, GcItem, GcLine, expired
+from turnlog.sessions.retention.holds import append_hold
 from turnlog.sessions.retention.housekeeping import EVERY, EVERY_BY_RULES, NOTICE, Housekeeper
 from turnlog.sessions.retention.purge import PurgeOrder, Purger, purge_plan
 from turnlog.sessions.state.backlog import BUSY
@@ -199,7 +195,7 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
     await days.call(held, -20, b"of the held one")
     await days.call(other, -20, b"of another")
     await days.call(other, -10, b"of another, later")
-    await hold(days.store, "held", "a lawsuit", days.clock)
+    await append_hold(days.store, "held", NoteKind.HOLD, "a lawsuit", days.clock)
 
     assert await days.collect() == [name(-10)]
     assert days.kept(other) == [PayloadState.WHOLE, PayloadState.EXPIRED]
@@ -207,7 +203,7 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
     with days.store.view() as view:
         assert view.held() == {known(held)}
 
-    await release(days.store, "held", "", days.clock)
+    await append_hold(days.store, "held", NoteKind.RELEASE, "", days.clock)
 
     assert await days.collect() == [name(-20)]
     assert days.kept(held) == [PayloadState.EXPIRED]
@@ -218,12 +214,12 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
 async def test_what_a_held_session_adds_is_held_too(days: Days) -> None:
     ref, holds = session("a"), HeldContent()
     await days.call(ref, -20, b"first")
-    await hold(days.store, "a", "", days.clock)
+    await append_hold(days.store, "a", NoteKind.HOLD, "", days.clock)
     assert len(holds.buckets(days.store.view())) == 1
     await days.call(ref, 0, b"second")
 
     assert len(holds.buckets(days.store.view())) == 2
-    await release(days.store, "a", "", days.clock)
+    await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
     assert not holds.buckets(days.store.view())
 
 
@@ -231,14 +227,14 @@ async def test_only_a_held_session_can_be_released(days: Days) -> None:
     await days.call(session("a"), 0, b"content")
 
     with pytest.raises(NotHeldError, match="'a' is not held"):
-        await release(days.store, "a", "", days.clock)
+        await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
 
 
 async def test_a_lack_of_room_spares_held_content(tmp_path: Path) -> None:
     days = Days(tmp_path / "data", limit=12 << 20)
     held, other = session("held"), session("other")
     await days.call(held, -3, bytes(range(256)) * 400)
-    await hold(days.store, "held", "", days.clock)
+    await append_hold(days.store, "held", NoteKind.HOLD, "", days.clock)
 
     for number in range(60):
         content = random.Random(number).randbytes(300_000)
@@ -480,7 +476,7 @@ async def test_what_rewinds_kept_and_why_a_session_was_changed_does_not_expire(d
 async def test_bodies_of_a_held_session_stay(days: Days) -> None:
     ref = session("a")
     await days.call(ref, -100, b"content")
-    await hold(days.store, "a", "", days.clock)
+    await append_hold(days.store, "a", NoteKind.HOLD, "", days.clock)
 
     due = expired(days.store.view(), WEEK, days.now, HeldContent())
     assert [one.line(GcFate.DUE).fate for one in due] == [GcFate.HELD, GcFate.HELD]
@@ -752,7 +748,7 @@ async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> Non
     held, other = session("a"), session("b")
     for ref, content in ((held, b"of a"), (other, b"of b")):
         await days.call(ref, -3, content, server="bank")
-    await hold(days.store, "a", "a lawsuit", days.clock)
+    await append_hold(days.store, "a", NoteKind.HOLD, "a lawsuit", days.clock)
     bank = by_rule(RetentionRule(server=("bank",), payloads=1.0, bodies=1.0))
 
     lines = await days.lines(bank)
@@ -762,7 +758,7 @@ async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> Non
     ]
     assert outputs(days, held) == [PayloadState.WHOLE]
 
-    await release(days.store, "a", "", days.clock)
+    await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
     writer = ControlWriter(days.store, Redactor(), days.clock)
     collector = Collector(days.store, days.saved, days.clock)
     with days.store.view() as view:

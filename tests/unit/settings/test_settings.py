@@ -9,7 +9,7 @@ from turnlog.core.kinds import Durability, WhenFull
 from turnlog.exchange.duplicates import NeverTwice
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.sources import RuleSource, find_rule_pack
-from turnlog.sessions.retention.gc import Retention
+from turnlog.sessions.retention.ages import Retention
 from turnlog.settings.layers import (
     CONFIG_VARIABLE,
     VARIABLES,

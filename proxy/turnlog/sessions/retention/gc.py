@@ -1,179 +1,29 @@
-"""Retention: how long content is kept, and which content of a store is older than that."""
+"""Which content of a store has outlived its retention."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.text.units import Age, counted, duration_text, timestamp
-from turnlog.rules.model import Servers
-from turnlog.rules.policy import matches_glob
+from turnlog.core.text.units import timestamp
 from turnlog.sessions.overview import names_of
 from turnlog.store import blobs
-from turnlog.store.base import StoreError
 from turnlog.store.blobs import Bucket
-from turnlog.store.data_folder import whole_file
 from turnlog.store.lmdb import DAY
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 
+from .ages import Ages, Retention
+
 _NS: Final = 1_000_000_000
-_NOTE: Final = "retention"
-_FOREVER: Final = "forever"
 _PAGE: Final = 4096
 _OUTLIVED, _KEPT = 1, 2
-
-
-class SessionRetention(StrEnum):
-    """How long the headers of commits are kept."""
-
-    FOREVER = "forever"
-
-
-class RetentionRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ages for the content of some sessions and servers. It does not decide an age that is `None`."""
-
-    server: Servers = ("*",)
-    session: Servers = ("*",)
-    """Ids and names of sessions."""
-    payloads: Age | None = None
-    bodies: Age | None = None
-
-    def __post_init__(self) -> None:
-        if self.payloads is None and self.bodies is None:
-            raise ValueError("this rule decides no age, add payloads or bodies")
-
-    @property
-    def is_of_all_servers(self) -> bool:
-        """Whether it matches every server, and commits of none."""
-        return "*" in self.server
-
-    def is_about(self, names: Sequence[str]) -> bool:
-        """Return whether it is about a session that has these names."""
-        return any(matches_glob(self.session, name) for name in names)
-
-
-class Retention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ages in seconds after which content is deleted, where no rule decides another."""
-
-    payloads: Age = 604_800.0
-    """Age at which inputs and outputs are deleted, a day of them at a time."""
-    bodies: Age = 7_776_000.0
-    """Age at which all other content of commits is deleted."""
-    sessions: SessionRetention = SessionRetention.FOREVER
-    """Headers are a hash chain, which has no holes."""
-    rules: tuple[RetentionRule, ...] = ()
-    """The first one that matches and decides an age wins."""
-
-    def text(self) -> str:
-        """Return the ages as a user writes them."""
-        ages = f"payloads {_age_text(self.payloads)}, bodies {_age_text(self.bodies)}"
-        return f"{ages}, {counted(len(self.rules), 'rule')}" if self.rules else ages
-
-    def ages(self, what: "GcItem", names: Sequence[str] | None = None) -> "Ages":
-        """Return the ages that content of a kind has in a session of these names; `None` for any session."""
-        found: list[tuple[RetentionRule, float]] = []
-        for rule in self.rules:
-            age = rule.payloads if what is GcItem.PAYLOADS else rule.bodies
-            if age is not None and (names is None or rule.is_about(names)):
-                found.append((rule, age))
-                if names is not None and rule.is_of_all_servers:
-                    return Ages(tuple(found[:-1]), age)
-        return Ages(tuple(found), self.payloads if what is GcItem.PAYLOADS else self.bodies)
-
-
-class Ages(Struct, frozen=True):
-    """Ages of one kind of content."""
-
-    by_rule: tuple[tuple[RetentionRule, float], ...]
-    otherwise: float
-
-    def of(self, server: str) -> float:
-        """Return the age of what a server's calls have left; of what has no server, for an empty name."""
-        named = (age for rule, age in self.by_rule if matches_glob(rule.server, server))
-        return next(named, self.otherwise)
-
-    @property
-    def shortest(self) -> float:
-        return min(self.otherwise, *(age for _, age in self.by_rule), math.inf)
-
-    @property
-    def longest(self) -> float:
-        return max(self.otherwise, *(age for _, age in self.by_rule), 0.0)
-
-
-class _NotedRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`RetentionRule` in the data folder."""
-
-    server: tuple[str, ...] = ("*",)
-    session: tuple[str, ...] = ("*",)
-    payloads: float | str | None = None
-    """A text for forever."""
-    bodies: float | str | None = None
-
-
-class _NotedAges(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`Retention` in the data folder; `None` for forever."""
-
-    payloads: float | None
-    bodies: float | None
-    rules: tuple[_NotedRule, ...] = ()
-
-
-def write_retention(data: Path, retention: Retention) -> None:
-    """Write the retention of a proxy into its data folder, for `turnlog gc`. Raises `OSError`."""
-    ages = [None if a == math.inf else a for a in (retention.payloads, retention.bodies)]
-    rules = [
-        _NotedRule(
-            server=rule.server,
-            session=rule.session,
-            payloads=_FOREVER if rule.payloads == math.inf else rule.payloads,
-            bodies=_FOREVER if rule.bodies == math.inf else rule.bodies,
-        )
-        for rule in retention.rules
-    ]
-    noted = _NotedAges(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
-    # Whole or not at all: of a part other ages would be read.
-    with whole_file(data / _NOTE, replace=True) as stream:
-        stream.write(msgspec.json.encode(noted) + b"\n")
-
-
-def noted_retention(data: Path) -> Retention | None:
-    """Return the retention of the proxy that opened a data folder last, if there was one.
-
-    Raises `StoreError` for a note that cannot be read.
-    """
-    note = data / _NOTE
-    try:
-        noted = msgspec.json.decode(note.read_bytes(), type=_NotedAges)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise StoreError(
-            f"cannot read {str(note)!r} ({error}); start the proxy once, or give --config"
-        ) from None
-    ages = [math.inf if age is None else age for age in (noted.payloads, noted.bodies)]
-    rules = [
-        RetentionRule(
-            server=rule.server,
-            session=rule.session,
-            payloads=math.inf if isinstance(rule.payloads, str) else rule.payloads,
-            bodies=math.inf if isinstance(rule.bodies, str) else rule.bodies,
-        )
-        for rule in noted.rules
-    ]
-    return Retention(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
-
-
-def _age_text(seconds: float) -> str:
-    return _FOREVER if seconds == math.inf else duration_text(seconds)
 
 
 class GcItem(StrEnum):
@@ -340,7 +190,7 @@ def expired(view: View, retention: Retention, now: int, holds: HeldContent) -> l
 
 
 def _buckets(view: View, retention: Retention, now: int) -> Iterator[ExpiredBucket]:
-    ages, folder = retention.ages(GcItem.PAYLOADS), view.data / "blobs"
+    ages, folder = retention.payload_ages(), view.data / "blobs"
     partly: dict[Bucket, str] = {}
     for bucket in blobs.buckets(folder):
         age = (now - (bucket.span + 1) * DAY) / _NS
@@ -367,7 +217,7 @@ def _parts(
     by_session: dict[bytes, Ages] = {}
     for bucket, number, session, server in view.payload_owners(frozenset(partly)):
         if (ages := by_session.get(session)) is None:
-            ages = by_session[session] = retention.ages(GcItem.PAYLOADS, _names(view, session))
+            ages = by_session[session] = retention.payload_ages(_names(view, session))
         has_outlived = (now - (bucket.span + 1) * DAY) / _NS >= ages.of(server)
         found[bucket].add(number, has_outlived=has_outlived)
     folder = view.data / "blobs"
@@ -392,7 +242,7 @@ def _names(view: View, session: bytes) -> list[str]:
 
 
 def _bodies(view: View, retention: Retention, now: int) -> Iterator[ExpiredBodies]:
-    before = _before(retention.ages(GcItem.BODIES).shortest, now)
+    before = _before(retention.body_ages().shortest, now)
     if not before:
         return
     held, purges = view.held(), view.purges()
@@ -401,7 +251,7 @@ def _bodies(view: View, retention: Retention, now: int) -> Iterator[ExpiredBodie
             continue  # its bodies name the payloads that are still to be purged
         names = _names(view, session) if retention.rules else ()
         due = _Due(view, session, head, now, held=session in held)
-        yield from _of_session(due, retention.ages(GcItem.BODIES, names), first)
+        yield from _of_session(due, retention.body_ages(names), first)
 
 
 def _before(age: float, now: int) -> int:

@@ -9,30 +9,14 @@ from turnlog.store.base import Draft
 from turnlog.store.lmdb import LmdbStore
 
 
-async def hold(
-    store: LmdbStore, name: str, why: str, clock: Clock, fence: int | None = None
+async def append_hold(
+    store: LmdbStore, name: str, kind: NoteKind, why: str, clock: Clock, fence: int | None = None
 ) -> Commit:
-    """Append the note by which a session is held; it may be held already.
+    """Append the note by which a session is held (`HOLD`; it may be held already), or its holds end (`RELEASE`).
 
     `why` is redacted, at most `LONGEST_WHY` characters; `fence` is the number of a lease.
-    Raises `NotFoundError`, `LeaseRefused`, `StoreError`.
-    """
-    return await _append(store, name, NoteKind.HOLD, why, clock, fence)
-
-
-async def release(
-    store: LmdbStore, name: str, why: str, clock: Clock, fence: int | None = None
-) -> Commit:
-    """Append the note that ends the holds of a session.
-
     Raises `NotFoundError`, `NotHeldError`, `LeaseRefused`, `StoreError`.
     """
-    return await _append(store, name, NoteKind.RELEASE, why, clock, fence)
-
-
-async def _append(
-    store: LmdbStore, name: str, kind: NoteKind, why: str, clock: Clock, fence: int | None
-) -> Commit:
     with store.view() as view:
         session = session_ref(view, name)
         if kind is NoteKind.RELEASE and session.id not in view.held():

@@ -16,8 +16,9 @@ from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.saved_states import SavedStates
 
+from .ages import Retention
 from .collect import Collector
-from .gc import Expired, ExpiredBucket, GcFate, GcItem, GcLine, Retention, expired
+from .gc import Expired, ExpiredBucket, GcFate, GcItem, GcLine, expired
 from .purge import Purger
 
 LOOK: Final = 60.0

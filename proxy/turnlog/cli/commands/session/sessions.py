@@ -150,7 +150,7 @@ def _append_hold(
 ) -> None:
     # Not above: what writes needs the redactor, which reading commands do not load.
     from turnlog.observe.clock import Clock
-    from turnlog.sessions.retention.holds import hold, release
+    from turnlog.sessions.retention.holds import append_hold
 
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
@@ -159,8 +159,7 @@ def _append_hold(
 
     async def work() -> Commit:
         async with open_store(folder, limit) as store:
-            append = hold if kind is NoteKind.HOLD else release
-            return await append(store, session, redactor.text(why)[0], Clock(), fence)
+            return await append_hold(store, session, kind, redactor.text(why)[0], Clock(), fence)
 
     commit = asyncio.run(work())
     said = commit.body.summary if commit.body else ""

@@ -26,17 +26,9 @@ from turnlog.cli.render import (
 )
 from turnlog.core.text.units import counted, human_size
 from turnlog.observe.clock import Clock
+from turnlog.sessions.retention.ages import Retention, noted_retention
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import (
-    Expired,
-    GcFate,
-    GcItem,
-    GcLine,
-    Retention,
-    expired,
-    noted_retention,
-    purge_line,
-)
+from turnlog.sessions.retention.gc import Expired, GcFate, GcItem, GcLine, expired, purge_line
 from turnlog.sessions.retention.purge import Purger
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store import blobs
