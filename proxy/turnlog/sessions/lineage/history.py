@@ -1,7 +1,6 @@
 """The past of a session: its recorded outputs and the texts declared to it, in order."""
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -12,15 +11,14 @@ from turnlog.core.note import Fact, Note, UserInput, decode_note
 from turnlog.provenance.taint import OutputKey, has_tainted_output
 from turnlog.provenance.values import LOOKED_AT
 from turnlog.redaction.values import PLACEHOLDER
-from turnlog.sessions.state.family import BranchPoint, ancestry
+from turnlog.sessions.state.family import commits_of_line
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
 
 MOST_COMMITS: Final = 2048
 MOST_BYTES: Final = 4 << 20
 """Of the outputs that are read, the newest first."""
-DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
-_WHOLE: Final = 1 << 62
+_DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 _REDACTED: Final = PLACEHOLDER.encode()
 
 
@@ -66,6 +64,13 @@ def declaration(seq: int, note: Note | None) -> Declaration | None:
             return None
 
 
+def declared_in(commit: Commit) -> Declaration | None:
+    """Return what a commit declares; `None` if it declares nothing, or its content is gone."""
+    if commit.facts.note not in _DECLARING or commit.body is None or not commit.body.note:
+        return None
+    return declaration(commit.link.seq, decode_note(commit.body.note))
+
+
 def read_history(
     view: View,
     session: bytes,
@@ -83,7 +88,8 @@ def read_history(
     if row is None or row.head_seq <= after:
         return EMPTY if row is None else History(items=[], until=after, is_whole=True)
     first = max(after, row.head_seq - MOST_COMMITS)
-    commits = [c for c in _told(view, session, first) if c.link.epoch != without]
+    line = commits_of_line(view, session, after=first)
+    commits = [c for c in line if _may_tell(c) and c.link.epoch != without]
     found, room, is_kept = deque[PastOutput | Declaration](), MOST_BYTES, True
     for commit in reversed(commits):
         item = _item(view, commit, tainted)
@@ -102,14 +108,9 @@ def _had_content(commit: Commit) -> bool:
     return commit.gone is not None or bool(commit.body and commit.body.output_blob)
 
 
-def _told(view: View, session: bytes, after: int) -> Iterator[Commit]:
-    """Yield the commits after a seq that may hold values, also those of the sessions it was forked from."""
-    for point in (*reversed(ancestry(view, session)), BranchPoint(session, _WHOLE)):
-        for commit in view.readable_commits(point.session, after=after):
-            if commit.link.seq > point.seq:
-                break
-            if commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in DECLARING:
-                yield commit
+def _may_tell(commit: Commit) -> bool:
+    """Return whether a commit may hold values."""
+    return commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING
 
 
 def _item(
@@ -119,7 +120,7 @@ def _item(
     if body is None:
         return None
     if commit.facts.kind is not CommitKind.OUTCOME:
-        return declaration(commit.link.seq, decode_note(body.note)) if body.note else None
+        return declared_in(commit)
     blob = view.blob(body.output_blob) if body.output_blob else None
     if not isinstance(blob, Blob):
         return None

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.commit import HEAD, Commit, CommitBody, Facts
 from turnlog.core.kinds import (
     MCP_METHODS,
     Actor,
@@ -18,21 +18,19 @@ from turnlog.core.kinds import (
     Status,
 )
 from turnlog.core.live_view import LiveView
-from turnlog.core.note import decode_note
 from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
 from turnlog.rules.http_tools import values_in
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
-from turnlog.sessions.state.family import BranchPoint, ancestry
+from turnlog.sessions.state.family import commits_of_line, line_of
 from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .history import DECLARING, declaration, start_of
+from .history import declared_in, start_of
 
-_WHOLE: Final = 1 << 62
 _KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
@@ -115,32 +113,34 @@ class _ContaminationFold:
     """The fold of a session's log, and the commits that it found to be contaminated."""
 
     def __init__(self, view: View, session: bytes) -> None:
-        parts = (*reversed(ancestry(view, session)), BranchPoint(session, _WHOLE))
         fold = TaintFold(_marks(notes_about(view, session)))
         self.found: dict[OutputKey, TaintedAttempt] = {}
         self._begun: dict[OutputKey, Commit] = {}
         self._ended: dict[OutputKey, Commit] = {}
         self._branches = SessionBranches(view, session)
-        self._live: LiveView = self._branches.live(_WHOLE)
-        for commit in _commits(view, parts):
-            key, blob = (commit.facts.call, commit.facts.attempt), _content(view, commit)
-            if commit.facts.kind is CommitKind.NOTE:
-                _declare(fold, commit)
-                continue
+        self._live: LiveView = self._branches.live(HEAD)
+        for commit in commits_of_line(view, session):
             if commit.facts.kind is CommitKind.INTENT:
+                key = commit.facts.call, commit.facts.attempt
                 self._begun[key] = commit
-                fold.on_input(key, blob)
-                continue
-            recorded = commit.body.lineage if commit.body else ()
-            made = fold.on_output(key, commit.facts, blob, recorded)
-            if key in self._ended and not (blob or made.reasons):
-                continue  # a later outcome without an answer takes nothing back
-            self._ended[key] = commit
-            if made.reasons or made.carried or made.endorsed is not None:
-                self.found[key] = made
-            else:
-                self.found.pop(key, None)
+                fold.on_input(key, _content(view, commit))
+            elif commit.facts.kind is CommitKind.OUTCOME:
+                self._on_outcome(fold, commit, _content(view, commit))
+            elif (declared := declared_in(commit)) is not None:
+                fold.declare(declared.text, str(declared.seq))
         self.partial = fold.partial
+
+    def _on_outcome(self, fold: TaintFold, commit: Commit, content: bytes) -> None:
+        key = commit.facts.call, commit.facts.attempt
+        recorded = commit.body.lineage if commit.body else ()
+        made = fold.on_output(key, commit.facts, content, recorded)
+        if key in self._ended and not (content or made.reasons):
+            return  # a later outcome without an answer takes nothing back
+        self._ended[key] = commit
+        if made.reasons or made.carried or made.endorsed is not None:
+            self.found[key] = made
+        else:
+            self.found.pop(key, None)
 
     def edges(self) -> Iterator[GraphEdge[OutputKey]]:
         """Yield an edge for each value that a call carried on."""
@@ -181,8 +181,7 @@ class _ContaminationFold:
 
 def notes_about(view: View, session: bytes) -> list[Commit]:
     """Return the notes that mark or endorse outputs of a session or of those that it was forked from."""
-    earlier = (point.session for point in ancestry(view, session))
-    return view.taint_notes(frozenset({session, *earlier}))
+    return view.taint_notes(frozenset(point.session for point in line_of(view, session)))
 
 
 def tainted_by_marks(view: View, session: bytes) -> frozenset[OutputKey]:
@@ -261,23 +260,6 @@ def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
         newest = f"; its newest commit is {row.head_seq}" if row is not None else ""
         raise NotFoundError(f"commit {seq} of the session belongs to no call{newest}")
     return commit.facts.call, commit.facts.attempt
-
-
-def _commits(view: View, parts: Iterable[BranchPoint]) -> Iterator[Commit]:
-    """Yield the calls and declarations of a session and of those that it was forked from, oldest first."""
-    for part in parts:
-        for commit in view.readable_commits(part.session):
-            if commit.link.seq > part.seq:
-                break
-            if commit.facts.kind in _KINDS or commit.facts.note in DECLARING:
-                yield commit
-
-
-def _declare(fold: TaintFold, commit: Commit) -> None:
-    note = decode_note(commit.body.note) if commit.body and commit.body.note else None
-    told = declaration(commit.link.seq, note)
-    if told is not None:
-        fold.declare(told.text, str(told.seq))
 
 
 def _content(view: View, commit: Commit) -> bytes:

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.commit import HEAD
+from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind
 from turnlog.store.read.view import View
 
@@ -34,6 +34,15 @@ def ancestry(view: View, session: bytes) -> list[BranchPoint]:
 def line_of(view: View, session: bytes) -> list[BranchPoint]:
     """Return a session and those that it was forked from, each up to the commit that it shares."""
     return [BranchPoint(session, HEAD), *ancestry(view, session)]
+
+
+def commits_of_line(view: View, session: bytes, *, after: int = -1) -> Iterator[Commit]:
+    """Yield the readable commits of a session and of those that it was forked from, oldest first."""
+    for point in reversed(line_of(view, session)):
+        for commit in view.readable_commits(point.session, after=after):
+            if commit.link.seq > point.seq:
+                break
+            yield commit
 
 
 def parent_of(view: View, session: bytes) -> BranchPoint | None:
