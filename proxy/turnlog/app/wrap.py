@@ -78,8 +78,8 @@ async def run(
         wrapped = Wrapped(child, context, request_of(context, server, place, session, os.environ))
         signals.go_to(wrapped.on_signal)
         _, *command, folder = place
-        told = context.identities.on_started(server, command, None, folder)
-        context.work.create_task(told)
+        started = context.identities.on_started(server, command, None, folder)
+        context.work.create_task(started)
         return await wrapped.relay()
 
 

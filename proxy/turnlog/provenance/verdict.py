@@ -5,14 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.kinds import ValueOrigin
 from turnlog.core.pins import NO_CHECKS, UNCHANGED, Provenance, ResultChecks, ServerStatus
 
-from .values import Inputs
+from .values import Inputs, unsourced
 
 MOST_INPUTS: Final = 8
 """Inputs of one call that are named in its reasons."""
-_UNSEEN: Final = ValueOrigin.UNVERIFIED
 _PINNED: Final = Provenance.PINNED
 NO_INPUTS: Final = Inputs()
 """The inputs of a call whose arguments hold no value to look up."""
@@ -42,8 +40,7 @@ def verdict(
 ) -> ProvenanceVerdict:
     """Return the provenance of a call: the weakest of what is known of it."""
     clear = _CLEAR[tool]
-    # A value may be known by several of its parts.
-    unseen = [*dict.fromkeys([e.pointer for e in inputs.lineage if e.origin is _UNSEEN])]
+    unseen = unsourced(inputs) if inputs.lineage else ()
     if result is NO_CHECKS and not (unseen or inputs.partial or server.changes):
         return clear
     changed = tuple(f"server: {part} changed" for part in server.changes)

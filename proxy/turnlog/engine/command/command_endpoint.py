@@ -329,8 +329,8 @@ class Commands:
             def run() -> Child:
                 child = start(upstream.command, upstream.env, upstream.cwd)
                 path, cwd = upstream.env.get("PATH"), upstream.cwd
-                told = identities.on_started(name, upstream.command, path, cwd)
-                self._tasks.create_task(told)
+                started = identities.on_started(name, upstream.command, path, cwd)
+                self._tasks.create_task(started)
                 return child
 
             limit = partial(startup_limit, rules, name)
