@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -324,8 +324,13 @@ def two_agents(folder: Path) -> Generator[tuple[Path, Iterator[int], Working, Wo
 
 
 @contextmanager
-def overtaken(folder: Path, tool: str, *command: str) -> Generator[tuple[Rig, bytes]]:
-    """Yield the answer to a call of which a command changed the session before the call was recorded."""
+def overtaken(
+    folder: Path, tool: str, *command: str, others: Sequence[str] = ()
+) -> Generator[tuple[Rig, bytes]]:
+    """Yield the answer to a call of which a command changed the session before the call was recorded.
+
+    `others` are further sessions of the store.
+    """
     (folder / "rules.yaml").write_text(READS)
     point = StopPoint("turnlog.record.recorder:Recorder.begin", folder / "armed")
     rules = {"rules": ["rules.yaml"]}
@@ -335,9 +340,9 @@ def overtaken(folder: Path, tool: str, *command: str) -> Generator[tuple[Rig, by
         ThreadPoolExecutor() as pool,
     ):
         rig = Rig(upstream, proxy)
-        rig.session = "work"
-        rig.post(call("read"))
-        rig.ended_rows()
+        for rig.session in (*others, "work"):
+            rig.post(call("read"))
+            rig.ended_rows()
         point.arm()
         given = pool.submit(rig.post, call(tool))
         with point.stopped(proxy.process.pid):
@@ -360,6 +365,19 @@ def test_a_call_that_passed_before_the_pause_and_is_recorded_behind_it_is_not_se
         row = rig.ended_rows(2)[-1]
         assert (row.tool, row.kind, row.phase) == (tool, "session_unavailable", "queued")
         assert turnlog("verify", data=rig.proxy.data).returncode == 0
+
+
+@pytest.mark.promise("SESS-10")
+def test_a_call_that_a_merge_has_overtaken_is_not_sent_and_goes_to_the_other_when_made_again(
+    tmp_path: Path,
+) -> None:
+    merge = ("sessions", "merge", "work", "target")
+    with overtaken(tmp_path, "put", *merge, others=("target",)) as (rig, answered):
+        kind, executed, retry, text = refused(answered)
+        assert (kind, executed, retry) == ("session_unavailable", "no", "safe")
+        assert text.startswith("the session is closed; the call was not sent. It can be made again")
+        assert b"done" in rig.post(call("put"))
+        assert [row.tool for row in session_rows(rig.proxy.data, "target")] == ["read", "put"]
 
 
 @pytest.mark.promise("SESS-10")

@@ -27,7 +27,7 @@ from turnlog.core.kinds import (
     Status,
     WhenFull,
 )
-from turnlog.core.lifecycle import Suspension
+from turnlog.core.lifecycle import Suspension, suspension_of
 from turnlog.core.pins import Provenance
 from turnlog.core.turns import LoopDetector
 from turnlog.exchange.outcome import AnswerFacts
@@ -196,7 +196,23 @@ class Recorder:
             self._log.emit(RecorderFailed(reason=reason, flag=Flag.UNRECORDED))
         elif isinstance(attempt.intent, Draft):
             attempt.intent.awaits_session = False  # it is written with its outcome
-        return refusal_of(suspension)
+        failure = refusal_of(suspension)
+        if suspension.is_final and not suspension.is_moved:
+            failure.is_final = not self._goes_on_elsewhere(attempt.ask.session)
+        return failure
+
+    def _goes_on_elsewhere(self, closed: SessionRef) -> bool:
+        """Return whether the next call of a closed session's caller belongs to another session."""
+        if not closed.aliases:
+            return True
+        try:
+            with self._store.view() as view:
+                named = view.session_of(closed)
+                row = view.session(named) if named is not None else None
+        except StoreError:
+            return False
+        # After a merge its names lead to the other one.
+        return row is not None and suspension_of(row.control, "") is None
 
     def unsent(
         self,
