@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import proxy_beside, session_notes
 from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.proxy import Proxy, rows
@@ -73,7 +74,7 @@ def begin(proxy: Proxy, tool: str) -> Client:
     client.head()
     assert client.event() == b"id: e1\ndata:\n\n"
     noted = partial(session_notes, proxy.data, "one")
-    wait_until(lambda: noted() == ["resumable"], "the log knows that the stream may be resumed")
+    wait_until(lambda: noted()[-1:] == ["resumable"], "the log knows that it may be resumed")
     return client
 
 
@@ -103,6 +104,43 @@ def test_after_a_crash_the_answer_is_that_of_the_call_and_late(
             again = client.request("POST", PATH, call(tool, request_id=8), headers=MINE)
         assert b"done" in again.body
     assert server.calls == 2
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_after_a_move_the_answer_is_that_of_the_call(
+    upstream: RawUpstream, server: Server, tmp_path: Path, before: int
+) -> None:
+    """The session has come from as many stores before the call."""
+    folders = [tmp_path / str(number) for number in range(before + 2)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "rules.yaml").write_text(RULES)
+
+    def start(folder: Path) -> Any:
+        return proxy_beside(folder, upstream.url, settings={"rules": ["rules.yaml"]})
+
+    def move(here: Path, there: Path) -> None:
+        bundle = str(there / "one.bundle")
+        for done in (
+            turnlog("resume", "one", "--bundle", bundle, data=here / "data"),
+            turnlog("import", bundle, data=there / "data"),
+        ):
+            assert done.returncode == 0, done.stderr
+
+    if before:
+        server.calls = 1  # it is answered at once
+        with start(folders[0]) as proxy, Client(proxy.url) as client:
+            client.request("POST", PATH, call("look"), headers=MINE)
+        move(*folders[:2])
+        server.calls = 0
+    with start(folders[-2]) as proxy, begin(proxy, "pay"):
+        proxy.kill()
+    move(*folders[-2:])
+    with start(folders[-1]) as proxy:
+        assert b"resumed" in listen(proxy, *MINE, RESUMING)
+        wait_until(lambda: proxy.rows()[-1].status == "ok", "the answer is recorded")
+        ended = proxy.rows()[-1]
+        assert (ended.output_summary, sorted(ended.flags)) == ("resumed", ["late", "resumed"])
 
 
 def test_a_process_that_lives_on_leaves_the_answer_to_the_one_that_has_it(

@@ -205,8 +205,9 @@ def _provenance(item: AttemptDetail) -> str:
     if item.pinned is not None:
         what = ", ".join(item.changed) or "something that is not kept"
         shown = f"{shown}: {what} differs from {item.pinned}, which was pinned"
-    # Inputs have lines of their own, and of the tool that is all.
-    beside = [each for each in reasons or () if each.startswith(("server: ", "result: "))]
+    # Inputs have lines of their own.
+    told = ("tool: unverified", "server: ", "result: ")
+    beside = [each for each in reasons or () if each.startswith(told)]
     return "; ".join([shown, *beside])
 
 
