@@ -22,7 +22,8 @@ _PIECES: Final = re.compile(rf"(?s).{{1,{PIECE - 1}}}(?:\s|\Z)|.{{1,{PIECE}}}")
 # Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
 # are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
 _LONGEST: Final = 200
-_Waiting = tuple[str, Any, bool]  # a pointer, a value, and whether it is not in a text itself
+_Member = tuple[str, Any, bool]  # a pointer, a value, and whether it is not in a text itself
+_RESULT: Final = frozenset({"content", "isError"})
 
 
 def leaves(content: bytes) -> Iterator[tuple[str, str]]:
@@ -32,37 +33,59 @@ def leaves(content: bytes) -> Iterator[tuple[str, str]]:
     string, and what is very far down that of a value around it. A key that is not a mere name is a leaf. What is too short for a value is left out,
     and a long text comes in pieces.
     """
+    # No recursion: the sender chooses how deep values are nested.
+    levels = [iter([_start(content)])]
+    while levels:
+        for pointer, item, outside in levels[-1]:
+            if type(item) is str:
+                if len(item) < SHORTEST or (len(item) < PHRASE and item.isalpha()):
+                    continue
+                if (len(item) > PIECE or item[0] in "{[") and (
+                    within := _within(pointer, item, outside=outside)
+                ):
+                    levels.append(iter(within))
+                    break
+                yield pointer, item
+            elif type(item) in _CONTAINERS:
+                inside = _inside(pointer, item, outside=outside and len(pointer) < _LONGEST)
+                levels.append(iter(inside))
+                break
+            elif type(item) in _NUMBERS and (number := _number(item)):
+                yield pointer, number
+        else:
+            levels.pop()
+
+
+def _start(content: bytes) -> _Member:
+    """Return what a content is, or the only text in it."""
     try:
         value = _decode(content)
     except (ValueError, RecursionError):
-        value = content.decode("utf-8", "replace")
-        value = _ESCAPE.sub(" ", value) if "\\" in value else value
-    # No recursion: the sender chooses how deep values are nested.
-    waiting: list[_Waiting] = [("", value, True)]
-    while waiting:
-        pointer, item, outside = waiting.pop()
-        if isinstance(item, str):
-            if len(item) < SHORTEST or (len(item) < PHRASE and item.isalpha()):
-                continue
-            if (len(item) > PIECE or item[0] in "{[") and (
-                within := _within(pointer, item, outside=outside)
-            ):
-                waiting += within
-            else:
-                yield pointer, item
-        elif type(item) in _CONTAINERS:
-            waiting += _inside(pointer, item, outside=outside and len(pointer) < _LONGEST)
-        elif type(item) in _NUMBERS and (number := _number(item)):
-            yield pointer, number
+        text = content.decode("utf-8", "replace")
+        return "", _ESCAPE.sub(" ", text) if "\\" in text else text, True
+    text = _only_text(value)
+    return ("", value, True) if text is None else ("/content/0/text", text, True)
 
 
-def _within(pointer: str, text: str, *, outside: bool) -> list[_Waiting]:
+def _only_text(value: Any) -> Any:
+    """Return the text of a tool's result that is one text, as most are; `None` for any other value."""
+    if type(value) is not dict or not value.keys() <= _RESULT:
+        return None
+    content, is_error = value.get("content"), value.get("isError", False)
+    if type(content) is not list or len(content) != 1 or type(is_error) is not bool:
+        return None
+    item = content[0]
+    is_text = type(item) is dict and len(item) == 2 and item.get("type") == "text"
+    return item.get("text") if is_text else None
+
+
+def _within(pointer: str, text: str, *, outside: bool) -> list[_Member]:
     """Return what to read in place of a text: JSON in it, or the pieces of a long one."""
     if outside and text[0] in "{[" and (inner := _json_in(text)) is not None:
         return [(pointer, inner, False)]
     if len(text) <= PIECE:
         return []
-    return [(pointer, piece, False) for piece in reversed(_PIECES.findall(text))]
+    return [(pointer, piece, False) for piece in _PIECES.findall(text)]
 
 
 def _json_in(text: str) -> Any:
@@ -73,25 +96,21 @@ def _json_in(text: str) -> Any:
         return None
 
 
-def _inside(pointer: str, item: dict[str, Any] | list[Any], *, outside: bool) -> list[_Waiting]:
-    """Return the members of a container, last first, as the last one waiting is next."""
-    members: list[_Waiting]
+def _inside(pointer: str, item: dict[str, Any] | list[Any], *, outside: bool) -> list[_Member]:
+    """Return the members of a container."""
     if isinstance(item, list):
         if outside:
-            members = [(f"{pointer}/{number}", member, True) for number, member in enumerate(item)]
+            return [(f"{pointer}/{number}", member, True) for number, member in enumerate(item)]
+        return [(pointer, member, False) for member in item]
+    members: list[_Member] = []
+    for name, member in item.items():
+        if len(name) > _LONGEST:
+            members += [(pointer, name, False), (pointer, member, False)]
+        elif name.isidentifier():
+            members.append((f"{pointer}/{name}" if outside else pointer, member, outside))
         else:
-            members = [(pointer, member, False) for member in item]
-    else:
-        members = []
-        for name, member in item.items():
-            if len(name) > _LONGEST:
-                members += [(pointer, name, False), (pointer, member, False)]
-            elif name.isidentifier():
-                members.append((f"{pointer}/{name}" if outside else pointer, member, outside))
-            else:
-                below = f"{pointer}/{_escaped(name)}" if outside else pointer
-                members += [(below, name, False), (below, member, outside)]
-    members.reverse()
+            below = f"{pointer}/{_escaped(name)}" if outside else pointer
+            members += [(below, name, False), (below, member, outside)]
     return members
 
 
