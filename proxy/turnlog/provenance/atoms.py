@@ -30,11 +30,14 @@ _WITH_UNIT: Final = re.compile(rb"([0-9]+(?:\.[0-9]+)?)[a-z]{1,3}")
 WORD: Final = re.compile(r"(?![0-9]+_)[A-Za-z0-9_./-]{1,256}")
 """A text that is a single word, and needs no folding."""
 _DIGITS: Final = b"0123456789"
-# The search for a number is three times as fast as that for a byte string.
+# The search for a number is three times as fast as that for a byte string, and twenty times as fast as that for
+# two bytes: it comes first where most texts have none.
 _ZERO: Final = ord("0")
 _BLANK: Final = ord(" ")
 _COLON: Final = ord(":")
+_DASH: Final = ord("-")
 _SLASH: Final = ord("/")
+_SEPARATORS: Final = tuple(b",'_")
 _AS_ZEROS: Final = bytes.maketrans(_DIGITS, b"0" * 10)
 _NO_DIGITS: Final = bytes(set(range(256)).difference(_DIGITS))
 _MARKS: Final = b" -.:/"
@@ -86,9 +89,9 @@ def fold(raw: bytes) -> bytes:
     """
     folded = b"%b\n" % raw.translate(_FOLD)
     # Bullets and the comments of code, which differ where the lines of a text begin.
-    if b"- " in folded:
+    if _DASH in folded:
         folded = folded.replace(b"- ", b" ")
-    if b"// " in folded:
+    if _SLASH in folded:
         folded = folded.replace(b"// ", b" ")
     return folded
 
@@ -102,12 +105,11 @@ def phrases(folded: bytes) -> list[bytes]:
     """Return the parts of a folded text that have several words: lines, cells, quoted strings."""
     if _QUOTE in folded:
         folded = folded.replace(_QUOTE, b"\n")
-    if b"  " in folded:
-        folded = folded.replace(b"  ", b"\n")
-    if b": " in folded:
+    folded = folded.replace(b"  ", b"\n")
+    if _COLON in folded:
         folded = folded.replace(b": ", b"\n")
-    found = [part for part in folded.split(b"\n") if len(part) >= PHRASE and _BLANK in part]
-    return [part.strip(_MARKS) for part in found]
+    lines = folded.split(b"\n")
+    return [line.strip(_MARKS) for line in lines if len(line) >= PHRASE and _BLANK in line]
 
 
 def quoted(folded: bytes) -> list[bytes]:
@@ -118,10 +120,10 @@ def quoted(folded: bytes) -> list[bytes]:
 
 def without_groups(raw: bytes) -> bytes:
     """Return a text without separators of thousands."""
-    # This looks for the pattern in a tenth of the time.
-    digits = raw.translate(_AS_ZEROS)
-    if b"0,000" in digits or b"0'000" in digits or b"0_000" in digits:
-        return _GROUPED.sub(_ungrouped, raw)
+    for separator in _SEPARATORS:
+        # This looks for the pattern in a tenth of the time.
+        if separator in raw and b"0%c000" % separator in raw.translate(_AS_ZEROS):
+            return _GROUPED.sub(_ungrouped, raw)
     return raw
 
 
@@ -174,7 +176,8 @@ def folder_ends(path: bytes) -> list[int]:
 
 def shingles(words: list[bytes], step: int = 1) -> list[int]:
     """Return the hashes of runs of five words, of every run or of each `step`th."""
-    return list(map(hash, zip(*(words[n::step] for n in range(WORDS)), strict=False)))
+    a, b, c, d, e = words[::step], words[1::step], words[2::step], words[3::step], words[4::step]
+    return list(map(hash, zip(a, b, c, d, e, strict=False)))
 
 
 def atoms_of(text: str) -> list[int]:
@@ -192,8 +195,8 @@ def atoms_of(text: str) -> list[int]:
     values = {token.strip(_MARKS) for token in odd}
     other = [*_other_numbers(values), *encoded(text), *phrases(folded)]
     other.append(b" ".join(words).strip(_MARKS))
-    joined = [value for value in values if _SLASH in value or _COLON in value]
-    if joined:
+    if has_parts(folded):
+        joined = list(filter(has_parts, values))
         values.update(b" ".join(joined).translate(_SEGMENTS).split())
         values.update(b" ".join(joined).translate(_WITHOUT_COLONS).replace(b" /", b" ").split())
         _add_folders(joined, values)
@@ -224,11 +227,12 @@ def _add_folders(paths: list[bytes], values: set[bytes]) -> None:
 def _other_numbers(values: set[bytes]) -> list[bytes]:
     """Return the numbers among words that have zeros at their end, or a unit."""
     found: list[bytes] = []
-    for value in [value for value in values if b"0" <= value < b":"]:
-        if value[-1] == _ZERO:
-            found.append(shortest(value))
-        elif unit := _WITH_UNIT.fullmatch(value):
-            found.append(shortest(unit[1]))
+    for value in values:
+        if b"0" <= value < b":":
+            if value[-1] == _ZERO:
+                found.append(shortest(value))
+            elif unit := _WITH_UNIT.fullmatch(value):
+                found.append(shortest(unit[1]))
     return found
 
 

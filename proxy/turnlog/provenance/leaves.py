@@ -61,20 +61,24 @@ def _start(content: bytes) -> _Member:
     try:
         value = _decode(content)
     except (ValueError, RecursionError):
-        text = content.decode("utf-8", "replace")
-        return "", _ESCAPE.sub(" ", text) if "\\" in text else text, True
-    text = _only_text(value)
+        raw = content.decode("utf-8", "replace")
+        return "", _ESCAPE.sub(" ", raw) if "\\" in raw else raw, True
+    text = _only_text(value) if type(value) in _CONTAINERS else None
     return ("", value, True) if text is None else ("/content/0/text", text, True)
 
 
-def _only_text(value: Any) -> Any:
+def _only_text(value: dict[str, Any] | list[Any]) -> Any:
     """Return the text of a tool's result that is one text, as most are; `None` for any other value."""
-    if type(value) is not dict or not value.keys() <= _RESULT:
+    if isinstance(value, list) or not value.keys() <= _RESULT:
         return None
-    content, is_error = value.get("content"), value.get("isError", False)
-    if type(content) is not list or len(content) != 1 or type(is_error) is not bool:
+    content: list[Any] = value.get("content", [])
+    if (
+        type(content) is not list
+        or len(content) != 1
+        or type(value.get("isError", False)) is not bool
+    ):
         return None
-    item = content[0]
+    item: dict[str, Any] = content[0]
     is_text = type(item) is dict and len(item) == 2 and item.get("type") == "text"
     return item.get("text") if is_text else None
 

@@ -117,7 +117,7 @@ class SessionValues:
     def __len__(self) -> int:
         """Return the number of atoms that are remembered."""
         held = (self._clean, self._tainted)
-        return sum(len(memory.newer) + len(memory.older) for memory in held)
+        return sum([len(memory.newer) + len(memory.older) for memory in held])
 
     def add(
         self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
@@ -185,24 +185,29 @@ class _Search:
     def run(self, pointer: str, text: str) -> None:
         """Look up a leaf of the arguments."""
         self._pointer = pointer
-        if WORD.fullmatch(text):
-            word = shortest(trim(text.lower().encode()))
-            if may_be_value(word) and not self._has(word, MatchEvidence.EXACT):
-                self._look_up_word(word, is_strong_value, alone=True)
+        if not WORD.fullmatch(text):
+            self._look_up_text(text)
             return
+        word = shortest(trim(text.lower().encode()))
+        if may_be_value(word) and not self._has(word, MatchEvidence.EXACT):
+            self._look_up_parts(word, alone=True)
+
+    def _look_up_text(self, text: str) -> None:
         folded = fold(without_groups(plain(text)))
         words = folded.split()
         whole = shortest(trim(b" ".join(words)))
         if may_be_value(whole) and self._has(whole, MatchEvidence.EXACT):
             return
-        is_line = len(words) <= _LINE
-        is_strong = is_strong_value if is_line else is_strong_in_text
+        is_strong = is_strong_value if len(words) <= _LINE else is_strong_in_text
         for token in dict.fromkeys(filterfalse(bytes.isalpha, words)):
-            self._look_up_word(shortest(trim(token)), is_strong, alone=len(words) == 1)
+            word = shortest(trim(token))
+            if may_be_word(word) and not self._has(word, MatchEvidence.ENTITY, is_strong):
+                self._look_up_parts(word, alone=len(words) == 1)
         for value in (*encoded(text), *quoted(folded)):
             self._has(value, MatchEvidence.ENTITY)
         for phrase in phrases(folded):
-            self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
+            if phrase != whole:
+                self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
         if len(words) >= WORDS:
             self._look_up_runs(words)
 
@@ -228,25 +233,23 @@ class _Search:
         self._note(place, evidence if is_strong(value) else MatchEvidence.WEAK)
         return True
 
-    def _look_up_word(self, token: bytes, is_strong: _Strength, *, alone: bool) -> None:
-        if not may_be_word(token) or self._has(token, MatchEvidence.ENTITY, is_strong):
+    def _look_up_parts(self, word: bytes, *, alone: bool) -> None:
+        """Look up the parts of a word that was not seen."""
+        if word.isalpha() or (has_parts(word) and self._is_known_by_parts(word)):
             return
-        if has_parts(token) and self._is_known_by_parts(token):
-            return
-        if not is_entity(token, alone=alone):
-            return
-        self._enter(None, Lineage(pointer=self._pointer, origin=ValueOrigin.UNVERIFIED))
+        if is_entity(word, alone=alone):
+            self._enter(None, Lineage(pointer=self._pointer, origin=ValueOrigin.UNVERIFIED))
 
     def _is_known_by_parts(self, token: bytes) -> bool:
         """Note known parts of a word; return whether it is a known name in a known folder."""
         ends = folder_ends(token)
         rests = [token[end + 1 :] for end in ends]
-        shares = list(filter(may_be_word, (*rests, *parts(token))))
+        shares = [*rests, *parts(token)]
         if not self._has_any(shares):
             return False
-        for part in shares:
-            self._has(part, MatchEvidence.ENTITY, is_strong_part)
-        return any(
+        shares = list(filter(may_be_word, shares))
+        is_seen = [self._has(part, MatchEvidence.ENTITY, is_strong_part) for part in shares]
+        return any(is_seen) and any(
             self._has_any([rest]) and self._has_any([token[:end]])
             for rest, end in zip(rests, ends, strict=True)
         )

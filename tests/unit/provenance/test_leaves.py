@@ -28,6 +28,33 @@ def test_leaves_are_the_texts_and_larger_numbers_of_a_result_with_their_pointers
     ]
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"isError": False}, {"isError": "ord-12345"}, {"id": "ord-12345"}]
+)
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"type": "text", "text": "some text"}],
+        [{"type": "text", "text": "some text", "id": "a-1234"}],
+        [{"type": "text", "text": "some text"}, {"type": "text", "text": "b-1234"}],
+        [{"type": "resource", "text": "c-1234"}],
+        [{"type": "text", "text": {"id": "d-1234"}}],
+        [{"type": "text", "data": "e-1234"}],
+        ["f-1234"],
+        "g-1234",
+    ],
+)
+def test_nothing_beside_the_text_of_a_result_is_left_out(
+    items: object, more: dict[str, object]
+) -> None:
+    content = {"content": items, **more}
+    # In a list the same is no result.
+    in_a_list = list(leaves(json.dumps([content]).encode()))
+    assert [("/0" + pointer, text) for pointer, text in leaves(json.dumps(content).encode())] == (
+        in_a_list
+    )
+
+
 def test_what_is_too_short_for_a_value_is_left_out() -> None:
     assert list(leaves(b'["a-1", "running", "administrator", "a-12"]')) == [
         ("/2", "administrator"),
