@@ -195,8 +195,8 @@ class ImportedSessions:
         return None
 
     def others(self, session: bytes | None) -> list[bytes | None]:
-        """Return the sessions whose digests have other secrets than those of this one; `None` for all that
-        began here."""
+        """Return a session for each other secret with which digests in this store are keyed; `None` stands for
+        the store's own."""
         found: list[bytes | None] = [None]
         with suppress(StoreError):  # the error is reported where the call is recorded
             found += self._store.secrets

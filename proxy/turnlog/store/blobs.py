@@ -68,10 +68,11 @@ DIGEST = 32
 """Bytes of a content's sha256, at the start of its handle."""
 _SMALL = 1 << 20
 """Bytes of a bucket that is looked at from end to end whenever it is opened: some 25 ms."""
-_REDACTED, _CUT, _ZSTD = 1, 2, 4
-_EXPIRED: Final = bytes((2 * _ZSTD,))
-"""Stands where content was that had outlived its age in a bucket with younger content; nothing, where content
-was purged."""
+_REDACTED, _CUT, _ZSTD, _OUTLIVED = 1, 2, 4, 8
+_PURGED: Final = b""
+"""Stands where content was that was purged."""
+_EXPIRED: Final = bytes((_OUTLIVED,))
+"""Stands where content was that had outlived its age, in a bucket with younger content."""
 _MARK = "expired-"
 """Prefix of an empty file in a bucket that says by which ages content of it was deleted."""
 _GONE = "gone-"
@@ -81,7 +82,7 @@ _DRAFT = "draft-"
 _NAME = re.compile(r"(\d{1,12})-(\d{1,6})(?:\.(\d{1,6}))?")
 
 
-_MARKS: Final = tuple(bytes((marks,)) for marks in range(2 * _ZSTD))
+_MARKS: Final = tuple(bytes((marks,)) for marks in range(_OUTLIVED))
 
 
 class Packed(Struct, frozen=True, gc=False):
@@ -206,8 +207,10 @@ class BlobReader:
             value = self._stored(bucket, place.n)
             if value is None and path_of(self._folder, bucket).is_dir():
                 value = self._stored(bucket, place.n)  # it was rewritten under our eyes
-        if value in (b"", _EXPIRED):
-            return Gone.EXPIRED if value else Gone.PURGED
+        if value == _PURGED:
+            return Gone.PURGED
+        if value == _EXPIRED:
+            return Gone.EXPIRED
         if isinstance(value, bytes):
             return _checked(value, place, handle) or Gone.DAMAGED
         if value is not None:
@@ -609,7 +612,7 @@ class BucketRewrite:
         Raises `StoreError`.
         """
         self._folder, self._bucket, self._drop = folder, bucket, drop
-        self._left, self._expired = _EXPIRED if expired else b"", expired
+        self._left, self._expired = _EXPIRED if expired else _PURGED, expired
         self._path = path_of(folder, bucket)
         self._draft = folder / f"{_DRAFT}{bucket.name}"
         shutil.rmtree(self._draft, ignore_errors=True)

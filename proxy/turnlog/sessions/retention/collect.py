@@ -149,7 +149,7 @@ class Collector(Struct, frozen=True):
         return size
 
     async def _rest(self, began: float) -> float:
-        """Leave the time to others that work begun at `began` has not its share of; return the time."""
+        """Sleep so that the work since `began` has no more than its share of the time; return the time after."""
         await asyncio.sleep((self.share - 1) * (time.monotonic() - began))
         return time.monotonic()
 
@@ -184,7 +184,7 @@ async def copied_and_swapped(rewrite: BucketRewrite, swap: Callable[[], Awaitabl
 
 
 async def _to_its_end(work: Awaitable[T]) -> T:
-    """Return the result of work in another thread, which has ended when this is left, also by a cancellation."""
+    """Return the result of work in another thread; a cancellation waits for its end, too."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)

@@ -406,7 +406,7 @@ class Ledger:
         return version_conflict(newest, draft.seen, self.heads[session].seq)
 
     def _claimed(self, txn: Txn, draft: Draft) -> Iterator[Entry]:
-        """Yield the commits that carry what an intent claims, of the writers that it claims it from."""
+        """Yield the commits of others that carry a link which an intent claims."""
         for link in draft.claims:
             # A process knows its own calls before they are written.
             yield from (e for e in self._carrying(txn, link) if e.link.epoch != self._epoch)
