@@ -452,14 +452,13 @@ class Request:
             return ""
         return self._digest(_joined("mcp-session", self.target, session_id)).hex()[:32]
 
-    def stream_link(self, id_key: str) -> bytes:
-        """Return the keyed digest by which any process matches the answer to a request on a resumed stream.
-
-        It is of upstream, principal, protocol session and typed id; empty without a session.
-        """
+    @property
+    def stream_owner(self) -> tuple[str, ...]:
+        """The digests of protocol session and principal, by which any process matches the answers on a
+        resumed stream; none without a session."""
         if not self.mcp_session or self.channel is not None:
-            return b""
-        return self._digest(_joined("stream", self.mcp_session, self.credential, id_key))
+            return ()
+        return self.mcp_session, self.credential
 
     @cached_property
     def server_session(self) -> str:

@@ -6,6 +6,7 @@ Principals and targets are keyed digests, which differ from store to store. The 
 session comes with it; so its caller is known again, and so are repeats of its calls.
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Final
@@ -212,6 +213,17 @@ class ImportedSessions:
         """Return the digest of a value at a target as a session's digests are keyed."""
         place = f"{what}\0{self.translated(session, target)}\0".encode()
         return self._store.keyed_for(session, place + value)
+
+    def stream_digest(self, session: bytes | None, owner: Sequence[str], id_key: str) -> bytes:
+        """Return the digest of a request on a resumable stream, as a session's digests are keyed."""
+        of = "\0".join(("stream", *(self.translated(session, one) for one in owner), id_key))
+        return self._store.keyed_for(session, of.encode("utf-8", "surrogatepass"))
+
+    def stream_digests(self, owner: Sequence[str], id_key: str) -> Iterator[bytes]:
+        """Yield the digest of a request on a resumed stream as the store keys it, then as its imported
+        sessions do."""
+        for session in (None, *self.others(None)):
+            yield self.stream_digest(session, owner, id_key)
 
     def _alias(self, session: bytes, alias: str) -> str:
         rest, _, principal = alias.rpartition(ALIAS_SEPARATOR)

@@ -89,9 +89,10 @@ class Continuations(Struct, frozen=True):
         ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
         return () if ticket is None else (ticket,)
 
-    def resumed(self, link: bytes) -> Attempt | None:
+    def resumed(self, owner: Sequence[str], id_key: str) -> Attempt | None:
         """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
-        found, leg = self._linked(link)
+        links = self.context.imported.stream_digests(owner, id_key)
+        found, leg = next(filter(any, map(self._linked, links)), (None, []))
         its = [each for each in leg if found and each.facts.attempt == found.facts.attempt]
         if not its or its[0].facts.kind is not CommitKind.INTENT or not lacks_answer(its):
             return None

@@ -236,8 +236,9 @@ class ResponseObserver:
 
     def _note_resumable(self, attempt: Attempt, key: str) -> None:
         """Write a note by which another process can match a resumed answer, if this one dies."""
-        if link := self._request.stream_link(key):
+        if owner := self._request.stream_owner:
             kind, session = NoteKind.RESUMABLE, attempt.ask.session
+            link = self._context.imported.stream_digest(session.id, owner, key)
             self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
@@ -438,8 +439,8 @@ class ResponseObserver:
         """Return the attempt of another exchange that an answer belongs to; on a resumed stream it may be
         of another process."""
         attempt = self._context.calls.claim(self._request.scope, key)
-        if attempt is None and self._resumes and (link := self._request.stream_link(key)):
-            attempt = self._continuations.resumed(link)
+        if attempt is None and self._resumes and (owner := self._request.stream_owner):
+            attempt = self._continuations.resumed(owner, key)
         return attempt
 
     def _close_elsewhere(
