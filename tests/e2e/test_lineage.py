@@ -105,6 +105,7 @@ def test_a_value_of_an_earlier_output_is_sourced_with_its_commit_and_place(world
     text = printed(world.data, "show", f"{two.session}:{two.seq}")
     assert f"from        /path from {one.session}:{one.seq} /content/0/text (exact)\n" in text
     assert "from        /job unverified: not seen before in this session\n" in text
+    assert "provenance  unverified; tool: unverified\n" in text
 
 
 @pytest.mark.promise("PROV-12")
