@@ -18,11 +18,25 @@ WORDS: Final = 5
 """Words of a shingle."""
 _FOLDERS: Final = 16  # above a file; with the bound the work is linear
 _ROUND: Final = 2  # digits of a round number, before its zeros
+_NAME: Final = 256  # characters of the longest name of a server or file
 _ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _AROUND_ENCODED: Final = re.compile(r"[\s/?&=#;\"'<>]+")
-# Typography that NFKC leaves alone.
-_TYPOGRAPHY: Final = tuple(
-    zip("\u2018\u2019\u201c\u201d\u2013\u2014\u2022\u20ac\u00a3\u2502", "''\"\"--*$$|", strict=True)
+# Typography that NFKC leaves alone. Soft hyphens, zero-width characters and tags are not seen at all; arrows, bullets,
+# pictures and what could not be decoded stand between words.
+_QUOTES: Final = re.compile("[\u00ab\u00bb\u2018-\u201f\u2039\u203a]")
+_HYPHENS: Final = re.compile("[\u2010-\u2015\u2212]")
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
+)
+_LINES: Final = re.compile("[\u2500-\u257f]")
+_SYMBOLS: Final = re.compile("[\u00a1-\u00bf\u2000-\u2bff\u3000-\u303f\ufffd\U0001f000-\U0001faff]")
+_COLOURS: Final = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_REPLACED: Final = (
+    (_INVISIBLE, ""),
+    (_QUOTES, "'"),
+    (_HYPHENS, "-"),
+    (_LINES, "|"),
+    (_SYMBOLS, "*"),
 )
 _GROUPED: Final = re.compile(rb"[0-9]{1,3}(?:[,'_][0-9]{3})+(?:\.[0-9]+)?(?![0-9])")
 _DECIMAL: Final = re.compile(rb"[0-9]+\.[0-9]+")
@@ -38,9 +52,11 @@ _COLON: Final = ord(":")
 _DASH: Final = ord("-")
 _SLASH: Final = ord("/")
 _SEPARATORS: Final = tuple(b",'_")
+_DOT: Final = ord(".")
+_AT: Final = ord("@")
 _AS_ZEROS: Final = bytes.maketrans(_DIGITS, b"0" * 10)
 _NO_DIGITS: Final = bytes(set(range(256)).difference(_DIGITS))
-_MARKS: Final = b" -.:/"
+_MARKS: Final = b" -.:/~_"
 # Names of formats and the like, which say nothing of where a text came from.
 _COMMON: Final = frozenset(
     b"utf-8 utf8 utf-16 latin-1 iso-8859-1 us-ascii base64 sha1 sha256 sha512 http/1.1 http/2 "
@@ -70,6 +86,7 @@ def _table() -> bytes:
 _FOLD: Final = _table()
 _WITHOUT_COLONS: Final = bytes.maketrans(b":", b" ")
 _SEGMENTS: Final = bytes.maketrans(b":/", b"  ")
+_LABELS: Final = bytes.maketrans(b":/.@", b"    ")
 
 
 def plain(text: str) -> bytes:
@@ -77,8 +94,8 @@ def plain(text: str) -> bytes:
     if text.isascii():
         return text.encode()
     text = normalize("NFKC", text.replace("\ufdfa", ""))  # which becomes 18 characters
-    for character, replacement in _TYPOGRAPHY:
-        text = text.replace(character, replacement)
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
     return text.casefold().encode("utf-8", "replace")
 
 
@@ -87,6 +104,8 @@ def fold(raw: bytes) -> bytes:
 
     Phrases end with a line break, or a quote; words with a blank, and may have marks: see `trim`.
     """
+    if b"\x1b" in raw:
+        raw = _COLOURS.sub(b"", raw)
     folded = b"%b\n" % raw.translate(_FOLD)
     # Bullets and the comments of code, which differ where the lines of a text begin.
     if _DASH in folded:
@@ -147,8 +166,8 @@ def encoded(text: str) -> list[bytes]:
 
 
 def has_parts(token: bytes) -> bool:
-    """Return whether colons or slashes join a word."""
-    return _SLASH in token or _COLON in token
+    """Return whether colons, slashes, dots or an @ join a word."""
+    return _SLASH in token or _COLON in token or _DOT in token or _AT in token
 
 
 def parts(token: bytes) -> list[bytes]:
@@ -162,6 +181,15 @@ def parts(token: bytes) -> list[bytes]:
     if b"/" in token:
         found += token.translate(_SEGMENTS).split()
     return [trim(part) for part in found]
+
+
+def labels(token: bytes) -> list[bytes]:
+    """Return the parts of a word that dots or an @ join: of the name of a server or a file, or an address."""
+    if (b"." not in token and b"@" not in token) or len(token) > _NAME:
+        return []
+    if _DATE.match(token) or _DECIMAL.fullmatch(token):
+        return []
+    return token.translate(_LABELS).split()
 
 
 def folder_ends(path: bytes) -> list[int]:

@@ -17,7 +17,7 @@ _decode = msgspec.json.Decoder().decode
 _CONTAINERS: Final = (dict, list)
 _NUMBERS: Final = (int, float)
 # Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
-_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[bfnrt\"/])")
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt\"/])")
 _PIECES: Final = re.compile(rf"(?s).{{1,{PIECE - 1}}}(?:\s|\Z)|.{{1,{PIECE}}}")
 # Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
 # are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
@@ -62,7 +62,7 @@ def _start(content: bytes) -> _Member:
         value = _decode(content)
     except (ValueError, RecursionError):
         raw = content.decode("utf-8", "replace")
-        return "", _ESCAPE.sub(" ", raw) if "\\" in raw else raw, True
+        return "", _ESCAPE.sub(_unescaped, raw) if "\\" in raw else raw, True
     text = _only_text(value) if type(value) in _CONTAINERS else None
     return ("", value, True) if text is None else ("/content/0/text", text, True)
 
@@ -81,6 +81,12 @@ def _only_text(value: dict[str, Any] | list[Any]) -> Any:
     item: dict[str, Any] = content[0]
     is_text = type(item) is dict and len(item) == 2 and item.get("type") == "text"
     return item.get("text") if is_text else None
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """Return a visible ASCII character for its code; a blank for any other escape."""
+    code = int(escape[1], 16) if escape[1] else 0
+    return chr(code) if 32 < code < 127 else " "
 
 
 def _within(pointer: str, text: str, *, outside: bool) -> list[_Member]:

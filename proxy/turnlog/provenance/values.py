@@ -21,6 +21,7 @@ from .atoms import (
     is_strong_in_text,
     is_strong_part,
     is_strong_value,
+    labels,
     may_be_value,
     may_be_word,
     parts,
@@ -244,11 +245,13 @@ class _Search:
         """Note known parts of a word; return whether it is a known name in a known folder."""
         ends = folder_ends(token)
         rests = [token[end + 1 :] for end in ends]
-        shares = [*rests, *parts(token)]
-        if not self._has_any(shares):
+        shares, names = [*rests, *parts(token)], labels(token)
+        if not self._has_any((*shares, *names)):
             return False
         shares = list(filter(may_be_word, shares))
         is_seen = [self._has(part, MatchEvidence.ENTITY, is_strong_part) for part in shares]
+        for name in filter(is_strong_part, names):  # `example` and `txt` say nothing by themselves
+            self._has(name, MatchEvidence.ENTITY)
         return any(is_seen) and any(
             self._has_any([rest]) and self._has_any([token[:end]])
             for rest, end in zip(rests, ends, strict=True)

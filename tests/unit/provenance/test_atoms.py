@@ -15,6 +15,10 @@ def folded(text: str) -> list[bytes]:
         "order 'ORD-99812' (for bob@example.com).",
         "\uff4frder \u201cord-99812\u201d for bob@example.com",
         "order ORD-99812 // for\n- bob@example.com",
+        "order \u2192\u00abORD\u201199812\u00bb \u2026 for \U0001f4e7bob@example.com\u3002",
+        "or\u00adder ORD-\u200b99812 for\ufffdbob@example.com",
+        "order \x1b[1;31mORD-99812\x1b[0m for bob@\x1b[Kexample.com",
+        "~order~ _ORD-99812_ for **bob@example.com**",
     ],
 )
 def test_a_reformatted_text_folds_to_the_same_words(other: str) -> None:
@@ -168,5 +172,8 @@ def test_a_path_has_parts_and_folders_and_a_date_has_none() -> None:
         *(b"https", b"a.example", b"80", b"b", b"c"),
     ]
     assert atoms.parts(b"2026-11-30t04:50:37z") == []
+    assert atoms.labels(b"2026-11-30t04:50:37.123z") == atoms.labels(b"12345.67") == []
+    assert atoms.labels(b"abc-12345") == atoms.labels(b"a." * 200) == []
+    assert atoms.labels(b"https://ab.example/c@d") == [b"https", b"ab", b"example", b"c", b"d"]
     assert atoms.folder_ends(b"srv/app/a.py") == [7, 3]
     assert atoms.folder_ends(b"a/" * 20) == []

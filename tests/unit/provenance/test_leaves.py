@@ -78,6 +78,7 @@ def test_json_in_a_string_is_read_and_its_leaves_have_the_pointer_of_the_string(
     [
         (b"plain\ntext", "plain\ntext"),
         (b'{"cut": "one\\ntwo \\u00e9 C:\\Users', '{"cut": "one two   C:\\Users'),
+        (b'{"cut": "\\u003cord-1\\u0032345\\u003e', '{"cut": "<ord-12345>'),
         (b'{"half": "\\ud800 of ord-12345"}', "  of ord-12345"),
         (b"\xff\xfe--", "\ufffd\ufffd--"),
         (b"[" * 2000, "[" * 2000),

@@ -91,6 +91,17 @@ def test_a_known_part_of_an_unknown_url_does_not_make_the_url_known() -> None:
     assert found == (sourced(MatchEvidence.WEAK), NEVER_SEEN)
 
 
+@pytest.mark.parametrize(
+    "argument", ["https://abc-12345.example/", "abc-12345.tar.gz", "abc-12345@mail.example"]
+)
+def test_a_value_in_the_name_of_a_server_or_a_file_is_found(argument: str) -> None:
+    values = SessionValues()
+    values.add(READ, result("item abc-12345 of mail.example"))
+    found = look_up(values, argument)
+    assert sourced(MatchEvidence.ENTITY) in found
+    assert NEVER_SEEN in found
+
+
 def test_a_name_in_a_known_folder_is_known() -> None:
     values = SessionValues()
     values.declare("work in /srv/data, please", "user_input")
