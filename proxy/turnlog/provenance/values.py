@@ -134,7 +134,8 @@ class SessionValues:
         of = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
         self._cut = self._cut or len(content) > LOOKED_AT
-        without = {atom for _, text in leaves(besides[:LOOKED_AT]) for atom in atoms_of(text)}
+        repeated = leaves(besides[:LOOKED_AT]) if besides else ()
+        without = {atom for _, text in repeated for atom in atoms_of(text)}
         place = _FirstSeen(*of, "", tainted)
         work = 0
         for pointer, text in leaves(content[:LOOKED_AT]):

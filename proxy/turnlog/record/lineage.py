@@ -188,7 +188,7 @@ class LineageTracker:
     def reserve(self, attempt: Attempt) -> Waiting:
         """Return the place of an output that is still being prepared: later look-ups wait for it."""
         place = Waiting(b"", source=_source(attempt), is_ready=False)
-        self._append(attempt.ask.session, place)
+        self._queue(attempt.ask.session, place)
         return place
 
     def on_noted(self, session: bytes, seq: int, note: Note) -> None:
@@ -218,25 +218,18 @@ class LineageTracker:
         return memory
 
     def _queue(self, session: SessionRef, work: Waiting) -> bool:
-        if self._bytes + len(work.content) > self._most_waiting:
+        size = self._bytes + len(work.content)
+        if size > self._most_waiting and work.is_ready:
             return False
-        self._append(session, work)
-        return True
-
-    def _append(self, session: SessionRef, work: Waiting) -> None:
+        self._bytes = size
         memory = self._memory(session)
-        self._bytes += len(work.content)
         memory.waiting.append(work)
         if work.source is None:
             self._set_due(memory)
-        elif self._bytes > _MOST_PUT_OFF:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Index all outputs that were put off."""
-        for memory in self._sessions.values():
-            if memory.waiting:
-                self._set_due(memory)
+        elif size > _MOST_PUT_OFF:
+            for other in self._sessions.values():
+                self._set_due(other)
+        return True
 
     def _memory(self, ref: SessionRef) -> _SessionMemory:
         sessions, key = self._sessions, ref.id or ref.candidate
@@ -271,7 +264,7 @@ class LineageTracker:
             self._read(memory)
 
     def _set_due(self, memory: _SessionMemory) -> None:
-        if memory.is_due or memory.is_reading:
+        if memory.is_due or memory.is_reading or not memory.waiting:
             return
         memory.is_due = True
         self._due.append(memory)
@@ -301,42 +294,39 @@ class LineageTracker:
         return memory.is_reading or bool(memory.waiting)
 
     def _next(self, memory: _SessionMemory) -> bool:
+        """Do the next piece of work of a session; return whether there is more that can be done."""
+        waiting = memory.waiting
         try:
-            return self._step(memory)
+            if memory.indexing is not None:
+                self._index(memory, memory.indexing)
+            elif memory.is_reading or not waiting or not waiting[0].is_ready:
+                return False
+            else:
+                self._begin_next(memory, waiting.popleft())
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             self._report(error)
             memory.partial = _UNREAD
-            return bool(memory.waiting)
+        if waiting or memory.indexing is not None:
+            return True
+        self._drained.set()
+        return False
 
-    def _step(self, memory: _SessionMemory) -> bool:
-        """Do the next piece of work of a session; return whether there is more that can be done."""
-        if memory.indexing is not None:
-            if next(memory.indexing, _WHOLE) is _WHOLE:
-                memory.indexing = None
-        elif not self._begin_next(memory):
-            return False
-        goes_on = memory.indexing is not None or bool(memory.waiting)
-        if not goes_on:
-            self._drained.set()
-        return goes_on
-
-    def _begin_next(self, memory: _SessionMemory) -> bool:
-        """Begin with what waits longest in a session; return whether it can be done."""
-        waiting = memory.waiting
-        if memory.is_reading or not waiting or not waiting[0].is_ready:
-            return False
-        work = waiting.popleft()
+    def _begin_next(self, memory: _SessionMemory, work: Waiting) -> None:
         self._bytes -= len(work.content)
         if work.source is not None:
-            call, attempt = work.source.call, work.source.attempt
-            output = PastOutput(
-                call, attempt, work.content, is_tainted=work.is_tainted, besides=work.besides
+            adding = memory.values.adding
+            self._index(
+                memory,
+                adding(work.source, work.content, tainted=work.is_tainted, besides=work.besides),
             )
-            learning = self._learning(memory, output)
-            memory.indexing = None if next(learning, _WHOLE) is _WHOLE else learning
         elif work.attempt is not None and work.attempt.inputs is None:
             self._look_up(memory, work, work.attempt)
-        return True
+
+    def _index(self, memory: _SessionMemory, steps: Iterator[None]) -> None:
+        """Do one of the steps in which an output is indexed."""
+        memory.indexing = None if next(steps, _WHOLE) is _WHOLE else steps
+        if memory.indexing is None:
+            self._count(memory)
 
     def _look_up(self, memory: _SessionMemory, work: Waiting, attempt: Attempt) -> None:
         found = memory.values.look_up(work.content)
@@ -363,22 +353,19 @@ class LineageTracker:
         return memory.read_at < self._shared_until
 
     def _learn(self, memory: _SessionMemory, item: PastOutput | Declaration) -> None:
-        for _ in self._learning(memory, item):
-            pass
-
-    def _learning(self, memory: _SessionMemory, item: PastOutput | Declaration) -> Iterator[None]:
-        """Index an output or a declaration in small steps, as the iterator is read."""
-        values = memory.values
-        if isinstance(item, PastOutput):
-            source = ValueSource(item.call, item.attempt)
-            yield from values.adding(
-                source, item.content, tainted=item.is_tainted, besides=item.besides
-            )
+        """Index an output or a declaration at once."""
+        if isinstance(item, Declaration):
+            memory.values.declare(item.text, str(item.seq))
         else:
-            values.declare(item.text, str(item.seq))
+            source, is_tainted = ValueSource(item.call, item.attempt), item.is_tainted
+            memory.values.add(source, item.content, tainted=is_tainted, besides=item.besides)
+        self._count(memory)
+
+    def _count(self, memory: _SessionMemory) -> None:
+        """Count the values of a session; forget the oldest sessions if there are too many in all."""
         if memory.is_forgotten:
             return
-        size = len(values)
+        size = len(memory.values)
         self._size += size - memory.size
         memory.size = size
         while self._size > self._most_values and len(self._sessions) > 1:
@@ -415,9 +402,8 @@ class LineageTracker:
             memory.partial = _UNREAD
             return
         memory.read_at = self._now()
-        for item in past.items:
-            for _ in self._learning(memory, item):
-                pass  # there are few
+        for item in past.items:  # there are few
+            self._learn(memory, item)
         self._have_read(memory, past)
 
     def _read(self, memory: _SessionMemory) -> None:
