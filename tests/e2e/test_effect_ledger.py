@@ -135,7 +135,7 @@ def test_an_operator_decides_what_becomes_of_an_irreversible_effect(
     first = ask(rig, "pay", order=1, amount=5)
     rewind(rig)
     done = cli(rig, "effect", first["call"], f"--{choice}", "--why", "the customer asked")
-    assert (done.returncode, done.stdout.split()[-1]) == (0, choice)
+    assert (done.returncode, done.stdout.split()[0]) == (0, choice)
     assert ask(rig, "pay", order=1, amount=amount)["status"] == status
     # Once it was made on this branch, it is an effect of this branch.
     again = ask(rig, "pay", order=1, amount=7)

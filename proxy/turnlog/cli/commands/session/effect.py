@@ -24,6 +24,12 @@ from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 
 from .change import fence_option
 
+_SAID = {
+    EffectChoice.REPLAY: "later calls with its effect are answered from the record",
+    EffectChoice.REDO: "the next call with its effect and the same input is sent",
+    EffectChoice.OVERRIDE: "the next call with its effect is sent, with any input",
+}
+
 
 @click.command("effect")
 @click.argument("call")
@@ -73,7 +79,8 @@ def command(
         limit = view.usage().limit
     with printout() as write:
         written = asyncio.run(_write(folder, limit, redactor, found, fence))
-        said = f"call {found.note.call} of {found.server}/{found.tool}: {found.note.choice}"
+        choice = found.note.choice
+        said = f"{choice} {found.server}/{found.tool}, call {found.note.call}: {_SAID[choice]}"
         write(json_line(written) if as_json else said)
 
 
