@@ -269,7 +269,14 @@ class GuardedCall(CallDriver):
         waited = command.waited or 0.0
         delta = duplicate.delta if action is DuplicateAction.REPLAY else ()
         attempt = self._recorder.unsent(
-            asked, ending, reply, duplicate.source, waited=waited, delta=delta
+            asked,
+            ending,
+            reply,
+            duplicate.source,
+            waited=waited,
+            delta=delta,
+            # A rewind that follows the answer must find what the replay has given.
+            is_durable=duplicate.earlier.likeness is Likeness.RECORDED,
         )
         if is_told:
             self.attempt = attempt

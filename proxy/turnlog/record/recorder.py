@@ -223,17 +223,20 @@ class Recorder:
         *,
         waited: float = 0.0,
         delta: tuple[Raw, ...] = (),
+        is_durable: bool = False,
     ) -> Attempt:
         """Queue intent and outcome of a call that is not sent.
 
         `source` is the commit that it is answered from, `waited` the seconds that it waited for that, `delta`
-        what the earlier call changed where only this one counts.
+        what the earlier call changed where only this one counts; with `is_durable` the answer leaves once both are
+        on disk, whatever the effect.
         Never raises: an error of the store is logged, and the caller gets its answer.
         """
         asked = structs.replace(ask, effect_link=b"")
         draft = self._drafter.intent(asked, waited=round(waited * 1e9))
         draft.intent = source
-        attempt = Attempt(ask, draft.facts, draft.facts.clock, self.waits(ask), past=ask.past)
+        waits = is_durable or self.waits(ask)
+        attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, past=ask.past)
         attempt.ended, attempt.ending = True, ending
         attempt.retry_after = reply.retry_after
         if ending.error:

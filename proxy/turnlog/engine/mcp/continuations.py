@@ -92,7 +92,8 @@ class Continuations(Struct, frozen=True):
     def resumed(self, owner: Sequence[str], id_key: str) -> Attempt | None:
         """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
         links = self.context.imported.stream_digests(owner, id_key)
-        found, leg = next(filter(any, map(self._linked, links)), (None, []))
+        known = (linked for linked in map(self._linked, links) if linked[0] is not None)
+        found, leg = next(known, (None, list[Commit]()))
         its = [each for each in leg if found and each.facts.attempt == found.facts.attempt]
         if not its or its[0].facts.kind is not CommitKind.INTENT or not lacks_answer(its):
             return None
