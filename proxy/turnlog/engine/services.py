@@ -38,7 +38,7 @@ from turnlog.observe.events import (
     StoreUnblocked,
 )
 from turnlog.packs.load import load
-from turnlog.packs.lock import is_beside_configuration, lock_file, write_lock_note
+from turnlog.packs.lock import lock_file, write_lock_note
 from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.record.attempt import Attempt
 from turnlog.record.drafts import Drafter
@@ -92,7 +92,7 @@ async def recording(
     """
     reloader = Reloader(settings.sources(), log)
     clock = Clock()
-    pins = pins or PinSet(lock_file(None, settings.data))
+    pins = pins or PinSet(lock_file(None, settings.data), settings.data)
     store = _opened(settings, log, clock)
     try:
         if store.rekeyed:
@@ -234,11 +234,7 @@ def _context(
         _masks(settings),
     )
     http_signatures, result_signatures = _signatures(settings)
-    identities = ServerIdentities(
-        pins,
-        definition_writer.note_server,
-        is_beside_configuration=is_beside_configuration(pins.path, settings.data),
-    )
+    identities = ServerIdentities(pins, definition_writer.note_server)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),

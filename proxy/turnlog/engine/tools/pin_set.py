@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnlog.core.pins import (
+    UNCHANGED,
     UNVERIFIED,
     PinStatus,
     Provenance,
+    ServerIdentity,
+    ServerStatus,
     lock_name,
     pin_status,
     place_of,
@@ -15,15 +18,16 @@ from turnlog.core.pins import (
 from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
-from turnlog.packs.lock import LockFile, read_lock
+from turnlog.packs.lock import LockFile, is_beside_configuration, read_lock
 
 
 class PinSet:
     """Answers from memory; `refresh` reads the file again where it is another one."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the lock. Raises `ConfigError`."""
+    def __init__(self, path: Path, data: Path | None = None) -> None:
+        """Read the lock, which may be that of the data folder `data`. Raises `ConfigError`."""
         self.path = path
+        self._is_beside_configuration = data is None or is_beside_configuration(path, data)
         self._seen = self._read_at = file_versions((path,))
         self.lock = LockFile()
         self.digests: dict[tuple[str, str], bytes] = {}
@@ -44,6 +48,13 @@ class PinSet:
         # 0.1 pinned tools without saying of which server: that alone is no reason to trust this one.
         found = pin_status(self.digests.get((server_of(name), tool)), definition)
         return found if found.provenance is Provenance.MISMATCH else UNVERIFIED
+
+    def server_status(self, name: str, seen: ServerIdentity) -> ServerStatus:
+        """Compare what was seen of a server with its pinned identity; `name` is what it is called in the lock."""
+        if not self.lock.identities:
+            return UNCHANGED
+        beside = self._is_beside_configuration
+        return self.lock.status_of(name, seen, is_beside_configuration=beside)
 
     def loaded(self) -> LockLoaded:
         """Return the event that says what is in force."""

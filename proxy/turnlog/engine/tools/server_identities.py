@@ -22,23 +22,21 @@ _UNKNOWN: Final = ServerIdentity()
 class SeenServer:
     """One server at one place, with its identity as far as it was seen (`record.attempt.KnownServer`)."""
 
-    def __init__(
-        self, name: str, pins: PinSet, identity: ServerIdentity, *, is_beside_configuration: bool
-    ) -> None:
-        """`name` is what it is called in turnlog.lock, which may be beside the configuration."""
-        self._is_beside_configuration = is_beside_configuration
+    def __init__(self, name: str, pins: PinSet, identity: ServerIdentity) -> None:
+        """`name` is what it is called in turnlog.lock."""
         self.name = name
         self.identity = identity
         self._pins = pins
-        self._compared: tuple[LockFile, ServerIdentity] | None = None
+        self._compared_with: LockFile | None = None
         self._status = UNCHANGED
 
     @property
     def status(self) -> ServerStatus:
         """Its identity compared with turnlog.lock."""
         lock = self._pins.lock  # another one after each reading
-        if self._compared is None or self._compared[0] is not lock:
-            self._compare(lock)
+        if self._compared_with is not lock:
+            self._compared_with = lock
+            self._status = self._pins.server_status(self.name, self.identity)
         return self._status
 
     def add(self, seen: ServerIdentity) -> bool:
@@ -46,30 +44,15 @@ class SeenServer:
         known = self.identity.with_parts(seen)
         if known == self.identity:
             return False
-        self.identity, self._compared = known, None
+        self.identity, self._compared_with = known, None
         return True
-
-    def _compare(self, lock: LockFile) -> None:
-        self._compared = (lock, self.identity)
-        self._status = UNCHANGED
-        if lock.identities:
-            beside = self._is_beside_configuration
-            self._status = lock.status_of(self.name, self.identity, is_beside_configuration=beside)
 
 
 class ServerIdentities:
     """The servers of this process."""
 
-    def __init__(
-        self,
-        pins: PinSet,
-        keep: Callable[[str, ServerIdentity], None],
-        *,
-        is_beside_configuration: bool = True,
-    ) -> None:
-        """`keep` writes down what was seen of a server, by its name in turnlog.lock, which may be beside the
-        configuration."""
-        self._is_beside_configuration = is_beside_configuration
+    def __init__(self, pins: PinSet, keep: Callable[[str, ServerIdentity], None]) -> None:
+        """`keep` writes down what was seen of a server, by its name in turnlog.lock."""
         self._pins = pins
         self._keep = keep
         self._servers: BoundedDict[tuple[str, tuple[str, ...]], SeenServer] = BoundedDict(_SERVERS)
@@ -86,8 +69,7 @@ class ServerIdentities:
             target = ServerIdentity(target=place[1] if place[0] == COMMAND else place[0])
             shared = self._shared.get(server, _UNKNOWN)
             name = self._pins.name_of(server, place)
-            identity, beside = target.with_parts(shared), self._is_beside_configuration
-            found = SeenServer(name, self._pins, identity, is_beside_configuration=beside)
+            found = SeenServer(name, self._pins, target.with_parts(shared))
             self._servers[key] = found
             if shared != _UNKNOWN:
                 self._keep(name, found.identity)

@@ -68,7 +68,7 @@ def command(**given: Any) -> int:
     from turnlog.engine.tools.pin_set import PinSet
     from turnlog.packs.lock import lock_file
 
-    pins = PinSet(lock_file(config_file(flags), settings.data))
+    pins = PinSet(lock_file(config_file(flags), settings.data), settings.data)
     if not look.result():
         complain(
             "the check of the store did not end in time, run `turnlog verify` when the disk is idle"

@@ -53,7 +53,7 @@ def command(
     server, flags = name or name_of_command(command), Flags(**given)
     settings = read_wrap_settings(flags, server)
     reach(settings.data)
-    pins = PinSet(lock_file(config_file(flags), settings.data))
+    pins = PinSet(lock_file(config_file(flags), settings.data), settings.data)
     # The command starts while the rest of turnlog loads.
     started: Child | OSError
     try:
