@@ -231,7 +231,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
     The store refuses its intent if another process has since begun a call with a link that it claims."""
     refused_at: int | None = None
-    """`seen` of its intent that the store has refused, before it was looked up again."""
+    """`seen` of the intent that the store has refused, if the call was looked up again for that."""
     why: str = ""
     """The reason that the caller gives for the call."""
     client: str = ""

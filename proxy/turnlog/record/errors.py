@@ -47,7 +47,7 @@ class Failure(Exception):
         self.is_final = False
         """Whether the same call would always fail so, whatever its kind says."""
         self.demands = "it as pinned"
-        """What a rule demands, where that is not met."""
+        """What a rule demands, as the sentence about an unmet demand goes on after `a rule demands`."""
         self.retry_after = retry_after
         self.kind = kind
         self.phase = phase

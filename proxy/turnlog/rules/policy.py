@@ -256,20 +256,19 @@ def rule_against_unreadable(rules: Sequence[Rule]) -> Rule | None:
     """
     exempt: set[str] = set()
     for rule in rules:
-        if not exempt.issuperset(_gates(rule)):
+        if not exempt.issuperset(_refusing_aspects(rule)):
             return rule
         if structs.replace(rule.match, server=("*",)) == Match():
             exempt.update(aspect for aspect in _GATES if getattr(rule, aspect) is not None)
     return None
 
 
-def _gates(rule: Rule) -> list[str]:
+def _refusing_aspects(rule: Rule) -> list[str]:
     """Return the aspects by which a rule may refuse a call because of what it asks for."""
     return [aspect for aspect, refuses in _GATES.items() if refuses(getattr(rule, aspect))]
 
 
-def needs_inputs(demand: ProvenanceDemand | None) -> bool:
-    """Return whether a call is only sent if the sources of its inputs are known."""
+def _blocks_unsourced_inputs(demand: ProvenanceDemand | None) -> bool:
     if demand is None or demand.inputs is RequiredInputs.ANY:
         return False
     return demand.then is Unmet.BLOCK
@@ -278,15 +277,18 @@ def needs_inputs(demand: ProvenanceDemand | None) -> bool:
 _GATES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "access": lambda said: said is Access.DENY,
     "block_if": lambda said: said is BlockIf.TAINTED,
-    "provenance": needs_inputs,
+    "provenance": _blocks_unsourced_inputs,
 }
+"""Aspects by which a rule may refuse a call because of what it asks for: whether a value of one does."""
 
 
 def may_deny_tool_calls(rules: Sequence[Rule]) -> bool:
     """Return whether one of the rules may deny a `tools/call`."""
     # Rules that name paths are for plain HTTP.
     return any(
-        _gates(rule) and not rule.match.path and matches_glob(rule.match.method, "tools/call")
+        _refusing_aspects(rule)
+        and not rule.match.path
+        and matches_glob(rule.match.method, "tools/call")
         for rule in rules
     )
 
@@ -327,7 +329,7 @@ class ServerRules(Struct, frozen=True):
         """Return whether a rule that names paths lets this policy look at the inputs of a call."""
         deciding = {policy.decided_by.get(aspect) for aspect in ("block_if", "provenance")}
         return policy.looks_at_inputs and any(
-            each.name in deciding and _gates(each) for each in self.path_rules
+            each.name in deciding and _refusing_aspects(each) for each in self.path_rules
         )
 
 
