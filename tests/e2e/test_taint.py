@@ -481,3 +481,32 @@ def test_a_rule_sees_what_another_process_has_recorded_of_the_session(
         here.ended_rows(2)
         there.post(call("send", {"text": said}))
         assert there.ended_rows(3)[-1].kind == "policy_blocked"
+
+
+@pytest.mark.promise("TAINT-7")
+def test_a_call_that_ended_before_its_input_was_looked_up_carries_taint_on(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("proxy")
+    made = [f"made-8f3a9c2{number}" for number in range(4)]
+    with ruled(folder, RULES) as rig:
+        rig.fresh()
+        for number, value in enumerate(made):
+            mails = [rig.client() for _ in range(12)]
+            # What is large takes long to index, and the next call is answered meanwhile.
+            words = " ".join(f"x{number}-{word:05}" for word in range(7000))
+            text = json.dumps(text_result(1, f"{TOKEN}{number} {words}")).encode()
+            rig.upstream.script = answer(ok(text))
+            for count, mail in enumerate(mails):
+                mail.ask("POST", rig.path, call("read_mail", {"id": count}), headers=MCP_HEADERS)
+            for mail in mails:
+                mail.response("POST")
+                mail.close()
+            given(rig, "deploy", f"as {value}", target=f"{TOKEN}{number}")
+            rig.post(call("send", {"text": value}))
+            assert rig.ended_rows(14 * (number + 1))[-1].kind == "policy_blocked"
+    with ruled(folder, RULES) as again:
+        again.session = rig.session
+        for value in made:
+            again.post(call("send", {"text": value}))
+        assert [row.kind for row in again.ended_rows(60)[-4:]] == ["policy_blocked"] * 4

@@ -14,10 +14,14 @@ from msgspec import Struct, structs
 from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
+from turnlog.provenance.taint import carried
 from turnlog.provenance.values import LOOKED_AT, Inputs, SessionValues, ValueSource
 from turnlog.rules.http_tools import values_in
+from turnlog.rules.model import TaintAction
 from turnlog.sessions.lineage.history import (
     EMPTY,
+    NOT_YET,
+    TOO_MUCH,
     Declaration,
     History,
     PastOutput,
@@ -48,8 +52,8 @@ _QUEUED: Final = Phase.QUEUED
 _UNSEEN: Final = ValueOrigin.UNVERIFIED
 _NOTHING: Final = Inputs()
 _NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
-_NOT_YET: Final = Inputs(partial="the call ended before its input was looked up")
-_TOO_MUCH: Final = Inputs(partial="too much waited to be looked at")
+_NOT_YET: Final = Inputs(partial=NOT_YET)
+_TOO_MUCH: Final = Inputs(partial=TOO_MUCH)
 _WHOLE: Final = object()
 _UNREAD: Final = "earlier outputs could not be read"
 _OLDER: Final = "not all earlier outputs were read"
@@ -72,10 +76,10 @@ class Waiting(Struct, eq=False, gc=False):
     """Whether this input is not recorded whole."""
     is_second: bool = False
     """Whether this look-up is made again, after outputs of other processes were read."""
-    is_tainted: bool = False
-    """Whether this output is tainted."""
+    is_tainted: bool | None = False
+    """Whether this output is tainted; `None` if it is where `besides` carries tainted values."""
     besides: bytes = b""
-    """The input of a call whose output is tainted: what the output repeats of it is not from there."""
+    """The input of a call whose output is tainted, or may be: what the output repeats of it is not from there."""
 
 
 class _SessionMemory(Struct, eq=False):
@@ -173,15 +177,18 @@ class LineageTracker:
         content = start_of(blob) if blob is not None else b""
         if blob is not None and blob.cut:
             self._memory(attempt.ask.session).partial = _CUT
-        besides = attempt.ask.arguments[:LOOKED_AT] if is_tainted else b""
+        taint: bool | None = is_tainted or (None if _is_late(attempt) else False)
+        besides = b"" if taint is False else attempt.ask.arguments[:LOOKED_AT]
+        if taint is None and not attempt.ask.is_mcp:
+            besides = values_in(besides)
         if place is not None:
             place.content, place.is_ready = content, True
-            place.is_tainted, place.besides = is_tainted, besides
+            place.is_tainted, place.besides = taint, besides
             self._bytes += len(content)
             self._set_due(self._memory(attempt.ask.session))  # a look-up may wait behind it
         elif content:
             source = _source(attempt)
-            work = Waiting(content, source=source, is_tainted=is_tainted, besides=besides)
+            work = Waiting(content, source=source, is_tainted=taint, besides=besides)
             if not self._queue(attempt.ask.session, work):
                 self._memory(attempt.ask.session).partial = _LEFT_OUT
 
@@ -314,11 +321,7 @@ class LineageTracker:
     def _begin_next(self, memory: _SessionMemory, work: Waiting) -> None:
         self._bytes -= len(work.content)
         if work.source is not None:
-            adding = memory.values.adding
-            self._index(
-                memory,
-                adding(work.source, work.content, tainted=work.is_tainted, besides=work.besides),
-            )
+            self._index(memory, _adding(memory.values, work.source, work))
         elif work.attempt is not None and work.attempt.inputs is None:
             self._look_up(memory, work, work.attempt)
 
@@ -357,8 +360,8 @@ class LineageTracker:
         if isinstance(item, Declaration):
             memory.values.declare(item.text, str(item.seq))
         else:
-            source, is_tainted = ValueSource(item.call, item.attempt), item.is_tainted
-            memory.values.add(source, item.content, tainted=is_tainted, besides=item.besides)
+            for _ in _adding(memory.values, ValueSource(item.call, item.attempt), item):
+                pass
         self._count(memory)
 
     def _count(self, memory: _SessionMemory) -> None:
@@ -470,3 +473,21 @@ class LineageTracker:
 
 def _source(attempt: Attempt) -> ValueSource:
     return ValueSource(attempt.ask.call, attempt.ask.number)
+
+
+def _is_late(attempt: Attempt) -> bool:
+    """Return whether its output is to be indexed with a look-up of its input, which was not done before it ended."""
+    is_open = attempt.inputs is _NOT_YET or attempt.inputs is _TOO_MUCH
+    return is_open and attempt.ask.policy.taint is not TaintAction.ENDORSE
+
+
+def _adding(
+    values: SessionValues, source: ValueSource, output: Waiting | PastOutput
+) -> Iterator[None]:
+    """Return the steps in which an output is indexed."""
+    is_tainted, besides = output.is_tainted, output.besides
+    if is_tainted is None:
+        is_tainted = bool(carried(values.look_up(besides).lineage))
+    return values.adding(
+        source, output.content, tainted=is_tainted, besides=besides if is_tainted else b""
+    )

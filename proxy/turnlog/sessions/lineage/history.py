@@ -6,11 +6,12 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, NoteKind
+from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, NoteKind
 from turnlog.core.note import Fact, Note, UserInput, decode_note
 from turnlog.provenance.taint import OutputKey, has_tainted_output
 from turnlog.provenance.values import LOOKED_AT
 from turnlog.redaction.values import PLACEHOLDER
+from turnlog.rules.http_tools import values_in
 from turnlog.sessions.state.family import commits_of_line
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
@@ -19,6 +20,9 @@ MOST_COMMITS: Final = 2048
 MOST_BYTES: Final = 4 << 20
 """Of the outputs that are read, the newest first."""
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
+NOT_YET: Final = "the call ended before its input was looked up"
+TOO_MUCH: Final = "too much waited to be looked at"
+_LATE: Final = frozenset({NOT_YET, TOO_MUCH})
 _REDACTED: Final = PLACEHOLDER.encode()
 
 
@@ -28,9 +32,10 @@ class PastOutput(Struct, frozen=True):
     call: bytes
     attempt: int
     content: bytes
-    is_tainted: bool = False
+    is_tainted: bool | None = False
+    """`None` if it is where the input carries tainted values, which was not looked up while the call ran."""
     besides: bytes = b""
-    """The input of a call whose output is tainted."""
+    """The input of a call whose output is tainted, or may be."""
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -125,8 +130,12 @@ def _item(
     if not isinstance(blob, Blob):
         return None
     facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
-    is_tainted = has_tainted_output(facts) if tainted is None else key in tainted
-    besides = input_of(view, key) if is_tainted else b""
+    is_tainted: bool | None = has_tainted_output(facts) if tainted is None else key in tainted
+    if tainted is None and body.partial in _LATE and not is_tainted:
+        is_tainted = None if Flag.TAINT_ENDORSED not in facts.flags else False
+    besides = b"" if is_tainted is False else input_of(view, key)
+    if is_tainted is None and facts.method not in MCP_METHODS:
+        besides = values_in(besides)
     return PastOutput(*key, start_of(blob), is_tainted, besides)
 
 
