@@ -27,11 +27,7 @@ from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.lifecycle import TTL, SessionAction, SessionChange, operation_of
-from turnlog.sessions.control.writer import (
-    ControlRequest,
-    ControlWriter,
-    OperationResult,
-)
+from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.log import find_session
 
 if TYPE_CHECKING:

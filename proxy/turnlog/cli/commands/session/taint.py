@@ -28,11 +28,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.note import LONGEST_WHY
 from turnlog.observe.clock import Clock
-from turnlog.sessions.lineage.taint import (
-    find_output,
-    mark_output,
-    read_contamination,
-)
+from turnlog.sessions.lineage.taint import find_output, mark_output, read_contamination
 from turnlog.sessions.log import find_session
 from turnlog.sessions.notes import written_note
 
