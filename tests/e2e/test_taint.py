@@ -510,3 +510,26 @@ def test_a_call_that_ended_before_its_input_was_looked_up_carries_taint_on(
         for value in made:
             again.post(call("send", {"text": value}))
         assert [row.kind for row in again.ended_rows(60)[-4:]] == ["policy_blocked"] * 4
+
+
+@pytest.mark.promise("TAINT-7")
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", ""),
+        ("kept-out-7f3a9c21", "  - {match: {tool: '*'}, redact: [$.args]}\n"),
+        ("kept-out-7f3a9c21", "  - {match: {tool: '*'}, store: nothing}\n"),
+    ],
+)
+def test_names_that_are_not_recorded_are_not_in_what_a_rule_about_inputs_says(
+    tmp_path: Path, name: str, rule: str
+) -> None:
+    with ruled(tmp_path, RULES + rule) as rig:
+        rig.fresh()
+        for tool in ("send", "pay_block", "pay_surface", "pay_flag"):
+            given(rig, tool, "fine", **{name: "abc-112233", "id": {name: TOKEN}})
+        kinds = [row.kind for row in rig.ended_rows(4)]
+        assert kinds == [None, *["unverified_provenance"] * 2, None]
+    written = [file for file in rig.proxy.data.rglob("*") if file.is_file()]
+    for file in (*written, rig.proxy.stdout, rig.proxy.stderr):
+        assert name.encode() not in file.read_bytes(), file

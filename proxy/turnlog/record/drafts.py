@@ -189,7 +189,8 @@ class Drafter:
             body, blob, marks = _unread_body(ask, reply), None, _CUT
         if reply.said and ask.is_call:  # other requests are answered by a status
             said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
-            body = structs.replace(body, said=said)
+            # It may name members of the input, and their names may be secrets.
+            body = structs.replace(body, said=self._redactor.text(said)[0])
         inputs, server = attempt.inputs or NO_INPUTS, ask.server_status
         found = attempt.verdict = verdict(ask.standing.provenance, server, reply.checks, inputs)
         if inputs is not NO_INPUTS or reply.checks.failures or server.changes:

@@ -9,7 +9,7 @@ from turnlog.core.commit import Lineage
 from turnlog.provenance.taint import carried
 from turnlog.provenance.values import LOOKED_AT, MANY, Inputs, SessionValues, unsourced
 from turnlog.rules.http_tools import has_unread_body, values_in
-from turnlog.rules.model import BlockIf, RequiredInputs, Unmet
+from turnlog.rules.model import BlockIf, KeepContent, RequiredInputs, Unmet
 from turnlog.sessions.lineage.inputs import origin_of
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
@@ -94,7 +94,7 @@ def _with_sources(gate: InputGate, then: Unmet, why: str) -> InputGate:
 def _unsourced(ask: Ask, inputs: Inputs) -> str:
     pointers = unsourced(inputs)
     if pointers:
-        named = ", ".join(pointer or "(all)" for pointer in pointers[:_NAMED])
+        named = ", ".join(dict.fromkeys(_shown(ask, pointer) for pointer in pointers[:_NAMED]))
         more = f" and {len(pointers) - _NAMED} more" if len(pointers) > _NAMED else ""
         return f"values in the input were never seen in this session: {named}{more}"
     is_read = len(ask.arguments) <= LOOKED_AT and inputs.partial != MANY
@@ -114,7 +114,14 @@ def _sources(store: LmdbStore, ask: Ask, entries: tuple[Lineage, ...]) -> list[s
             for entry in entries:
                 found = origin_of(view, session, entry)
                 commit = f"{found.session}:{found.seq}" if found.session else "an earlier call"
-                told[f"{entry.pointer or '(all)'} of {commit} ({entry.evidence})"] = None
+                told[f"{_shown(ask, entry.pointer)} of {commit} ({entry.evidence})"] = None
     except StoreError:
-        return [f"{entry.pointer or '(all)'} ({entry.evidence})" for entry in entries[:_NAMED]]
+        return [f"{_shown(ask, e.pointer)} ({e.evidence})" for e in entries[:_NAMED]]
     return list(told)[:_NAMED]
+
+
+def _shown(ask: Ask, pointer: str) -> str:
+    """Return a pointer as a refusal names it, which is recorded."""
+    if ask.policy.redact or ask.policy.store is not KeepContent.FULL:
+        return "a value"  # the names in it may be in what is not recorded
+    return pointer or "(all)"

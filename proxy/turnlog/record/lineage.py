@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
+from turnlog.provenance.leaves import leaves
 from turnlog.provenance.taint import carried
 from turnlog.provenance.values import LOOKED_AT, Inputs, SessionValues, ValueSource
 from turnlog.rules.http_tools import values_in
@@ -34,7 +35,7 @@ from turnlog.store.base import Blob, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .attempt import Attempt
+from .attempt import Ask, Attempt
 
 _SLICE: Final = 2_000_000
 """ns of work after which the loop's other tasks go on. In a burst one round of the loop serves many calls: with
@@ -150,7 +151,7 @@ class LineageTracker:
         """Queue the look-up of an attempt's recorded input, unless that was looked up before."""
         ask = attempt.ask
         if ask.inputs is not None or not ask.is_call:
-            attempt.inputs = ask.inputs or _NOTHING
+            attempt.inputs = _as_recorded(ask, blob)
         elif blob is None:
             self._memory(ask.session)  # its first call shows whether it has a past
             attempt.inputs = _NOT_RECORDED
@@ -491,3 +492,14 @@ def _adding(
     return values.adding(
         source, output.content, tainted=is_tainted, besides=besides if is_tainted else b""
     )
+
+
+def _as_recorded(ask: Ask, blob: Blob | None) -> Inputs:
+    """Return what was found before the call in its input as received, with the pointers that the record may hold."""
+    found = ask.inputs or _NOTHING
+    if not found.lineage or (blob is not None and not blob.redacted):
+        return found
+    # Names of members are secrets as well, or are in what a rule keeps out of the record.
+    kept = {pointer for pointer, _ in leaves(blob.data[:LOOKED_AT])} if blob is not None else ()
+    lineage = (e if e.pointer in kept else structs.replace(e, pointer="") for e in found.lineage)
+    return structs.replace(found, lineage=tuple(dict.fromkeys(lineage)))
