@@ -12,6 +12,7 @@ from kit.clients import call, message, wait_until
 from kit.proxy import data_of
 from kit.wraps import Wrap, error_of, initialize, outcome, text_answer, wrapping
 from turnlog.sessions.rows import Row
+from turnlog.store.lmdb import LmdbReader
 
 RULES = """
 rules:
@@ -395,6 +396,32 @@ def test_a_server_that_ends_is_the_answer_to_a_call_that_joined(tmp_path: Path) 
         assert wrap.exited() == 3
     first, second = session_rows(wrap.data, "one")
     assert (first.kind, second.kind) == ("response_timeout", "outcome_unknown")
+
+
+RESTING = """
+rules:
+  - match: {tool: "put"}
+    effect: idempotent_write
+    timeout: {response: 300ms}
+    retry: {on: timeout, max_attempts: 2, base_interval: 60s, max_interval: 60s, jitter: none, budget: 300s}
+"""
+
+
+def test_a_call_whose_client_leaves_between_two_attempts_is_not_made_again(tmp_path: Path) -> None:
+    with wrapping(tmp_path, "--session", "one", rules=RESTING) as wrap:
+        wrap.asked(call("put"))
+        wait_until(lambda: bool(wrap.events("call.retried")), "the time limit")
+        wrap.stdin.close()
+        wrap.stdout.close()
+        wait_until(lambda: session_notes(wrap.data, "one") == ["abandoned"], "it is noticed")
+        wrap.exited()
+    (row,) = session_rows(wrap.data, "one")
+    assert (row.status, row.kind, row.attempt) == ("unknown", "response_timeout", 1)
+    reader = LmdbReader.open(wrap.data)
+    with reader, reader.view() as view:
+        commits = [commit for one in view.sessions() for commit in view.commits(one.session)]
+    # Not of an answer that came to nobody as the wrap ended.
+    assert [c.link.ref for c in commits if c.facts.note == "abandoned"] == [row.intent_seq]
 
 
 def test_an_answer_that_came_after_the_client_left_is_replayed_by_the_next_wrap(

@@ -299,6 +299,15 @@ def test_a_retry_that_is_cancelled_while_it_is_recorded_is_not_sent() -> None:
     play.feed(ev.Judged(number=2, ending=unsent), OUTCOME, release)
 
 
+def test_a_named_call_that_was_left_between_attempts_is_not_made_again() -> None:
+    play = Play(structs.replace(NAMED, retry=RETRIED.retry))
+    play.sent()
+    play.call.handle(limited(), 0.0)
+    play.feed(ev.Left(), ABANDONED, ev.Arm(600.0))
+    play.feed(ev.Woken(), ev.AppendIntent(2))
+    play.feed(STORED, ev.Fail(ErrorKind.CANCELLED_BY_CALLER))
+
+
 def test_a_call_that_was_left_between_attempts_gets_no_answer_when_the_proxy_stops() -> None:
     play = Play(structs.replace(NAMED, retry=RETRIED.retry))
     play.sent()

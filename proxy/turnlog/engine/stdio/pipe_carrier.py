@@ -255,8 +255,8 @@ class OpenLines:
     def on_left(self) -> None:
         """Mark the agent as gone."""
         self.stop_waiting()
-        queued = [line for line in self.tasks if line.is_queued]
-        for line in (*self.sent(), *queued, *self.undelivered):
+        unsent = [line for line in self.tasks if line.is_queued or line.is_resting]
+        for line in (*self.sent(), *unsent, *self.undelivered):
             line.on_left()
         self._check_read()
 
@@ -304,6 +304,8 @@ class PipeCarrier:
     """Key of its progress token; empty for none."""
     is_queued = False
     """Whether it waits for a slot."""
+    is_resting = False
+    """Whether it is between two attempts."""
     is_begun = False
     """Whether the latest attempt is being sent, or was."""
     waits_for: GuardedCall | None = None
@@ -341,6 +343,7 @@ class PipeCarrier:
 
     def rest(self, delay: float) -> None:
         """Begin another attempt after `delay` seconds; the answer to the latest one is held."""
+        self.is_resting = True
         self._lines.later(self, self._again(delay))
 
     def release(self, number: int, reason: StopReason | None) -> None:
@@ -596,10 +599,13 @@ class PipeCarrier:
         assert line is not None  # else it cannot be sent again
         wait = RetryWait(driver, self.exchange, self.context, self._began)
         self._next = await wait.next_attempt(line, delay)
+        self.is_resting = False
         if self._next is not None:
             driver.on_recorded(is_repeatable=True)
-        # A cancelled call gets no answer, after which it would be over.
-        if driver.machine.cancelled_at is not None and not driver.is_over:
+        # A call that was cancelled or left gets no answer, after which it would be over.
+        call = driver.machine
+        is_left = call.has_left and call.stage is Stage.ENDED
+        if is_left or (call.cancelled_at is not None and not driver.is_over):
             self.exchange.over()
 
     def _give(self, number: int) -> None:
