@@ -533,3 +533,18 @@ def test_names_that_are_not_recorded_are_not_in_what_a_rule_about_inputs_says(
     written = [file for file in rig.proxy.data.rglob("*") if file.is_file()]
     for file in (*written, rig.proxy.stdout, rig.proxy.stderr):
         assert name.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.promise("TAINT-6")
+def test_a_call_with_a_rule_says_that_earlier_outputs_are_gone(tmp_path: Path) -> None:
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        given(rig, "list", "nothing here", path="/srv/data-1")
+        rig.ended_rows(1)
+    for bucket in (rig.proxy.data / "blobs").iterdir():
+        shutil.rmtree(bucket) if bucket.is_dir() else bucket.unlink()
+    with ruled(tmp_path, RULES) as again:
+        again.session = rig.session
+        given(again, "send", "sent", text="hello-1234")
+        reasons = again.ended_rows(2)[-1].provenance_reasons
+    assert "inputs: partial (not all earlier outputs were read)" in (reasons or ())

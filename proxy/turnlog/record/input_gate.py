@@ -35,18 +35,26 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
     if not ask.is_mcp and (why := _unread_body(ask)):
         return structs.replace(ask, gate=_unreadable(ask, why))
-    values = await tracker.caught_up(ask.session)
+    values, missing = await tracker.caught_up(ask.session)
     inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
-    gate = InputGate()
-    if policy.block_if is BlockIf.TAINTED:
-        every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)
-        if entries := carried(every.lineage):
-            gate = structs.replace(gate, tainted=_tainted(store, ask, entries))
-        elif every.partial == MANY:
-            gate = _unreadable(ask, f"the arguments have {MANY}")
+    if missing and not inputs.partial:
+        inputs = structs.replace(inputs, partial=missing)
+    is_barred = policy.block_if is BlockIf.TAINTED
+    gate = await _without_taint(store, ask, values, inputs) if is_barred else InputGate()
     if policy.provenance.inputs is RequiredInputs.SOURCED:
         gate = _with_sources(gate, policy.provenance.then, _unsourced(ask, inputs))
     return structs.replace(ask, inputs=inputs, gate=gate)
+
+
+async def _without_taint(
+    store: LmdbStore, ask: Ask, values: SessionValues, inputs: Inputs
+) -> InputGate:
+    """Return the gate of a call that must not carry tainted values."""
+    every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)
+    if entries := carried(every.lineage):
+        return InputGate(tainted=_tainted(store, ask, entries))
+    many = f"the arguments have {MANY}"
+    return _unreadable(ask, many) if every.partial == MANY else InputGate()
 
 
 def _unread_body(ask: Ask) -> str:

@@ -206,8 +206,8 @@ class LineageTracker:
         if told is not None and session in self._sessions:
             self._learn(self._sessions[session], told)
 
-    async def caught_up(self, session: SessionRef) -> SessionValues:
-        """Return a session's values once nothing waits in it; for a rule that depends on them.
+    async def caught_up(self, session: SessionRef) -> tuple[SessionValues, str]:
+        """Return a session's values once nothing waits in it, and why some are missing; for a rule that depends on them.
 
         Those that other processes have recorded are among them.
         """
@@ -216,7 +216,7 @@ class LineageTracker:
         if self._store.is_shared():
             self._read_news(memory)
             memory = await self._settled(session)
-        return memory.values
+        return memory.values, memory.partial
 
     async def _settled(self, session: SessionRef) -> _SessionMemory:
         memory = self._memory(session)
