@@ -180,12 +180,12 @@ def parts(token: bytes) -> list[bytes]:
     found = token.split(b":") if b":" in token else []
     if b"/" in token:
         found += token.translate(_SEGMENTS).split()
-    return [trim(part) for part in found]
+    return [part.strip(_MARKS) for part in found]
 
 
 def labels(token: bytes) -> list[bytes]:
     """Return the parts of a word that dots or an @ join: of the name of a server or a file, or an address."""
-    if (b"." not in token and b"@" not in token) or len(token) > _NAME:
+    if not (_DOT in token or _AT in token) or len(token) > _NAME:
         return []
     if _DATE.match(token) or _DECIMAL.fullmatch(token):
         return []

@@ -1,6 +1,6 @@
 """The values that the outputs of a session contained, and their look-up in the arguments of a call."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import filterfalse, groupby, islice
 from typing import Final
 
@@ -73,8 +73,7 @@ class Inputs(Struct, frozen=True, gc=False):
 
 def unsourced(inputs: Inputs) -> tuple[str, ...]:
     """Return the JSON Pointers of the values that were never seen before."""
-    unseen = (e.pointer for e in inputs.lineage if e.origin is ValueOrigin.UNVERIFIED)
-    return tuple(dict.fromkeys(unseen))
+    return tuple({e.pointer: e for e in inputs.lineage if e.origin is ValueOrigin.UNVERIFIED})
 
 
 class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
@@ -98,6 +97,9 @@ class _Generations:
         self.older: dict[int, _FirstSeen] = {}
         self.forgotten = False
 
+    def __len__(self) -> int:
+        return len(self.newer) + len(self.older)
+
     def add(self, atoms: list[int], place: _FirstSeen) -> None:
         first = self.newer.setdefault
         for atom in atoms:
@@ -117,8 +119,7 @@ class SessionValues:
 
     def __len__(self) -> int:
         """Return the number of atoms that are remembered."""
-        held = (self._clean, self._tainted)
-        return sum([len(memory.newer) + len(memory.older) for memory in held])
+        return len(self._clean) + len(self._tainted)
 
     def add(
         self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
@@ -136,10 +137,9 @@ class SessionValues:
         self._cut = self._cut or len(content) > LOOKED_AT
         repeated = leaves(besides[:LOOKED_AT]) if besides else ()
         without = {atom for _, text in repeated for atom in atoms_of(text)}
-        place = _FirstSeen(*of, "", tainted)
-        work = 0
+        place, work = None, 0
         for pointer, text in leaves(content[:LOOKED_AT]):
-            if pointer != place.pointer:
+            if place is None or pointer != place.pointer:
                 place = _FirstSeen(*of, pointer, tainted)
             found = atoms_of(text)
             memory.add([a for a in found if a not in without] if without else found, place)
@@ -179,7 +179,7 @@ class _Search:
     def __init__(self, clean: _Generations, tainted: _Generations) -> None:
         # What was seen earlier is where the value entered. What is in a clean output is not tainted.
         held = (clean.older, clean.newer, tainted.older, tainted.newer)
-        self._known = [known.get for known in held if known]
+        self._known = list(filter(None, held))
         self._pointer = ""
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
         self.left_out = self.has_tainted = False
@@ -197,7 +197,8 @@ class _Search:
     def _look_up_text(self, text: str) -> None:
         folded = fold(without_groups(plain(text)))
         words = folded.split()
-        whole = shortest(trim(b" ".join(words)))
+        line = b" ".join(words)
+        whole = shortest(trim(line))
         if may_be_value(whole) and self._has(whole, MatchEvidence.EXACT):
             return
         is_strong = is_strong_value if len(words) <= _LINE else is_strong_in_text
@@ -205,35 +206,33 @@ class _Search:
             word = shortest(trim(token))
             if may_be_word(word) and not self._has(word, MatchEvidence.ENTITY, is_strong):
                 self._look_up_parts(word, alone=len(words) == 1)
-        for value in (*encoded(text), *quoted(folded)):
+        for value in encoded(text):
             self._has(value, MatchEvidence.ENTITY)
-        for phrase in phrases(folded):
-            if phrase != whole:
-                self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
+        # Otherwise the whole is the only phrase.
+        if not folded.startswith(line) or has_parts(line):
+            self._look_up_phrases(folded)
         if len(words) >= WORDS:
             self._look_up_runs(words)
 
-    def _has_any(self, values: Iterable[bytes]) -> bool:
-        return self._knows_any(list(map(hash, values)))
+    def _look_up_phrases(self, folded: bytes) -> None:
+        for value in quoted(folded):
+            self._has(value, MatchEvidence.ENTITY)
+        for phrase in phrases(folded):
+            self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
 
     def _knows_any(self, atoms: list[int]) -> bool:
-        return any(any(map(get, atoms)) for get in self._known)
-
-    def _find(self, atom: int) -> _FirstSeen | None:
-        for get in self._known:
-            if (place := get(atom)) is not None:
-                return place
-        return None
+        return not all(known.keys().isdisjoint(atoms) for known in self._known)
 
     def _has(
         self, value: bytes, evidence: MatchEvidence, is_strong: _Strength = is_strong_value
     ) -> bool:
         """Note where a value was first seen; return whether it was seen."""
-        place = self._find(hash(value))
-        if place is None:
-            return False
-        self._note(place, evidence if is_strong(value) else MatchEvidence.WEAK)
-        return True
+        atom = hash(value)
+        for known in self._known:
+            if atom in known:
+                self._note(known[atom], evidence if is_strong(value) else MatchEvidence.WEAK)
+                return True
+        return False
 
     def _look_up_parts(self, word: bytes, *, alone: bool) -> None:
         """Look up the parts of a word that was not seen."""
@@ -247,14 +246,14 @@ class _Search:
         ends = folder_ends(token)
         rests = [token[end + 1 :] for end in ends]
         shares, names = [*rests, *parts(token)], labels(token)
-        if not self._has_any((*shares, *names)):
+        if not self._knows_any(list(map(hash, shares + names))):
             return False
         shares = list(filter(may_be_word, shares))
         is_seen = [self._has(part, MatchEvidence.ENTITY, is_strong_part) for part in shares]
         for name in filter(is_strong_part, names):  # `example` and `txt` say nothing by themselves
             self._has(name, MatchEvidence.ENTITY)
         return any(is_seen) and any(
-            self._has_any([rest]) and self._has_any([token[:end]])
+            self._knows_any([hash(rest)]) and self._knows_any([hash(token[:end])])
             for rest, end in zip(rests, ends, strict=True)
         )
 
@@ -268,8 +267,8 @@ class _Search:
     def _note_runs(self, atoms: list[int], enough: int) -> bool:
         """Note the outputs that have these runs in a row; return whether some are too few to be sure."""
         places: list[_FirstSeen | None] = [None] * len(atoms)
-        for get in self._known:
-            places = [place or get(atom) for place, atom in zip(places, atoms, strict=True)]
+        for known in self._known:
+            places = [place or known.get(atom) for place, atom in zip(places, atoms, strict=True)]
         has_few = False
         for is_tainted, together in groupby(places, _taint):
             if is_tainted is not None:

@@ -1,6 +1,6 @@
 """The provenance of a finished call: one value for its tool, its server, its result and its inputs, with reasons."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -53,10 +53,10 @@ def verdict(
     return ProvenanceVerdict(Provenance.VERIFIED if result.is_verified else _PINNED, reasons)
 
 
-def _reasons_of_inputs(unseen: Sequence[str], partial: str) -> Iterator[str]:
-    for pointer in unseen[:MOST_INPUTS]:
-        yield f"inputs: {pointer} unverified"
+def _reasons_of_inputs(unseen: Sequence[str], partial: str) -> list[str]:
+    reasons = [f"inputs: {pointer} unverified" for pointer in unseen[:MOST_INPUTS]]
     if (more := len(unseen) - MOST_INPUTS) > 0:
-        yield f"inputs: {more} more unverified"
+        reasons.append(f"inputs: {more} more unverified")
     if partial:
-        yield f"inputs: partial ({partial})"
+        reasons.append(f"inputs: partial ({partial})")
+    return reasons
