@@ -9,6 +9,7 @@ from .samples import Metric, Samples, cpu, p99, rate
 
 BARE = "bare aiohttp"
 OURS = "turnlog"
+WITHOUT_INPUTS = "turnlog, inputs off"
 _EVENT_INTERVAL_US = 10_000
 
 
@@ -80,6 +81,10 @@ def _costs(samples: Samples) -> list[Goal]:
     return [
         at_most("1 reads: CPU per call by bare aiohttp", ratio("read-16", BARE, cpu), 0.33),
         at_most("1 reads: CPU per call by nginx", ratio("read-16", "nginx", cpu), 3.3),
+        at_most("1 reads: CPU by that without inputs", ratio("read-16", WITHOUT_INPUTS, cpu), 1.25),
+        at_most(
+            "2 writes: CPU by that without inputs", ratio("write-16", WITHOUT_INPUTS, cpu), 1.25
+        ),
         at_most("2 writes (64): CPU per call by bare aiohttp", ratio("write-64", BARE, cpu), 0.45),
         at_least("2 writes (64): calls/s by bare aiohttp", ratio("write-64", BARE, rate), 2.2),
         at_least("3 calls/s by mcp-proxy", ratio("read-16", "mcp-proxy", rate), 20),

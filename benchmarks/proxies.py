@@ -54,6 +54,7 @@ _TURNLOG = """
 upstreams:
   bench: {{url: "http://127.0.0.1:{upstream}/mcp", trust_annotations: true}}
 rules: [{rules}]
+provenance: {{inputs: {inputs}}}
 """
 _RULES = """
 rules:
@@ -121,12 +122,22 @@ def nginx(place: Place) -> Running | None:
 
 def turnlog(place: Place) -> Running | None:
     """turnlog as a user starts it, with its log in a file and the disk under its data."""
+    return _turnlog(place, place.folder, "turnlog", "on")
+
+
+def without_inputs(place: Place) -> Running | None:
+    """The same, but it does not find out where inputs came from."""
+    return _turnlog(place, place.folder / "inputs-off", "turnlog, inputs off", "off")
+
+
+def _turnlog(place: Place, folder: Path, name: str, inputs: str) -> Running | None:
     if not command().exists():
         return None
-    config, rules = place.folder / "turnlog.yaml", place.folder / "rules.yaml"
+    folder.mkdir(exist_ok=True)
+    config, rules = folder / "turnlog.yaml", folder / "rules.yaml"
     rules.write_text(_RULES)
-    config.write_text(_TURNLOG.format(upstream=place.upstream, rules=rules))
-    return start_turnlog(place.children, config, place.folder / "data")
+    config.write_text(_TURNLOG.format(upstream=place.upstream, rules=rules, inputs=inputs))
+    return start_turnlog(place.children, config, folder / "data", name)
 
 
 def command() -> Path:
@@ -134,13 +145,13 @@ def command() -> Path:
     return Path(sys.executable).parent / "turnlog"
 
 
-def start_turnlog(children: Children, config: Path, data: Path) -> Running:
+def start_turnlog(children: Children, config: Path, data: Path, name: str = "turnlog") -> Running:
     """Start turnlog on a free port and wait until it says that it is ready."""
     child = children.start(
-        "turnlog", command(), "serve", "--config", config, "--listen", "127.0.0.1:0", "--data", data
+        name, command(), "serve", "--config", config, "--listen", "127.0.0.1:0", "--data", data
     )
     child.wait(lambda: b'"proxy.ready"' in child.output())
-    return Running("turnlog", ready_url(child.output()), child)
+    return Running(name, ready_url(child.output()), child)
 
 
 def ready_url(output: bytes) -> str:
@@ -211,6 +222,7 @@ MAIN: dict[str, Starter] = {
     "bare aiohttp": bare,
     "nginx": nginx,
     "turnlog": turnlog,
+    "turnlog, inputs off": without_inputs,
 }
 PEERS: dict[str, Starter] = {
     "mitmproxy": mitmproxy,
