@@ -423,8 +423,7 @@ def test_a_fork_does_not_spend_what_was_chosen_for_its_parent(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-fork"
     seq = ask(rig, parent, "read")["seq"]
     paid = ask(rig, parent, "pay", order=1)
-    (plan,) = found(rig, "rewind", parent, str(seq))
-    found(rig, "rewind", parent, str(seq), "--yes", "--expect", str(plan["head"]))
+    rewind(rig, parent, seq)
     found(rig, "effect", paid["call"], "--redo")
     forked(rig, parent, fork)
     assert ask(rig, fork, "pay", order=1)["status"] == "replayed"

@@ -48,6 +48,8 @@ rules:
     effect: write
   - match: {tool: "*_cancelled"}
     on_disconnect: cancel
+  - match: {tool: "*_unrecorded"}
+    store: nothing
 """
 STATELESS = (*MCP_HEADERS, ("MCP-Protocol-Version", "2026-07-28"))
 SETTINGS = {"never_twice": {"join_after": "1h", "cancel_grace": "1h"}}
@@ -636,8 +638,9 @@ def test_a_stream_that_is_resumed_takes_over_a_call_that_runs_on(
     assert (row.status, set(row.flags)) == ("ok", {"late", "resumed"})
 
 
+@pytest.mark.parametrize("tool", ["write", "write_unrecorded"])
 def test_a_call_whose_stream_ended_early_is_joined_until_another_stream_brings_its_answer(
-    rig: Rig, counting: Counting, begun: Begun
+    rig: Rig, counting: Counting, begun: Begun, tool: str
 ) -> None:
     def script(peer: Peer) -> None:
         resumes = peer.read().method == b"GET"
@@ -650,8 +653,8 @@ def test_a_call_whose_stream_ended_early_is_joined_until_another_stream_brings_i
 
     rig.upstream.script = script
     keyed = (*rig.session_headers, ("Idempotency-Key", rig.session))
-    begun(call("write", {"a": 1}), *keyed).response("POST")
-    again = begun(call("write", {"a": 1}, request_id="two"), *keyed)
+    begun(call(tool, {"a": 1}), *keyed).response("POST")
+    again = begun(call(tool, {"a": 1}, request_id="two"), *keyed)
     with rig.client() as other:
         headers = (*rig.session_headers, ("Last-Event-ID", "1"))
         given = other.request("GET", rig.path, headers=headers)

@@ -52,6 +52,7 @@ from turnlog.record.errors import Failure
 from turnlog.record.own_answers import (
     CANCELLED,
     EVENTS,
+    JSON,
     NOT_RECORDED,
     NOT_RECORDED_BESIDE,
     OwnAnswer,
@@ -449,7 +450,12 @@ class ResponseObserver:
         if self._resumes:
             attempt.marks.add(Flag.RESUMED)
         tickets = self._close(attempt, message, body)
-        attempt.message = b""  # its own exchange is over and will not keep it for duplicates
+        driver = attempt.driver
+        if attempt.message and isinstance(driver, CallDriver) and driver.is_over:
+            # Its own exchange cannot keep it for duplicates any more.
+            answer = OwnAnswer(200, b"OK", JSON, attempt.message)
+            self._context.duplicate_index.over(driver, answer)
+            attempt.message = b""
         if self._request.is_piped:
             self._on_delivered(attempt)
         else:
