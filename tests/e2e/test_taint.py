@@ -548,3 +548,85 @@ def test_a_call_with_a_rule_says_that_earlier_outputs_are_gone(tmp_path: Path) -
         given(again, "send", "sent", text="hello-1234")
         reasons = again.ended_rows(2)[-1].provenance_reasons
     assert "inputs: partial (not all earlier outputs were read)" in (reasons or ())
+
+
+GIVEN_RULES = RULES + "  - {match: {tool: pull}, effect: write}\n"
+
+
+def kept_out(rig: Rig, value: str) -> bool:
+    """Call a tool that a rule keeps tainted values from; return whether it was refused."""
+    return b"policy_blocked" in rig.post(call("send", {"target": value}))
+
+
+def replaying(rig: Rig) -> None:
+    """Go on with a fork that answers from the record, behind the first call of the test's session."""
+    given(rig, "list", "nothing here", path="/srv/data-1")
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    given(rig, "deploy", f"started {OTHER}", target="web-1234")
+    first, _, deploy = rig.ended_rows(3)
+    ran(rig, "taint", "mark", f"{rig.session}:{deploy.seq}", "--why", "forged")
+    parent = f"{rig.session}:{first.seq}"
+    ran(rig, "fork", parent, "--name", "again", "--mode", "replay", "--then", "live")
+    rig.session, sent = "again", len(rig.upstream.requests)
+    rig.post(call("read_mail", {"id": "mail-1234"}))
+    rig.post(call("deploy", {"target": "web-1234"}))
+    assert len(rig.upstream.requests) == sent
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_tainted_answers_that_a_fork_is_given_from_the_record_are_tainted_in_it(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    with ruled(tmp_path, GIVEN_RULES) as rig:
+        rig.fresh()
+        replaying(rig)
+        if not is_restarted:
+            assert kept_out(rig, TOKEN)
+            assert kept_out(rig, OTHER)
+            assert len(rig.ended_rows(4)) == 4
+            assert used(shown(rig)) == ["send", "send"]
+            why = "answered from a tainted output of another session"
+            assert [(s["tool"], s["why"]) for s in shown(rig)["sources"]] == [
+                ("read_mail", [why]),
+                ("deploy", [why]),
+            ]
+    if is_restarted:
+        with ruled(tmp_path, GIVEN_RULES) as rig:
+            rig.session = "again"
+            assert kept_out(rig, TOKEN)
+            assert kept_out(rig, OTHER)
+
+
+def test_a_mark_in_the_record_that_a_fork_was_answered_from_counts_in_the_fork(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, GIVEN_RULES) as rig:
+        rig.fresh()
+        parent = rig.session
+        replaying(rig)
+        given(rig, "send", "sent", target="plain-4711")
+        assert kept_out(rig, OTHER)
+        deploy = json.loads(ran(rig, "taint", "show", parent, "--format", "json"))["sources"][-1]
+        ran(rig, "taint", "endorse", f"{parent}:{deploy['seq']}", "--why", "it was not")
+        assert not kept_out(rig, OTHER)
+        assert kept_out(rig, TOKEN)
+
+
+@pytest.mark.parametrize(("tool", "is_refused"), [("read_mail", True), ("pull", False)])
+def test_an_answer_from_another_session_counts_as_an_output_of_the_session(
+    tmp_path: Path, tool: str, is_refused: bool
+) -> None:
+    rules = GIVEN_RULES + "  - {match: {tool: read_mail}, effect: write}\n"
+    with ruled(tmp_path, rules) as rig:
+        rig.fresh()
+        rig.upstream.script = answer(ok(json.dumps(text_result(1, f"use {TOKEN}")).encode()))
+        asked = call(tool, {"id": "mail-1234"}, _meta={"turnlog/key": "key-4711"})
+        rig.post(asked)
+        sent = len(rig.upstream.requests)
+        rig.session = "other"
+        rig.post(asked)
+        assert len(rig.upstream.requests) == sent
+        assert rig.ended_rows(1)[0].status == "replayed"
+        assert kept_out(rig, TOKEN) is is_refused
+        given(rig, "pay_flag", "paid", target=TOKEN)
+        assert "unverified" not in rig.ended_rows(1)[0].flags

@@ -117,6 +117,10 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Whether the body has index entries: `links`, the key of a note or a fact, a `delta`."""
 
 
+ANSWERED_BY: Final = b"answered by\0"
+"""What the link of an intent begins with that holds the id of the call whose answer was given again."""
+
+
 class Lineage(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The origin of a value in the arguments of a call. The value itself is not recorded."""
 

@@ -18,7 +18,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
-from turnlog.core.commit import Commit
+from turnlog.core.commit import ANSWERED_BY, Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Gone, Phase, Rung
 from turnlog.core.live_view import AfterDivergence
 from turnlog.core.operation import LEDGER_EFFECTS, had_effect
@@ -38,7 +38,6 @@ from turnlog.exchange.events import Over, Stopped
 from turnlog.exchange.replacement import SESSION_BREAKS, Replacements
 from turnlog.observe.events import Log, SessionUncovered, StoreFailed
 from turnlog.record.attempt import (
-    ANSWERED_BY,
     NO_LINKS,
     PASSED,
     Ask,
@@ -53,7 +52,7 @@ from turnlog.record.recorder import OFF_LOOP, Recorder
 from turnlog.sessions.control.effects import EffectLedger, WantedEffect
 from turnlog.sessions.control.replay import Divergence, ParentRecords, Replay
 from turnlog.sessions.notes import CHOSEN_BY
-from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, StoreError, Ticket
+from turnlog.store.base import ALIAS_SEPARATOR, Corrupt, SessionRef, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -119,6 +118,13 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
         # A cancel may take the delivery back for a while.
         is_over = earlier.delivered and earlier.ended > CANCELLED_LIFE
         return is_known and earlier.likeness is _SAME and not (is_over or earlier.is_unexecuted)
+
+    def is_elsewhere(self, session: SessionRef) -> bool:
+        """Return whether it was made in another session."""
+        if self.running is not None:
+            of = self.running.ask.session
+            return (of.id or of.candidate) != (session.id or session.candidate)
+        return bool(self.commits) and self.commits[0].link.session != session.id
 
     @property
     def source(self) -> Ticket | None:

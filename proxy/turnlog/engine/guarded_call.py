@@ -277,6 +277,7 @@ class GuardedCall(CallDriver):
             delta=delta,
             # A rewind that follows the answer must find what the replay has given.
             is_durable=duplicate.earlier.likeness is Likeness.RECORDED,
+            is_elsewhere=self._is_given_elsewhere(action, duplicate),
         )
         if is_told:
             self.attempt = attempt
@@ -300,9 +301,14 @@ class GuardedCall(CallDriver):
         if action is DuplicateAction.DIVERGED:
             return DuplicateLinks(diverged=duplicate.divergence)
         if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, duplicate):
-            return NO_LINKS
+            is_given = self._is_given_elsewhere(action, duplicate)
+            return DuplicateLinks(source=duplicate.call) if is_given else NO_LINKS
         # From now on its key leads to the call that answered it.
         return DuplicateLinks(key=links.key, keyed_input=links.keyed_input, source=duplicate.call)
+
+    def _is_given_elsewhere(self, action: DuplicateAction, duplicate: DuplicateMatch) -> bool:
+        """Return whether it is answered with the answer of a call of another session."""
+        return action is DuplicateAction.REPLAY and duplicate.is_elsewhere(self.ask.session)
 
     def _is_taken(self, key: bytes, duplicate: DuplicateMatch) -> bool:
         """Return whether a call is found by a key already, that it must not be taken from."""

@@ -27,6 +27,7 @@ _DOUBTFUL: Final = (
 """Flags of an outcome whose output is a source."""
 _ATOMS: Final = 1 << 18
 """Atoms of a session that are remembered when its log is read."""
+GIVEN: Final = "answered from a tainted output of another session"
 INPUT_GONE: Final = "inputs whose content is gone count by what was recorded of them"
 OUTPUT_GONE: Final = "outputs whose content is gone count by what was recorded of them"
 
@@ -117,9 +118,18 @@ class TaintFold:
         self._inputs[key] = found, content
 
     def on_output(
-        self, key: OutputKey, facts: Facts, content: bytes, recorded: tuple[Lineage, ...] = ()
+        self,
+        key: OutputKey,
+        facts: Facts,
+        content: bytes,
+        recorded: tuple[Lineage, ...] = (),
+        *,
+        is_source_tainted: bool | None = None,
     ) -> TaintedAttempt:
-        """Add an outcome with its output, as recorded; `recorded` is the lineage in its body."""
+        """Add an outcome with its output, as recorded; `recorded` is the lineage in its body.
+
+        `is_source_tainted` is of an answer from another session: whether it is tainted there, `False` if endorsed.
+        """
         inputs, given = self._inputs.get(key, (Inputs(partial=INPUT_GONE), b""))
         self._inputs[key] = (
             inputs,
@@ -129,6 +139,10 @@ class TaintFold:
         mark = self._marks.get(key)
         entries = carried(lineage)
         reasons, endorsed = doubts(facts), _endorsed(facts, mark)
+        if is_source_tainted:
+            reasons = (*reasons, GIVEN)
+        elif is_source_tainted is False and mark is None:
+            endorsed = "in the session that it was answered from"
         if mark is not None and mark.kind is NoteKind.TAINT:
             reasons = (f"marked: {mark.why}", *reasons)
         is_tainted = endorsed is None and bool(reasons or entries)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from msgspec import Struct, structs
 
 from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
-from turnlog.core.commit import Commit, Facts
+from turnlog.core.commit import ANSWERED_BY, Commit, Facts
 from turnlog.core.kinds import (
     LOOKUPS,
     MCP_METHODS,
@@ -127,8 +127,6 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
         return tuple(filter(None, (*calls, *own)))
 
 
-ANSWERED_BY: Final = b"answered by\0"
-"""What the link begins with that holds the id of the call whose answer was given again."""
 PASSED: Final = b"made behind\0"
 """What the link begins with that holds the id of the call before."""
 

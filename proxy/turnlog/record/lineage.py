@@ -24,14 +24,16 @@ from turnlog.sessions.lineage.history import (
     NOT_YET,
     TOO_MUCH,
     Declaration,
+    GivenAnswer,
     History,
     PastOutput,
     declaration,
+    given_answer,
     read_history,
     start_of,
 )
 from turnlog.sessions.lineage.taint import notes_about, tainted_by_marks
-from turnlog.store.base import Blob, SessionRef, StoreError
+from turnlog.store.base import Blob, SessionRef, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -179,14 +181,9 @@ class LineageTracker:
         if blob is not None and blob.cut:
             self._memory(attempt.ask.session).partial = _CUT
         taint: bool | None = is_tainted or (None if _is_late(attempt) else False)
-        besides = b"" if taint is False else attempt.ask.arguments[:LOOKED_AT]
-        if taint is None and not attempt.ask.is_mcp:
-            besides = values_in(besides)
+        besides = _besides(attempt.ask, taint)
         if place is not None:
-            place.content, place.is_ready = content, True
-            place.is_tainted, place.besides = taint, besides
-            self._bytes += len(content)
-            self._set_due(self._memory(attempt.ask.session))  # a look-up may wait behind it
+            self._fill(attempt.ask, place, content, taint)
         elif content:
             source = _source(attempt)
             work = Waiting(content, source=source, is_tainted=taint, besides=besides)
@@ -198,6 +195,33 @@ class LineageTracker:
         place = Waiting(b"", source=_source(attempt), is_ready=False)
         self._queue(attempt.ask.session, place)
         return place
+
+    async def on_given(self, attempt: Attempt, source: Ticket, place: Waiting) -> None:
+        """Index, at the place reserved for it, the answer of another session that an attempt was given."""
+        given, is_read = None, False
+        try:
+            await self._store.flush()
+            await source.done()  # it may still have been prepared
+            given = await asyncio.to_thread(self._given, attempt.ask)
+            is_read = given is None or bool(given.content)
+        except StoreError:
+            pass
+        finally:
+            if not is_read:
+                self._memory(attempt.ask.session).partial = _UNREAD
+            content, taint = (given.content, given.is_tainted) if given else (b"", False)
+            self._fill(attempt.ask, place, content, taint)
+
+    def _given(self, ask: Ask) -> GivenAnswer | None:
+        with self._store.view() as view:
+            session = view.session_of(ask.session)
+            return given_answer(view, ask.call, session) if session is not None else None
+
+    def _fill(self, ask: Ask, place: Waiting, content: bytes, taint: bool | None) -> None:
+        place.content, place.is_ready = content, True
+        place.is_tainted, place.besides = taint, _besides(ask, taint)
+        self._bytes += len(content)
+        self._set_due(self._memory(ask.session))  # a look-up may wait behind it
 
     def on_noted(self, session: bytes, seq: int, note: Note) -> None:
         """Index a text that a note declares."""
@@ -474,6 +498,12 @@ class LineageTracker:
 
 def _source(attempt: Attempt) -> ValueSource:
     return ValueSource(attempt.ask.call, attempt.ask.number)
+
+
+def _besides(ask: Ask, taint: bool | None) -> bytes:
+    """Return the input of a call whose output is tainted, or may be."""
+    besides = b"" if taint is False else ask.arguments[:LOOKED_AT]
+    return values_in(besides) if taint is None and not ask.is_mcp else besides
 
 
 def _is_late(attempt: Attempt) -> bool:

@@ -224,12 +224,13 @@ class Recorder:
         waited: float = 0.0,
         delta: tuple[Raw, ...] = (),
         is_durable: bool = False,
+        is_elsewhere: bool = False,
     ) -> Attempt:
         """Queue intent and outcome of a call that is not sent.
 
         `source` is the commit that it is answered from, `waited` the seconds that it waited for that, `delta`
         what the earlier call changed where only this one counts; with `is_durable` the answer leaves once both are
-        on disk, whatever the effect.
+        on disk, whatever the effect. With `is_elsewhere` its answer is that of a call of another session.
         Never raises: an error of the store is logged, and the caller gets its answer.
         """
         asked = structs.replace(ask, effect_link=b"")
@@ -258,6 +259,9 @@ class Recorder:
         except (StoreError, ValueError) as error:
             self._log.emit(RecorderFailed(reason=str(error), flag=Flag.UNRECORDED))
         attempt.outcome = self._submit_outcome(attempt, outcome)
+        if is_elsewhere and source is not None and self._lineage is not None:
+            place = self._lineage.reserve(attempt)
+            self._work.create_task(self._lineage.on_given(attempt, source, place))
         return attempt
 
     def note(

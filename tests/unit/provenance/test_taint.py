@@ -9,6 +9,7 @@ from turnlog.core.commit import Facts, Lineage
 from turnlog.core.kinds import CommitKind, Flag, MatchEvidence, NoteKind, ValueOrigin
 from turnlog.core.pins import Provenance
 from turnlog.provenance.taint import (
+    GIVEN,
     INPUT_GONE,
     OUTPUT_GONE,
     TaintedAttempt,
@@ -47,11 +48,16 @@ class Session:
         output: str,
         facts: Facts = OK,
         recorded: tuple[Lineage, ...] = (),
+        *,
+        is_source_tainted: bool | None = None,
     ) -> TaintedAttempt:
         """Make a call with one argument; without a value its input is gone, without a text its output."""
         key = name.encode(), 1
         self.fold.on_input(key, given(a=value) if value else b"")
-        return self.fold.on_output(key, facts, told(output) if output else b"", recorded)
+        content = told(output) if output else b""
+        return self.fold.on_output(
+            key, facts, content, recorded, is_source_tainted=is_source_tainted
+        )
 
 
 def sources(made: TaintedAttempt) -> list[str]:
@@ -219,3 +225,24 @@ def test_a_later_outcome_replaces_an_earlier_one() -> None:
     assert session.call("read", "/a/b-1.txt", TOKEN, MARKED).is_tainted
     assert not session.fold.on_output((b"read", 1), OK, told(TOKEN)).is_tainted
     assert session.call("deploy", TOKEN, "x").carried == ()
+
+
+def test_an_answer_from_another_session_is_tainted_as_it_is_there() -> None:
+    session = Session()
+    read = session.call("read", "mail-4711", f"use {TOKEN}", is_source_tainted=True)
+    assert (read.reasons, read.is_tainted) == ((GIVEN,), True)
+    assert sources(session.call("send", TOKEN, "sent")) == ["read"]
+
+
+def test_an_answer_that_was_endorsed_in_another_session_is_endorsed() -> None:
+    session = Session()
+    session.call("read", "mail-4711", f"use {TOKEN}", MARKED)
+    made = session.call("made", TOKEN, OTHER, is_source_tainted=False)
+    assert made.endorsed == "in the session that it was answered from"
+    assert not session.call("send", OTHER, "sent").carried
+
+
+def test_a_note_counts_more_than_what_another_session_says_of_an_answer() -> None:
+    session = Session({"read": TaintMark(kind=NoteKind.TAINT, seq=9, why="forged")})
+    read = session.call("read", "mail-4711", f"use {TOKEN}", is_source_tainted=False)
+    assert (read.reasons, read.is_tainted) == (("marked: forged",), True)

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.commit import Commit
-from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, NoteKind
+from turnlog.core.commit import ANSWERED_BY, Commit
+from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, NoteKind, Status
 from turnlog.core.note import Fact, Note, UserInput, decode_note
 from turnlog.provenance.taint import OutputKey, has_tainted_output
 from turnlog.provenance.values import LOOKED_AT
@@ -36,6 +36,15 @@ class PastOutput(Struct, frozen=True):
     """`None` if it is where the input carries tainted values, which was not looked up while the call ran."""
     besides: bytes = b""
     """The input of a call whose output is tainted, or may be."""
+
+
+class GivenAnswer(Struct, frozen=True):
+    """The recorded answer of a call of another session that a call was answered with."""
+
+    content: bytes
+    """Empty if it is gone."""
+    is_tainted: bool | None
+    """`False` if it is endorsed; `None` if nothing is said of it, so that the input decides."""
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -104,13 +113,17 @@ def read_history(
             break
         if item is not None:
             found.appendleft(item)
-        is_kept = is_kept and (item is not None or not _had_content(commit))
+        is_kept = is_kept and not _is_gone(commit, item)
     is_whole = room >= 0 and first == after and is_kept
     return History(items=list(found), until=row.head_seq, is_whole=is_whole)
 
 
-def _had_content(commit: Commit) -> bool:
-    return commit.gone is not None or bool(commit.body and commit.body.output_blob)
+def _is_gone(commit: Commit, item: PastOutput | Declaration | None) -> bool:
+    """Return whether the content of a commit, or of the answer that it was given, cannot be read any more."""
+    if isinstance(item, PastOutput):
+        return commit.facts.status is Status.REPLAYED and not item.content
+    had_content = commit.gone is not None or bool(commit.body and commit.body.output_blob)
+    return item is None and had_content
 
 
 def _may_tell(commit: Commit) -> bool:
@@ -126,10 +139,12 @@ def _item(
         return None
     if commit.facts.kind is not CommitKind.OUTCOME:
         return declared_in(commit)
+    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
+    if facts.status is Status.REPLAYED:
+        return _given_output(view, commit, tainted)
     blob = view.blob(body.output_blob) if body.output_blob else None
     if not isinstance(blob, Blob):
         return None
-    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
     is_tainted: bool | None = has_tainted_output(facts) if tainted is None else key in tainted
     if tainted is None and body.partial in _LATE and not is_tainted:
         is_tainted = None if Flag.TAINT_ENDORSED not in facts.flags else False
@@ -137,6 +152,50 @@ def _item(
     if is_tainted is None and facts.method not in MCP_METHODS:
         besides = values_in(besides)
     return PastOutput(*key, start_of(blob), is_tainted, besides)
+
+
+def _given_output(
+    view: View, commit: Commit, tainted: frozenset[OutputKey] | None
+) -> PastOutput | None:
+    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
+    given = given_answer(view, facts.call, commit.link.session)
+    if given is None:
+        return None
+    is_tainted = given.is_tainted if tainted is None else key in tainted
+    besides = b"" if is_tainted is False else input_of(view, key)
+    if is_tainted is None and facts.method not in MCP_METHODS:
+        besides = values_in(besides)
+    return PastOutput(*key, given.content, is_tainted, besides)
+
+
+def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
+    """Return the answer of another session that a call of `session` was given; `None` if it was given none."""
+    begun = (c for c in view.readable(call) if c.facts.kind is CommitKind.INTENT and c.body)
+    links = (link for commit in begun if commit.body for link in commit.body.links)
+    source = next((x.removeprefix(ANSWERED_BY) for x in links if x.startswith(ANSWERED_BY)), b"")
+    ended = [c for c in view.readable(source) if c.facts.kind is CommitKind.OUTCOME]
+    if not ended or ended[-1].link.session == session:
+        return None
+    outcome = next((c for c in reversed(ended) if c.body and c.body.output_blob), ended[-1])
+    handle = outcome.body.output_blob if outcome.body else b""
+    blob = view.blob(handle) if handle else None
+    content = start_of(blob) if isinstance(blob, Blob) else b""
+    return GivenAnswer(content, _said_of(view, outcome))
+
+
+def _said_of(view: View, outcome: Commit) -> bool | None:
+    """Return whether an output is recorded as tainted, `False` if as endorsed; a note counts more than a rule."""
+    facts = outcome.facts
+    notes = [
+        note.facts.note
+        for note in view.taint_notes(frozenset({outcome.link.session}))
+        if (note.facts.call, note.facts.attempt) == (facts.call, facts.attempt)
+    ]
+    if notes:
+        return notes[-1] == NoteKind.TAINT
+    if Flag.TAINT_ENDORSED in facts.flags:
+        return False
+    return has_tainted_output(facts) or None
 
 
 def input_of(view: View, key: OutputKey) -> bytes:

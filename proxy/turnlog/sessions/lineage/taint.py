@@ -20,7 +20,7 @@ from turnlog.core.kinds import (
 from turnlog.core.live_view import LiveView
 from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, leading_to
-from turnlog.provenance.taint import OutputKey, TaintedAttempt, TaintFold, TaintMark
+from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold, TaintMark
 from turnlog.rules.http_tools import values_in
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
@@ -29,7 +29,7 @@ from turnlog.store.base import Blob, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .history import declared_in, start_of
+from .history import GivenAnswer, declared_in, given_answer, start_of
 
 _KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
@@ -125,15 +125,27 @@ class _ContaminationFold:
                 self._begun[key] = commit
                 fold.on_input(key, _content(view, commit))
             elif commit.facts.kind is CommitKind.OUTCOME:
-                self._on_outcome(fold, commit, _content(view, commit))
+                is_replayed = commit.facts.status is Status.REPLAYED
+                session = commit.link.session
+                given = given_answer(view, commit.facts.call, session) if is_replayed else None
+                self._on_outcome(fold, commit, _content(view, commit), given)
             elif (declared := declared_in(commit)) is not None:
                 fold.declare(declared.text, str(declared.seq))
         self.partial = fold.partial
 
-    def _on_outcome(self, fold: TaintFold, commit: Commit, content: bytes) -> None:
+    def _on_outcome(
+        self, fold: TaintFold, commit: Commit, content: bytes, given: GivenAnswer | None
+    ) -> None:
         key = commit.facts.call, commit.facts.attempt
         recorded = commit.body.lineage if commit.body else ()
-        made = fold.on_output(key, commit.facts, content, recorded)
+        is_source_tainted = None
+        if given is not None:
+            content, is_source_tainted = given.content, given.is_tainted
+            if not content:
+                fold.partial[OUTPUT_GONE] = None
+        made = fold.on_output(
+            key, commit.facts, content, recorded, is_source_tainted=is_source_tainted
+        )
         if key in self._ended and not (content or made.reasons):
             return  # a later outcome without an answer takes nothing back
         self._ended[key] = commit
