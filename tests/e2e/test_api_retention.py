@@ -40,7 +40,7 @@ async def old(tmp_path: Path) -> Path:
     """A store with one call in each of two sessions, of more than a year ago."""
     data, at = tmp_path / "data", time.time_ns() - 400 * DAY
     store = LmdbStore.open(data, now=lambda: at)
-    for name in ("work", "kept"):
+    for name in ("mine", "kept"):
         ref, one = session(name), new_id(at)
         given = CommitBody(preview=f"path={PLANTED}")
         blob = Blob(f"{name} {PLANTED}".encode())
@@ -148,18 +148,18 @@ def test_a_purge_is_refused_while_a_call_is_in_flight(beside: Rig) -> None:
     assert change(rig, f"/sessions/{rig.session}/purge", {"yes": True})["done"] is True
 
 
-@pytest.mark.parametrize("path", ["/gc", "/sessions/work/purge", "/sessions/work/hold"])
+@pytest.mark.parametrize("path", ["/gc", "/sessions/mine/purge", "/sessions/mine/hold"])
 @pytest.mark.promise("API-1")
 def test_nothing_is_deleted_or_held_without_the_token(beside: Rig, path: str) -> None:
     assert ask(beside, V1 + path, "POST", b'{"yes": true}', headers=()).status == 401
     assert fates(change(beside, "/gc", {}))[0] == ("bodies", "due")
-    assert found(beside, "/sessions/work")["stage"] != "purged"
+    assert found(beside, "/sessions/mine")["stage"] != "purged"
 
 
 def test_a_fence_that_is_no_longer_held_purges_nothing(beside: Rig) -> None:
     rig = beside
-    fence = change(rig, "/sessions/work/lifecycle", {"action": "claim"})["lease"]["fence"]
-    change(rig, "/sessions/work/lifecycle", {"action": "unclaim", "fence": fence})
-    said = refused(rig, "/sessions/work/purge", {"yes": True, "fence": fence}, 409)
+    fence = change(rig, "/sessions/mine/lifecycle", {"action": "claim"})["lease"]["fence"]
+    change(rig, "/sessions/mine/lifecycle", {"action": "unclaim", "fence": fence})
+    said = refused(rig, "/sessions/mine/purge", {"yes": True, "fence": fence}, 409)
     assert said["head"] == 4
-    assert found(rig, "/sessions/work")["stage"] == "active"
+    assert found(rig, "/sessions/mine")["stage"] == "active"
