@@ -23,7 +23,7 @@ CONTENTS = st.recursive(
 def test_any_bytes_can_be_remembered_and_looked_up(content: bytes) -> None:
     values = SessionValues()
     values.add(SOURCE, content)
-    values.add(SOURCE, content, tainted=True, besides=content)
+    values.add(SOURCE, content, tainted=True, own_input=content)
     values.look_up(content)
 
 

@@ -168,7 +168,7 @@ class TaintFold:
         if content:
             source = ValueSource(*key)
             tainted = given is not None
-            self._values.add(source, content, tainted=tainted, besides=given or b"")
+            self._values.add(source, content, tainted=tainted, own_input=given or b"")
         elif facts.bytes_out:
             self._gone.add(key)
             self.partial[OUTPUT_GONE] = None

@@ -122,20 +122,20 @@ class SessionValues:
         return len(self._clean) + len(self._tainted)
 
     def add(
-        self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
+        self, source: ValueSource, content: bytes, *, tainted: bool = False, own_input: bytes = b""
     ) -> None:
-        """Remember the values of an output, without those of `besides`, which are not from there."""
-        for _ in self.adding(source, content, tainted=tainted, besides=besides):
+        """Remember the values of an output, without those of the call's `own_input`, which it only repeats."""
+        for _ in self.adding(source, content, tainted=tainted, own_input=own_input):
             pass
 
     def adding(
-        self, source: ValueSource, content: bytes, *, tainted: bool = False, besides: bytes = b""
+        self, source: ValueSource, content: bytes, *, tainted: bool = False, own_input: bytes = b""
     ) -> Iterator[None]:
         """Do what `add` does in steps of some 100 us each, as the iterator is read."""
         of = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
         self._cut = self._cut or len(content) > LOOKED_AT
-        repeated = leaves(besides[:LOOKED_AT]) if besides else ()
+        repeated = leaves(own_input[:LOOKED_AT]) if own_input else ()
         without = {atom for _, text in repeated for atom in atoms_of(text)}
         place, work = None, 0
         for pointer, text in leaves(content[:LOOKED_AT]):

@@ -70,19 +70,20 @@ class Waiting(Struct, eq=False, gc=False):
 
     content: bytes
     attempt: Attempt | None = None
-    """Whose input it is."""
-    # An output may wait for long, and an attempt holds much.
+    """The attempt whose input is looked up; `None` for an output."""
+    # Not an attempt: an output may wait for long, and an attempt holds much.
     source: ValueSource | None = None
-    """Whose output it is."""
+    """The attempt whose output is indexed; `None` for an input."""
     is_ready: bool = True
     is_cut: bool = False
     """Whether this input is not recorded whole."""
     is_second: bool = False
     """Whether this look-up is made again, after outputs of other processes were read."""
     is_tainted: bool | None = False
-    """Whether this output is tainted; `None` if it is where `besides` carries tainted values."""
-    besides: bytes = b""
-    """The input of a call whose output is tainted, or may be: what the output repeats of it is not from there."""
+    """Whether this output is tainted; `None` if it is where `own_input` carries tainted values."""
+    own_input: bytes = b""
+    """The input of the same call, if its output is tainted or may be: what the output only repeats of it is
+    not indexed."""
 
 
 class _SessionMemory(Struct, eq=False):
@@ -181,12 +182,12 @@ class LineageTracker:
         if blob is not None and blob.cut:
             self._memory(attempt.ask.session).partial = _CUT
         taint: bool | None = is_tainted or (None if _is_late(attempt) else False)
-        besides = _besides(attempt.ask, taint)
+        own_input = _own_input(attempt.ask, taint)
         if place is not None:
             self._fill(attempt.ask, place, content, taint)
         elif content:
             source = _source(attempt)
-            work = Waiting(content, source=source, is_tainted=taint, besides=besides)
+            work = Waiting(content, source=source, is_tainted=taint, own_input=own_input)
             if not self._queue(attempt.ask.session, work):
                 self._memory(attempt.ask.session).partial = _LEFT_OUT
 
@@ -219,7 +220,7 @@ class LineageTracker:
 
     def _fill(self, ask: Ask, place: Waiting, content: bytes, taint: bool | None) -> None:
         place.content, place.is_ready = content, True
-        place.is_tainted, place.besides = taint, _besides(ask, taint)
+        place.is_tainted, place.own_input = taint, _own_input(ask, taint)
         self._bytes += len(content)
         self._set_due(self._memory(ask.session))  # a look-up may wait behind it
 
@@ -500,10 +501,10 @@ def _source(attempt: Attempt) -> ValueSource:
     return ValueSource(attempt.ask.call, attempt.ask.number)
 
 
-def _besides(ask: Ask, taint: bool | None) -> bytes:
+def _own_input(ask: Ask, taint: bool | None) -> bytes:
     """Return the input of a call whose output is tainted, or may be."""
-    besides = b"" if taint is False else ask.arguments[:LOOKED_AT]
-    return values_in(besides) if taint is None and not ask.is_mcp else besides
+    own_input = b"" if taint is False else ask.arguments[:LOOKED_AT]
+    return values_in(own_input) if taint is None and not ask.is_mcp else own_input
 
 
 def _is_late(attempt: Attempt) -> bool:
@@ -516,11 +517,11 @@ def _adding(
     values: SessionValues, source: ValueSource, output: Waiting | PastOutput
 ) -> Iterator[None]:
     """Return the steps in which an output is indexed."""
-    is_tainted, besides = output.is_tainted, output.besides
+    is_tainted, own_input = output.is_tainted, output.own_input
     if is_tainted is None:
-        is_tainted = bool(carried(values.look_up(besides).lineage))
+        is_tainted = bool(carried(values.look_up(own_input).lineage))
     return values.adding(
-        source, output.content, tainted=is_tainted, besides=besides if is_tainted else b""
+        source, output.content, tainted=is_tainted, own_input=own_input if is_tainted else b""
     )
 
 

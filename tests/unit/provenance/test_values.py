@@ -272,7 +272,7 @@ def test_values_that_were_never_seen_are_named_once() -> None:
 
 def test_what_an_output_repeats_of_the_input_is_not_from_there() -> None:
     values = SessionValues()
-    values.add(READ, result("ORD-99812 and ORD-99813"), besides=b'{"id":"ORD-99812"}')
+    values.add(READ, result("ORD-99812 and ORD-99813"), own_input=b'{"id":"ORD-99812"}')
     assert look_up(values, "ORD-99812") == (NEVER_SEEN,)
     assert look_up(values, "ORD-99813") == (sourced(MatchEvidence.EXACT),)
 

@@ -34,8 +34,8 @@ class PastOutput(Struct, frozen=True):
     content: bytes
     is_tainted: bool | None = False
     """`None` if it is where the input carries tainted values, which was not looked up while the call ran."""
-    besides: bytes = b""
-    """The input of a call whose output is tainted, or may be."""
+    own_input: bytes = b""
+    """The input of the same call, if its output is tainted or may be."""
 
 
 class GivenAnswer(Struct, frozen=True):
@@ -148,10 +148,10 @@ def _item(
     is_tainted: bool | None = has_tainted_output(facts) if tainted is None else key in tainted
     if tainted is None and body.partial in _LATE and not is_tainted:
         is_tainted = None if Flag.TAINT_ENDORSED not in facts.flags else False
-    besides = b"" if is_tainted is False else input_of(view, key)
+    own_input = b"" if is_tainted is False else input_of(view, key)
     if is_tainted is None and facts.method not in MCP_METHODS:
-        besides = values_in(besides)
-    return PastOutput(*key, start_of(blob), is_tainted, besides)
+        own_input = values_in(own_input)
+    return PastOutput(*key, start_of(blob), is_tainted, own_input)
 
 
 def _given_output(
@@ -162,10 +162,10 @@ def _given_output(
     if given is None:
         return None
     is_tainted = given.is_tainted if tainted is None else key in tainted
-    besides = b"" if is_tainted is False else input_of(view, key)
+    own_input = b"" if is_tainted is False else input_of(view, key)
     if is_tainted is None and facts.method not in MCP_METHODS:
-        besides = values_in(besides)
-    return PastOutput(*key, given.content, is_tainted, besides)
+        own_input = values_in(own_input)
+    return PastOutput(*key, given.content, is_tainted, own_input)
 
 
 def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
