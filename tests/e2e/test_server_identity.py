@@ -196,6 +196,62 @@ def test_a_server_of_another_version_is_a_mismatch_until_it_is_pinned(
     assert here.play().provenance == "pinned"
 
 
+def changed(proxy: Proxy, count: int = 1) -> list[tuple[Any, ...]]:
+    """Wait for the changes of servers in the log of a proxy; return their parts, old and new, and the verdict."""
+    fields = ("parts", "before", "now", "provenance")
+    events = proxy.told("server.changed", count)
+    assert all(event["turnlog.server"] == "bank" for event in events)
+    return [tuple(event[f"turnlog.{field}"] for field in fields) for event in events]
+
+
+@pytest.mark.promise("PROV-17")
+def test_a_change_of_a_server_is_logged_once(here: Desk, bank: Bank) -> None:
+    here.play()
+    here.shown(version="1.0")
+    bank.info = {"name": "bank", "version": "1.1"}
+    here.play()
+    newer = (["version"], ["1.0"], ["1.1"], "unverified")
+    assert changed(here.proxy) == [newer]
+    here.pin()
+    here.play()
+    here.play()
+    bank.info = {"name": "tank", "version": "1.2"}
+    other = (["name", "version"], ["bank", "1.1"], ["tank", "1.2"], "mismatch")
+    here.play()
+    here.play()
+    bank.info = {"name": "bank", "version": "1.1"}
+    here.play()
+    back = (["name", "version"], ["tank", "1.2"], ["bank", "1.1"], "pinned")
+    assert changed(here.proxy, 3) == [newer, other, back]
+
+
+@pytest.mark.promise("PROV-17")
+def test_a_new_data_folder_compares_a_server_with_the_lock(tmp_path: Path, bank: Bank) -> None:
+    lock = "turnlog.lock"
+    folders = [tmp_path / name for name in ("first", "newer", "moved")]
+    for folder in folders:
+        folder.mkdir()
+    with RawUpstream(bank) as upstream:
+        with desk(folders[0], {"url": upstream.url}) as proxy:
+            first = Desk(folders[0], proxy)
+            first.play()
+            first.shown(version="1.0")
+            first.pin()
+            assert proxy.events("server.changed") == []
+        bank.info = {"name": "bank", "version": "1.1"}
+        (folders[1] / lock).write_bytes(first.lock.read_bytes())
+        with desk(folders[1], {"url": upstream.url}) as proxy:
+            Desk(folders[1], proxy).play()
+            assert changed(proxy) == [(["version"], ["1.0"], ["1.1"], "mismatch")]
+        pinned = upstream.origin
+    with RawUpstream(bank) as upstream:
+        (folders[2] / lock).write_bytes(first.lock.read_bytes())
+        with desk(folders[2], {"url": upstream.url}) as proxy:
+            Desk(folders[2], proxy).play()
+            parts = (["target", "version"], [pinned, "1.0"], [upstream.origin, "1.1"])
+            assert changed(proxy) == [(*parts, "mismatch")]
+
+
 @pytest.mark.promise("PROV-17")
 def test_a_server_that_calls_itself_otherwise_says_so_when_it_is_discovered(
     here: Desk, bank: Bank
@@ -371,6 +427,8 @@ def test_a_server_with_another_tls_key_is_a_mismatch(tmp_path: Path, bank: Bank)
             wait_until(lambda: here.trust("--check").returncode == 1, "the key is written down")
             (line,) = here.servers()
             assert (line["change"], line["parts"]) == ("changed", ["TLS key"])
+            ((parts, (before,), _, provenance),) = changed(proxy)
+            assert (parts, before, provenance) == (["TLS key"], pinned.tls_key, "mismatch")
 
 
 @pytest.mark.promise("PROV-17")

@@ -83,6 +83,13 @@ class ServerStatus(Struct, frozen=True, gc=False):
     changes: tuple[str, ...] = ()
     """The parts that differ from it, such as `version`."""
 
+    @property
+    def provenance(self) -> Provenance:
+        """The result of the comparison: a part that differs is a mismatch."""
+        if self.changes:
+            return Provenance.MISMATCH
+        return Provenance.PINNED if self.is_pinned else Provenance.UNVERIFIED
+
 
 UNCHANGED: Final = ServerStatus()
 """Of a server without a pinned identity: most servers."""

@@ -234,7 +234,7 @@ def _context(
         _masks(settings),
     )
     http_signatures, result_signatures = _signatures(settings)
-    identities = ServerIdentities(pins, definition_writer.note_server)
+    identities = ServerIdentities(pins, definition_writer.note_servers)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),

@@ -529,6 +529,18 @@ class ToolChanged(LogEvent, frozen=True, kw_only=True, tag="tool.changed"):
     provenance: Provenance
 
 
+class ServerChanged(LogEvent, frozen=True, kw_only=True, tag="server.changed"):
+    """A part of a server's identity differs from what was seen last, or was pinned."""
+
+    level: ClassVar[Level] = Level.WARNING
+    server: str
+    parts: tuple[str, ...]
+    before: tuple[str, ...]
+    """The text of each part before, in the order of `parts`."""
+    now: tuple[str, ...]
+    provenance: Provenance
+
+
 class DefinitionsFailed(_FailureWithReason, frozen=True, kw_only=True, tag="definitions.failed"):
     """A tool list could not be read, or not be written to the store."""
 

@@ -66,6 +66,14 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         elsewhere = (one for at, one in self.identities.items() if server_of(at) == name)
         return server_status(self.identities.get(server), seen, elsewhere)
 
+    def pinned_server(self, server: str, status: ServerStatus) -> ServerIdentity | None:
+        """Return the identity that a server differs from: its own, else that of its name at another place."""
+        own = self.identities.get(server)
+        if own is not None or not status.changes:
+            return own
+        name = server_of(server)
+        return next((one for at, one in self.identities.items() if server_of(at) == name), None)
+
 
 def pin(digest: bytes, kept: KeptDefinition) -> Pin:
     """Return the pin of a recorded definition."""

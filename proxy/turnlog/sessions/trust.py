@@ -109,9 +109,7 @@ def server_differences(
     found: list[ServerDifference] = []
     for name, seen in sorted(offer.identities.items()):
         status = lock.status_of(name, seen, is_beside_configuration=is_beside_configuration)
-        before = lock.identities.get(name)
-        if before is None and status.changes:
-            before = _elsewhere(lock, name)
+        before = lock.pinned_server(name, status)
         known = before.parts if before is not None else {}
         if status.changes or seen.parts.keys() - known.keys():
             found.append(_server_difference(name, known, seen.parts, status))
@@ -134,12 +132,6 @@ def _server_difference(
         shown=shown,
         diff=lines,
     )
-
-
-def _elsewhere(lock: LockFile, name: str) -> ServerIdentity | None:
-    """Return the identity that is pinned for a server's name at another place."""
-    server = server_of(name)
-    return next((one for at, one in lock.identities.items() if server_of(at) == server), None)
 
 
 def pin_differences(

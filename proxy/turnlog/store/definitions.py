@@ -132,18 +132,23 @@ def add(data: Path, texts: Mapping[bytes, KeptDefinition], at: int) -> None:
         _add(tables, texts, texts.__getitem__, at)
 
 
-def keep_server(data: Path, server: str, identity: ServerIdentity, at: int) -> None:
-    """Write down what was seen of a server, whose name in turnlog.lock this is. Blocks, raises `StoreError`."""
+def keep_servers(
+    data: Path, seen: Mapping[str, ServerIdentity], at: int
+) -> dict[str, tuple[ServerIdentity, ServerIdentity]]:
+    """Write down the parts that were seen of servers, by their names in turnlog.lock; return the identities
+    before and after for those with news. Blocks, raises `StoreError`."""
+    news: dict[str, tuple[ServerIdentity, ServerIdentity]] = {}
     with _writing(data) as tables:
-        key = server.encode()
-        before = tables.txn.get(key, db=tables.servers)
-        if before is not None:
-            known = _decode(before, ShownServer).identity
+        for server, parts in seen.items():
+            key = server.encode()
+            stored = tables.txn.get(key, db=tables.servers)
+            before = ServerIdentity() if stored is None else _decode(stored, ShownServer).identity
             # Another process may have seen other parts.
-            identity = known.with_parts(identity)
-            if identity == known:
-                return
-        tables.txn.put(key, _checked(ShownServer(identity, at), key), db=tables.servers)
+            now = before.with_parts(parts)
+            if now != before:
+                tables.txn.put(key, _checked(ShownServer(now, at), key), db=tables.servers)
+                news[server] = (before, now)
+    return news
 
 
 def servers(data: Path) -> dict[str, ServerIdentity]:

@@ -51,6 +51,13 @@ def test_a_server_is_compared_in_the_parts_that_are_pinned_and_were_seen() -> No
     assert server_status(newer, BANK, ()) == ServerStatus(True, ("version",))
 
 
+def test_a_server_is_as_pinned_another_or_not_pinned() -> None:
+    assert UNCHANGED.provenance == "unverified"
+    assert ServerStatus(is_pinned=True).provenance == "pinned"
+    assert ServerStatus(True, ("version",)).provenance == "mismatch"
+    assert ServerStatus(changes=("target",)).provenance == "mismatch"
+
+
 def test_a_server_that_is_pinned_at_another_target_alone_has_changed() -> None:
     moved = ServerIdentity(target="https://other.example:443", name="bank")
     assert server_status(None, BANK, ()) is UNCHANGED

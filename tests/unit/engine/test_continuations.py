@@ -42,7 +42,7 @@ def context(one: Bench) -> Context:
     clock = one.time.clock()
     pins = PinSet(Path("/nonexistent/turnlog.lock"))
     listings, rules = ToolListings(), ActiveRules(Rulebook((), {}, ()))
-    identities = ServerIdentities(pins, lambda _, __: None)
+    identities = ServerIdentities(pins, lambda _: None)
     return Context(
         store=one.store,
         digest=one.store.keyed,

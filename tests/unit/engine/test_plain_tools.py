@@ -54,7 +54,7 @@ class Where(Struct):
 
 def where(*rules: Rule) -> Where:
     book = ActiveRules(Rulebook(rules, {}, ()))
-    identities = ServerIdentities(PinSet(Path("/nonexistent/turnlog.lock")), lambda _, __: None)
+    identities = ServerIdentities(PinSet(Path("/nonexistent/turnlog.lock")), lambda _: None)
     return Where(book, HttpToolCache(book, lambda name: name.strip("!"), identities))
 
 

@@ -65,7 +65,7 @@ class Where(Struct):
 def where(folder: Path, *rules: Rule) -> Where:
     catalog, pins = ToolListings(), PinSet(folder / "turnlog.lock")
     book = ActiveRules(Rulebook(rules, {}, ()))
-    identities = ServerIdentities(pins, lambda _, __: None)
+    identities = ServerIdentities(pins, lambda _: None)
     trusted = frozenset({"files"})
     known = ToolCache(catalog, pins, book, trusted, lambda name: name.strip("!"), identities)
     return Where(catalog, pins, book, known)

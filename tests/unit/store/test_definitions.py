@@ -170,15 +170,16 @@ BANK = ServerIdentity(target="https://bank.example:443", name="bank", version="1
 
 def test_what_was_seen_of_a_server_adds_up(tmp_path: Path) -> None:
     assert definitions.servers(tmp_path) == {}
-    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    first = definitions.keep_servers(tmp_path, {"s@here": BANK}, AT)
+    assert first == {"s@here": (ServerIdentity(), BANK)}
     # Another process has seen its key, but not what it says of itself.
     keyed = ServerIdentity(target=BANK.target, tls_key="sha256:0")
-    definitions.keep_server(tmp_path, "s@here", keyed, AT)
-    definitions.keep_server(tmp_path, "t@there", keyed, AT)
+    definitions.keep_servers(tmp_path, {"s@here": keyed, "t@there": keyed}, AT)
     both = BANK.with_parts(keyed)
     assert definitions.servers(tmp_path) == {"s@here": both, "t@there": keyed}
     newer = ServerIdentity(version="1.1")
-    definitions.keep_server(tmp_path, "s@here", newer, AT)
+    news = definitions.keep_servers(tmp_path, {"s@here": newer, "t@there": keyed}, AT)
+    assert news == {"s@here": (both, both.with_parts(newer))}
     assert definitions.servers(tmp_path)["s@here"] == both.with_parts(newer)
     assert list(definitions.flaws(tmp_path)) == []
     assert definitions.shown(tmp_path) == []
@@ -192,13 +193,13 @@ def test_a_folder_of_an_earlier_version_has_no_servers_and_takes_them(tmp_path: 
     assert definitions.servers(tmp_path) == {}
     assert definitions.listed_whole(tmp_path) == set()
     keep(tmp_path, listing("a"))
-    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    definitions.keep_servers(tmp_path, {"s@here": BANK}, AT)
     assert tools(tmp_path) == ["s/a"]
     assert definitions.servers(tmp_path) == {"s@here": BANK}
 
 
 def test_a_server_that_is_not_as_it_was_written_is_a_flaw(tmp_path: Path) -> None:
-    definitions.keep_server(tmp_path, "s@here", BANK, AT)
+    definitions.keep_servers(tmp_path, {"s@here": BANK}, AT)
     with lmdb.open(str(tmp_path / "definitions"), max_dbs=4) as env:
         table = env.open_db(b"servers")
         with env.begin(write=True) as txn:

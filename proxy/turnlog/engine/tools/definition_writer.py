@@ -1,4 +1,4 @@
-"""Keeps what servers say their tools are, off the loop, and says what has changed."""
+"""Keeps the definitions of tools and the identities of servers, off the loop, and logs what has changed."""
 
 import asyncio
 from collections import deque
@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.pins import ServerIdentity, server_of
+from turnlog.core.pins import ServerIdentity, changed_parts, server_of
 from turnlog.observe.clock import Clock
-from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ToolChanged
+from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ServerChanged, ToolChanged
 from turnlog.packs.lock import LockFile, kept_definition
 from turnlog.record.attempt import TOOL_CHARS
 from turnlog.redaction.redact import Redactor
@@ -65,13 +65,9 @@ class DefinitionWriter:
         list that the page ends."""
         self._soon(lambda: self._write(server, by, page, whole))
 
-    def note_server(self, server: str, identity: ServerIdentity) -> None:
-        """Keep what was seen of a server, by its name in the lock."""
-        self._soon(lambda: self._write_server(server, identity))
-
-    def _write_server(self, server: str, identity: ServerIdentity) -> list[LogEvent]:
-        definitions.keep_server(self._data, server, identity, self._clock.wall())
-        return []
+    def note_servers(self, seen: Mapping[str, ServerIdentity]) -> None:
+        """Keep the parts that were seen of servers, by their names in the lock."""
+        self._soon(lambda: self._write_servers(seen))
 
     async def watch(self) -> None:
         """Notice again and again when turnlog.lock has changed."""
@@ -126,6 +122,29 @@ class DefinitionWriter:
             self._data, listing, lambda digest: self._kept(server, raws[digest])
         )
         return [self._changed(server, change) for change in changes[:_LOGGED]]
+
+    def _write_servers(self, seen: Mapping[str, ServerIdentity]) -> list[LogEvent]:
+        news = definitions.keep_servers(self._data, seen, self._clock.wall())
+        events = (self._server_changed(name, before, now) for name, (before, now) in news.items())
+        # A key or a program is that of an upstream at all its places.
+        return list(dict.fromkeys(event for event in events if event is not None))
+
+    def _server_changed(
+        self, name: str, before: ServerIdentity, now: ServerIdentity
+    ) -> LogEvent | None:
+        status = self._pins.server_status(name, now)
+        pinned = self._pins.lock.pinned_server(name, status)
+        known = before if pinned is None else pinned.with_parts(before)
+        parts = changed_parts(known, now)
+        if not parts:
+            return None
+        return ServerChanged(
+            server=server_of(name),
+            parts=parts,
+            before=tuple(known.parts[part] for part in parts),
+            now=tuple(now.parts[part] for part in parts),
+            provenance=status.provenance,
+        )
 
     def _kept(self, server: str, raw: bytes) -> KeptDefinition:
         """Return what is kept of a definition: a server may name its own URL in it."""

@@ -2,11 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import environ
 from pathlib import Path
 from shutil import which
 from typing import Final
+
+from msgspec import structs
 
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.pins import COMMAND, UNCHANGED, ServerIdentity, ServerStatus
@@ -47,12 +49,17 @@ class SeenServer:
         self.identity, self._compared_with = known, None
         return True
 
+    def with_target(self, seen: ServerIdentity) -> ServerIdentity:
+        """Return what is written down of parts that were seen."""
+        # Not the other parts: another process may have seen newer ones since.
+        return structs.replace(seen, target=self.identity.target)
+
 
 class ServerIdentities:
     """The servers of this process."""
 
-    def __init__(self, pins: PinSet, keep: Callable[[str, ServerIdentity], None]) -> None:
-        """`keep` writes down what was seen of a server, by its name in turnlog.lock."""
+    def __init__(self, pins: PinSet, keep: Callable[[Mapping[str, ServerIdentity]], None]) -> None:
+        """`keep` writes down the parts that were seen of servers, by their names in turnlog.lock."""
         self._pins = pins
         self._keep = keep
         self._servers: BoundedDict[tuple[str, tuple[str, ...]], SeenServer] = BoundedDict(_SERVERS)
@@ -72,21 +79,21 @@ class ServerIdentities:
             found = SeenServer(name, self._pins, target.with_parts(shared))
             self._servers[key] = found
             if shared != _UNKNOWN:
-                self._keep(name, found.identity)
+                self._keep({name: found.identity})
         return found
 
     def on_server_info(self, server: str, place: Sequence[str], name: str, version: str) -> None:
         """Note what a server says that it is."""
-        found = self.find(server, place)
-        found.add(ServerIdentity(name=name, version=version))
-        self._keep(found.name, found.identity)
+        found, seen = self.find(server, place), ServerIdentity(name=name, version=version)
+        found.add(seen)
+        self._keep({found.name: found.with_target(seen)})
 
     def on_seen(self, server: str, seen: ServerIdentity) -> None:
         """Note the TLS key of an upstream, or its program."""
         self._shared[server] = self._shared.get(server, _UNKNOWN).with_parts(seen)
-        for (name, _), each in self._servers.items():
-            if name == server and each.add(seen):
-                self._keep(each.name, each.identity)
+        places = [each for (name, _), each in self._servers.items() if name == server]
+        if news := {each.name: each.with_target(seen) for each in places if each.add(seen)}:
+            self._keep(news)
 
     async def on_started(
         self, server: str, command: Sequence[str], path: str | None, cwd: str
