@@ -1,16 +1,10 @@
-"""Provenance: how a tool compares with turnlog.lock, the names of servers in that file, and checks of results."""
+"""The pins: how a tool and a server compare with turnlog.lock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
-from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct, structs
-
-COMMAND: Final = "command:"
-"""First part of a server's place if it is a command, not a URL."""
-_DIGEST_DIGITS: Final = 16
-_SEPARATOR: Final = "@"  # not allowed in the name of an upstream
 
 
 class Provenance(StrEnum):
@@ -95,29 +89,6 @@ UNCHANGED: Final = ServerStatus()
 """Of a server without a pinned identity: most servers."""
 
 
-class ResultChecks(Struct, frozen=True, gc=False):
-    """The checks that a server's answer allowed: of its digests and signatures."""
-
-    failures: tuple[str, ...] = ()
-    """What failed, such as `content-digest mismatch`; empty if nothing did."""
-    is_checked: bool = False
-    """Whether a digest or a signature holds."""
-    is_verified: bool = False
-    """Whether a signature holds."""
-
-    def with_others(self, others: "ResultChecks") -> "ResultChecks":
-        """Return these and other checks of the same answer together."""
-        return ResultChecks(
-            self.failures + others.failures,
-            self.is_checked or others.is_checked,
-            self.is_verified or others.is_verified,
-        )
-
-
-NO_CHECKS: Final = ResultChecks()
-"""Of an answer that had nothing to check, or did not come whole: most answers."""
-
-
 def server_status(
     pinned: ServerIdentity | None, seen: ServerIdentity, elsewhere: Iterable[ServerIdentity]
 ) -> ServerStatus:
@@ -145,40 +116,3 @@ def pin_status(pinned: bytes | None, definition: bytes) -> PinStatus:
     if pinned is None or not definition:
         return UNVERIFIED
     return _PINNED if definition == pinned else PinStatus(Provenance.MISMATCH, pinned)
-
-
-def lock_name(server: str, place: Sequence[str], folder: str) -> str:
-    """Return the name of a server in a turnlog.lock in `folder`: `name@host-digest`.
-
-    `place` is origin, path and query of a URL, or `command:`, program, arguments and working
-    directory.
-    """
-    # A lock is compared across machines: so the digest has no key, and a working directory below
-    # `folder` is taken relative to it.
-    if place[0] == COMMAND:
-        shown = place[1].rpartition("/")[2]
-        place = (*place[:-1], _relative(place[-1], folder))
-    else:
-        shown = place[0].partition("://")[2]
-    whole = "\0".join(place).encode("utf-8", "surrogatepass")
-    return join_lock_name(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGEST_DIGITS]}")
-
-
-def join_lock_name(server: str, place: str) -> str:
-    """Return the lock name that `server_of` and `place_of` take apart."""
-    return f"{server}{_SEPARATOR}{place}" if place else server
-
-
-def server_of(lock_name: str) -> str:
-    """Return the server's name from a lock name."""
-    return lock_name.partition(_SEPARATOR)[0]
-
-
-def place_of(lock_name: str) -> str:
-    """Return host or program and digest from a lock name; empty in a lock of turnlog 0.1."""
-    return lock_name.partition(_SEPARATOR)[2]
-
-
-def _relative(path: str, folder: str) -> str:
-    inside = f"{path}/".removeprefix(f"{folder}/")
-    return path if inside == f"{path}/" else f"./{inside}"

@@ -409,7 +409,7 @@ class Request:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The place of the server that the request is for, as `core.pins` names it."""
+        """The place of the server that the request is for, see `Target.place`."""
         route = self.route
         if route.target.is_command:
             return route.target.place

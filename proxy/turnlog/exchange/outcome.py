@@ -19,23 +19,18 @@ from turnlog.core.classify import (
     succeeded,
 )
 from turnlog.core.kinds import Effect, ErrorKind, Flag, Status
-from turnlog.core.pins import NO_CHECKS, ResultChecks
+from turnlog.provenance.verdict import unmet_result
 from turnlog.rules.expression import MAX_SEARCHED_BYTES, UNREADABLE, ExpressionInput
 from turnlog.rules.model import Unmet
 from turnlog.rules.policy import Policy
-from turnlog.rules.result_rules import (
-    ReceivedAnswer,
-    judge_answer,
-    unmet_result,
-    without_searches,
-)
+from turnlog.rules.result_rules import ReceivedAnswer, judge_answer, without_searches
 from turnlog.wire.error_text import LOOKED_AT, looks_like_error
 from turnlog.wire.http.head import Headers, fields, retry_after
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.json_text import members, read_value
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message, outline_kind
 from turnlog.wire.mcp import INVALID_PARAMS, RESOURCE_NOT_FOUND
-from turnlog.wire.message import JSON, MessageReader
+from turnlog.wire.message import JSON, NO_CHECKS, MessageReader, ResultChecks
 from turnlog.wire.sse import EventReader
 from turnlog.wire.tool_result import (
     CallAnswer,

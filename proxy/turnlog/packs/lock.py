@@ -6,6 +6,7 @@ It is JSON with sorted keys, so that two locks can be compared line by line. YAM
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
-from turnlog.core.pins import ServerIdentity, ServerStatus, server_of, server_status
+from turnlog.core.pins import ServerIdentity, ServerStatus, server_status
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.host import sync_path
 from turnlog.wire.tool_definition import Json, KeptDefinition
@@ -25,7 +26,11 @@ from .errors import ConfigError, SettingError
 LOCK_NAME: Final = "turnlog.lock"
 VERSION: Final = 1
 LARGEST: Final = 64 << 20  # bytes
+COMMAND: Final = "command:"
+"""First part of a server's place if it is a command, not a URL."""
 _PREFIX: Final = "sha256:"
+_DIGEST_DIGITS: Final = 16
+_SEPARATOR: Final = "@"  # not allowed in the name of an upstream
 _NOTE: Final = "lock-path"
 _ADVICE: Final = "restore the lock, or remove it and run `turnlog trust` again"
 
@@ -213,3 +218,40 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def lock_name(server: str, place: Sequence[str], folder: str) -> str:
+    """Return the name of a server in a turnlog.lock in `folder`: `name@host-digest`.
+
+    `place` is origin, path and query of a URL, or `command:`, program, arguments and working
+    directory.
+    """
+    # A lock is compared across machines: so the digest has no key, and a working directory below
+    # `folder` is taken relative to it.
+    if place[0] == COMMAND:
+        shown = place[1].rpartition("/")[2]
+        place = (*place[:-1], _relative(place[-1], folder))
+    else:
+        shown = place[0].partition("://")[2]
+    whole = "\0".join(place).encode("utf-8", "surrogatepass")
+    return join_lock_name(server, f"{shown}-{sha256(whole).hexdigest()[:_DIGEST_DIGITS]}")
+
+
+def join_lock_name(server: str, place: str) -> str:
+    """Return the lock name that `server_of` and `place_of` take apart."""
+    return f"{server}{_SEPARATOR}{place}" if place else server
+
+
+def server_of(lock_name: str) -> str:
+    """Return the server's name from a lock name."""
+    return lock_name.partition(_SEPARATOR)[0]
+
+
+def place_of(lock_name: str) -> str:
+    """Return host or program and digest from a lock name; empty in a lock of turnlog 0.1."""
+    return lock_name.partition(_SEPARATOR)[2]
+
+
+def _relative(path: str, folder: str) -> str:
+    inside = f"{path}/".removeprefix(f"{folder}/")
+    return path if inside == f"{path}/" else f"./{inside}"

@@ -5,7 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.pins import NO_CHECKS, UNCHANGED, Provenance, ResultChecks, ServerStatus
+from turnlog.core.pins import UNCHANGED, Provenance, ServerStatus
+from turnlog.rules.model import ProvenanceDemand, RequiredResult
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 from .values import Inputs, unsourced
 
@@ -51,6 +53,17 @@ def verdict(
     if unseen or tool is not _PINNED:
         return ProvenanceVerdict(Provenance.UNVERIFIED, reasons)
     return ProvenanceVerdict(Provenance.VERIFIED if result.is_verified else _PINNED, reasons)
+
+
+def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:
+    """Return why a result is not as a rule demands; empty if it is."""
+    if demand.result is RequiredResult.ANY:
+        return ""
+    if checks.failures:
+        return f"the result failed its check: {', '.join(checks.failures)}"
+    if demand.result is RequiredResult.VERIFIED:
+        return "" if checks.is_verified else "the result has no signature that was verified"
+    return "" if checks.is_checked else "the result has no digest or signature that was checked"
 
 
 def _reasons_of_inputs(unseen: Sequence[str], partial: str) -> list[str]:

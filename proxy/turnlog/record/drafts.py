@@ -35,14 +35,13 @@ from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
 from turnlog.provenance.taint import taint_flags
 from turnlog.provenance.values import Inputs, unsourced
-from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
+from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, unmet_result, verdict
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
 from turnlog.rules.expression import ExpressionInput
 from turnlog.rules.model import KeepContent, RequiredInputs, Unmet
 from turnlog.rules.policy import NO_DEMAND
-from turnlog.rules.result_rules import unmet_result
 from turnlog.settings.upstream_url import UrlMask
 from turnlog.store.base import Blob, Draft, Ticket
 from turnlog.wire.json_text import value_of

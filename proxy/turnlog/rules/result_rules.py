@@ -10,10 +10,9 @@ from msgspec import Struct, structs
 
 from turnlog.core.classify import is_transport_status
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.core.pins import ResultChecks
 
 from .expression import UNREADABLE, ExpressionInput, is_search, selects_any
-from .model import ErrorMap, Expects, ProvenanceDemand, RequiredResult
+from .model import ErrorMap, Expects
 from .pattern import compile_pattern
 from .policy import Policy
 
@@ -73,17 +72,6 @@ def _judged(policy: Policy, answer: ReceivedAnswer, unsure: list[str]) -> Judgem
     ):
         flags = (*flags, Flag.NULL_RESULT)
     return Judgement(_unmet_expectation(policy.expects, flags, answer), flags)
-
-
-def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:
-    """Return why a result is not as a rule demands; empty if it is."""
-    if demand.result is RequiredResult.ANY:
-        return ""
-    if checks.failures:
-        return f"the result failed its check: {', '.join(checks.failures)}"
-    if demand.result is RequiredResult.VERIFIED:
-        return "" if checks.is_verified else "the result has no signature that was verified"
-    return "" if checks.is_checked else "the result has no digest or signature that was checked"
 
 
 def without_searches(policy: Policy) -> Policy:

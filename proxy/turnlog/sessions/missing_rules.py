@@ -9,7 +9,6 @@ from msgspec import structs
 
 from turnlog.core.kinds import Effect, RequestKind, Status, request_kind
 from turnlog.core.operation import ChangedField
-from turnlog.core.pins import server_of
 from turnlog.packs.fit import (
     built_in_packs,
     matching_packs,
@@ -17,6 +16,7 @@ from turnlog.packs.fit import (
     names_effect,
     pack_advice,
 )
+from turnlog.packs.lock import server_of
 from turnlog.store import definitions
 from turnlog.store.base import Filter
 from turnlog.store.read.view import View

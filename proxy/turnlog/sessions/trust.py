@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from turnlog.core.pins import ServerIdentity, ServerStatus, join_lock_name, place_of, server_of
-from turnlog.packs.lock import LockFile, Pin, pin
+from turnlog.core.pins import ServerIdentity, ServerStatus
+from turnlog.packs.lock import LockFile, Pin, join_lock_name, pin, place_of, server_of
 from turnlog.store import definitions
 from turnlog.store.data_folder import check
 from turnlog.wire.tool_definition import Json, KeptDefinition, Part, diff, parts_changed

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from turnlog.core.pins import COMMAND
+from turnlog.packs.lock import COMMAND
 from turnlog.settings.http_proxies import HttpProxy
 from turnlog.settings.model import Transport
 from turnlog.settings.upstream_url import UrlMask

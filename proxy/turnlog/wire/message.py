@@ -7,7 +7,6 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from turnlog.core.kinds import Flag
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 
 from .json_stream import Outline, OutlineReader, outline_of
 from .jsonrpc import Batch, Defect, Malformed, Message, outline_kind, parse_answer
@@ -30,6 +29,29 @@ class Hash(Protocol):
 
     def update(self, data: bytes, /) -> None: ...
     def digest(self) -> bytes: ...
+
+
+class ResultChecks(Struct, frozen=True, gc=False):
+    """The checks that a server's answer allowed: of its digests and signatures."""
+
+    failures: tuple[str, ...] = ()
+    """What failed, such as `content-digest mismatch`; empty if nothing did."""
+    is_checked: bool = False
+    """Whether a digest or a signature holds."""
+    is_verified: bool = False
+    """Whether a signature holds."""
+
+    def with_others(self, others: "ResultChecks") -> "ResultChecks":
+        """Return these and other checks of the same answer together."""
+        return ResultChecks(
+            self.failures + others.failures,
+            self.is_checked or others.is_checked,
+            self.is_verified or others.is_verified,
+        )
+
+
+NO_CHECKS: Final = ResultChecks()
+"""Of an answer that had nothing to check, or did not come whole: most answers."""
 
 
 class MessageReader(Struct, eq=False):

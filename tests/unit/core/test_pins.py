@@ -1,31 +1,65 @@
-"""Names of servers in turnlog.lock."""
-
 import pytest
 
-from turnlog.core.pins import COMMAND, lock_name, place_of, server_of
+from turnlog.core.pins import (
+    UNCHANGED,
+    UNVERIFIED,
+    PinStatus,
+    Provenance,
+    ServerIdentity,
+    ServerStatus,
+    pin_status,
+    server_status,
+)
 
-HERE = "/srv/repo"
-URL = ("http://127.0.0.1:9000", "/mcp", "", "")
-
-
-@pytest.mark.promise("PROV-7")
-def test_a_lock_name_has_server_host_and_a_digest_of_the_place() -> None:
-    name = lock_name("files", URL, HERE)
-    assert name.startswith("files@127.0.0.1:9000-")
-    assert (server_of(name), bool(place_of(name))) == ("files", True)
-    assert (server_of("files"), place_of("files")) == ("files", "")
-    others = [("https://127.0.0.1:9000", *URL[1:]), (*URL[:3], "project=1"), (URL[0], "/x", "", "")]
-    assert len({name, *(lock_name("files", other, HERE) for other in others)}) == 4
+ONE, OTHER = b"1" * 32, b"2" * 32
 
 
-@pytest.mark.parametrize(("folder", "same"), [("/srv/repo", True), ("/srv/repo/a", False)])
-def test_a_working_directory_is_relative_to_the_locks_folder(folder: str, same: bool) -> None:
-    there = lock_name("git", (COMMAND, "/usr/bin/server", "-v", "/home/me/repo"), "/home/me/repo")
-    here = lock_name("git", (COMMAND, "/usr/bin/server", "-v", folder), HERE)
-    assert here.startswith("git@server-")
-    assert (here == there) is same
+@pytest.mark.promise("PROV-2")
+def test_a_definition_that_equals_the_pin_is_pinned() -> None:
+    assert pin_status(ONE, ONE) == PinStatus(Provenance.PINNED)
 
 
-def test_a_working_directory_elsewhere_is_absolute() -> None:
-    names = {lock_name("git", (COMMAND, "s", folder), HERE) for folder in ("/a", "/b", "/srv/repo")}
-    assert len(names) == 3
+@pytest.mark.promise("PROV-2")
+def test_another_definition_is_a_mismatch_and_names_the_pin() -> None:
+    assert pin_status(ONE, OTHER) == PinStatus(Provenance.MISMATCH, ONE)
+
+
+def test_without_a_pin_or_a_definition_a_tool_is_unverified() -> None:
+    assert pin_status(None, ONE) is pin_status(ONE, b"") is UNVERIFIED
+    assert UNVERIFIED.provenance == "unverified"
+
+
+BANK = ServerIdentity(target="https://bank.example:443", name="bank", version="1.0")
+
+
+def test_a_server_is_compared_in_the_parts_that_are_pinned_and_were_seen() -> None:
+    newer = ServerIdentity(target=BANK.target, name="bank", version="1.1", tls_key="sha256:0")
+    assert server_status(BANK, BANK, ()) == ServerStatus(is_pinned=True)
+    assert server_status(BANK, ServerIdentity(target=BANK.target), ()) == ServerStatus(True)
+    assert server_status(BANK, newer, ()) == ServerStatus(True, ("version",))
+    assert server_status(newer, BANK, ()) == ServerStatus(True, ("version",))
+
+
+def test_a_server_is_as_pinned_another_or_not_pinned() -> None:
+    assert UNCHANGED.provenance == "unverified"
+    assert ServerStatus(is_pinned=True).provenance == "pinned"
+    assert ServerStatus(True, ("version",)).provenance == "mismatch"
+    assert ServerStatus(changes=("target",)).provenance == "mismatch"
+
+
+def test_a_server_that_is_pinned_at_another_target_alone_has_changed() -> None:
+    moved = ServerIdentity(target="https://other.example:443", name="bank")
+    assert server_status(None, BANK, ()) is UNCHANGED
+    assert server_status(None, moved, (BANK,)) == ServerStatus(changes=("target",))
+    assert server_status(None, BANK, (BANK, moved)) is UNCHANGED
+
+
+def test_an_identity_takes_the_parts_that_are_seen_later() -> None:
+    keyed = BANK.with_parts(ServerIdentity(version="2.0", tls_key="sha256:0"))
+    assert keyed.parts == {
+        "target": "https://bank.example:443",
+        "name": "bank",
+        "version": "2.0",
+        "TLS key": "sha256:0",
+    }
+    assert BANK.with_parts(ServerIdentity()) == BANK

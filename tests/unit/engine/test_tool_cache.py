@@ -5,12 +5,12 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Effect, Flag
-from turnlog.core.pins import Provenance, lock_name
+from turnlog.core.pins import Provenance
 from turnlog.engine.request_identity import Clients, Request
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules, ToolCache, ToolListings
-from turnlog.packs.lock import LockFile, Pin, write_lock
+from turnlog.packs.lock import LockFile, Pin, lock_name, write_lock
 from turnlog.record.attempt import Ask
 from turnlog.rules.model import Match, Rule
 from turnlog.rules.policy import Rulebook

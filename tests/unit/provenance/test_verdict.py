@@ -4,9 +4,17 @@ import pytest
 
 from turnlog.core.commit import Lineage
 from turnlog.core.kinds import ValueOrigin
-from turnlog.core.pins import NO_CHECKS, UNCHANGED, Provenance, ResultChecks, ServerStatus
+from turnlog.core.pins import UNCHANGED, Provenance, ServerStatus
 from turnlog.provenance.values import Inputs
-from turnlog.provenance.verdict import MOST_INPUTS, NO_INPUTS, ProvenanceVerdict, verdict
+from turnlog.provenance.verdict import (
+    MOST_INPUTS,
+    NO_INPUTS,
+    ProvenanceVerdict,
+    unmet_result,
+    verdict,
+)
+from turnlog.rules.model import ProvenanceDemand, RequiredResult
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 PINNED, MISMATCH, UNVERIFIED = Provenance.PINNED, Provenance.MISMATCH, Provenance.UNVERIFIED
 SIGNED = ResultChecks(is_checked=True, is_verified=True)
@@ -84,3 +92,22 @@ def test_many_unverified_inputs_are_counted() -> None:
 def test_an_argument_with_several_unverified_parts_is_named_once() -> None:
     part = Lineage(pointer="/url", origin=ValueOrigin.UNVERIFIED)
     assert verdict(PINNED, inputs=Inputs((part, part))).reasons == ("inputs: /url unverified",)
+
+
+@pytest.mark.promise("PROV-20")
+@pytest.mark.parametrize(
+    ("result", "checks", "why"),
+    [
+        (RequiredResult.ANY, ResultChecks(failures=("x",)), ""),
+        (RequiredResult.CHECKED, ResultChecks(is_checked=True), ""),
+        (RequiredResult.CHECKED, NO_CHECKS, "no digest or signature"),
+        (RequiredResult.CHECKED, ResultChecks(("digest x",), is_checked=True), "digest x"),
+        (RequiredResult.VERIFIED, ResultChecks(is_checked=True), "no signature"),
+        (RequiredResult.VERIFIED, ResultChecks(is_checked=True, is_verified=True), ""),
+    ],
+)
+def test_a_result_is_held_against_the_check_that_a_rule_demands(
+    result: RequiredResult, checks: ResultChecks, why: str
+) -> None:
+    found = unmet_result(ProvenanceDemand(result=result), checks)
+    assert (why in found) if why else found == ""

@@ -6,15 +6,13 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.kinds import ErrorKind, Flag
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.rules.expression import UNREADABLE, ExpressionInput
-from turnlog.rules.model import ErrorMap, Expects, KeepContent, ProvenanceDemand, RequiredResult
+from turnlog.rules.model import ErrorMap, Expects, KeepContent
 from turnlog.rules.policy import Policy
 from turnlog.rules.result_rules import (
     Judgement,
     ReceivedAnswer,
     judge_answer,
-    unmet_result,
     without_searches,
 )
 
@@ -217,22 +215,3 @@ def test_a_policy_can_do_without_expressions_that_search() -> None:
     searching = ErrorMap(kind=ErrorKind.NOT_FOUND, when=("$..error",))
     both = Policy(null_when=(*plain.null_when, "$..b"), map_error=(searching, *plain.map_error))
     assert without_searches(both) == plain
-
-
-@pytest.mark.promise("PROV-20")
-@pytest.mark.parametrize(
-    ("result", "checks", "why"),
-    [
-        (RequiredResult.ANY, ResultChecks(failures=("x",)), ""),
-        (RequiredResult.CHECKED, ResultChecks(is_checked=True), ""),
-        (RequiredResult.CHECKED, NO_CHECKS, "no digest or signature"),
-        (RequiredResult.CHECKED, ResultChecks(("digest x",), is_checked=True), "digest x"),
-        (RequiredResult.VERIFIED, ResultChecks(is_checked=True), "no signature"),
-        (RequiredResult.VERIFIED, ResultChecks(is_checked=True, is_verified=True), ""),
-    ],
-)
-def test_a_result_is_held_against_the_check_that_a_rule_demands(
-    result: RequiredResult, checks: ResultChecks, why: str
-) -> None:
-    found = unmet_result(ProvenanceDemand(result=result), checks)
-    assert (why in found) if why else found == ""

@@ -6,7 +6,8 @@ from typing import Any
 import lmdb
 import pytest
 
-from turnlog.core.pins import ServerIdentity, server_of
+from turnlog.core.pins import ServerIdentity
+from turnlog.packs.lock import server_of
 from turnlog.store import definitions
 from turnlog.store.base import StoreError
 from turnlog.store.definitions import MOST, MOST_SHOWN, Change, Listing

@@ -5,10 +5,10 @@ import hashlib
 
 import pytest
 
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.wire.http.content_digest import UNSIGNED, ContentDigests, SignedHead
 from turnlog.wire.http.head import Body
 from turnlog.wire.http.response_head import ResponseHead, response_head
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 HELD = ResultChecks(is_checked=True)
 

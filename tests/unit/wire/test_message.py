@@ -6,7 +6,14 @@ import pytest
 
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Defect, Kind, Malformed, Message
-from turnlog.wire.message import LinePiece, LineReader, MessageReader, is_length_header
+from turnlog.wire.message import (
+    NO_CHECKS,
+    LinePiece,
+    LineReader,
+    MessageReader,
+    ResultChecks,
+    is_length_header,
+)
 
 TEXT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":false}}'
 
@@ -208,3 +215,12 @@ def test_the_size_on_the_wire_is_that_of_the_text_unless_it_came_in_a_coding() -
     assert body.wire_size == 2
     body.coded_size = 30
     assert (body.wire_size, body.size) == (30, 2)
+
+
+def test_checks_of_one_answer_add_up() -> None:
+    held = ResultChecks(is_checked=True)
+    failed = ResultChecks(("content-digest mismatch",))
+    signed = ResultChecks(is_checked=True, is_verified=True)
+    assert held.with_others(NO_CHECKS) == held
+    assert NO_CHECKS.with_others(signed) == signed
+    assert failed.with_others(signed) == ResultChecks(("content-digest mismatch",), True, True)

@@ -19,11 +19,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Phase
-from turnlog.core.pins import COMMAND
 from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.events import Log
+from turnlog.packs.lock import COMMAND
 from turnlog.record.deadlines import Progress
 from turnlog.record.errors import Failure
 from turnlog.record.recorder import Recorder

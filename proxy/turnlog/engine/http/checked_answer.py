@@ -1,9 +1,9 @@
 """An answer with digests of its content, which are checked as the content passes, or with signatures."""
 
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.transport.http_client import Answer
 from turnlog.wire.http.content_digest import UNSIGNED, ContentDigests, SignedHead
 from turnlog.wire.http.head import Headers
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 
 class CheckedAnswer:

@@ -13,7 +13,6 @@ from typing import Final, TypeVarTuple
 from msgspec import Struct
 
 from turnlog.core.kinds import ErrorKind, Flag, Phase
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.engine.command.reply import CommandReply
 from turnlog.engine.mcp.mcp_exchange import McpExchange
 from turnlog.engine.plain_call import PlainCall
@@ -27,7 +26,7 @@ from turnlog.transport.message_heads import Raw
 from turnlog.wire.answer_body import AnswerBody
 from turnlog.wire.http.head import Body, changed_body, fields, lines
 from turnlog.wire.http.response_head import ResponseHead
-from turnlog.wire.message import MessageReader
+from turnlog.wire.message import NO_CHECKS, MessageReader, ResultChecks
 from turnlog.wire.outcome_key import holds_json
 from turnlog.wire.splice import Respelling, as_event, with_data
 from turnlog.wire.sse import EventReader, SseEvent

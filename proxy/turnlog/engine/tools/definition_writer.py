@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.pins import ServerIdentity, changed_parts, server_of
+from turnlog.core.pins import ServerIdentity, changed_parts
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import DefinitionsFailed, Log, LogEvent, ServerChanged, ToolChanged
-from turnlog.packs.lock import LockFile, kept_definition
+from turnlog.packs.lock import LockFile, kept_definition, server_of
 from turnlog.record.attempt import TOOL_CHARS
 from turnlog.redaction.redact import Redactor
 from turnlog.settings.upstream_url import UrlMask

@@ -10,15 +10,19 @@ from turnlog.core.pins import (
     Provenance,
     ServerIdentity,
     ServerStatus,
-    lock_name,
     pin_status,
-    place_of,
-    server_of,
 )
 from turnlog.observe.events import LockFailed, LockLoaded, LogEvent
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
-from turnlog.packs.lock import LockFile, is_beside_configuration, read_lock
+from turnlog.packs.lock import (
+    LockFile,
+    is_beside_configuration,
+    lock_name,
+    place_of,
+    read_lock,
+    server_of,
+)
 
 
 class PinSet:

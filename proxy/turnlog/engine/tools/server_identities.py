@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.bounded_dict import BoundedDict
-from turnlog.core.pins import COMMAND, UNCHANGED, ServerIdentity, ServerStatus
-from turnlog.packs.lock import LockFile
+from turnlog.core.pins import UNCHANGED, ServerIdentity, ServerStatus
+from turnlog.packs.lock import COMMAND, LockFile
 
 from .pin_set import PinSet
 

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.canon import SHA256, canonical
-from turnlog.core.pins import NO_CHECKS, ResultChecks
 from turnlog.settings.signatures import JwsSettings, SignatureSettings, read_key
 from turnlog.transport.message_heads import SentRequest
 from turnlog.wire.http.content_digest import UNSIGNED, SignedHead
 from turnlog.wire.http.head import CONTENT_DIGEST, Headers, fields
 from turnlog.wire.json_text import members, text_of
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 # Its types are incomplete, and importing it this way needs none.
 _rfc9421: Final[Any] = import_module("http_message_signatures")

@@ -8,8 +8,7 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from turnlog.core.pins import NO_CHECKS, ResultChecks
-from turnlog.wire.message import Hash
+from turnlog.wire.message import NO_CHECKS, Hash, ResultChecks
 
 from .head import CONTENT_DIGEST, DIGESTS, Body, Headers, fields
 from .response_head import ResponseHead

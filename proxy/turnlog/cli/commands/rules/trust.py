@@ -13,14 +13,15 @@ from click.core import ParameterSource
 from turnlog.cli.failures import FAILED, FINE, complain
 from turnlog.cli.options import config_option, data_option, json_option, printout
 from turnlog.cli.render import Style, json_line, painted
-from turnlog.core.pins import join_lock_name, server_of
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.lock import (
     LockFile,
     is_beside_configuration,
+    join_lock_name,
     lock_file,
     read_lock,
     read_lock_note,
+    server_of,
     write_lock,
 )
 from turnlog.sessions.trust import (
