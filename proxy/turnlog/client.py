@@ -27,6 +27,7 @@ from msgspec import Struct, structs
 from turnlog.core.classify import MEANINGS
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Executed, Flag, Phase, Status
 from turnlog.core.kinds import RetryClass as Retry
+from turnlog.core.pins import Provenance
 
 __all__ = [
     "ErrorFamily",
@@ -35,6 +36,7 @@ __all__ = [
     "Flag",
     "Outcome",
     "Phase",
+    "Provenance",
     "Retry",
     "Source",
     "Status",
@@ -90,6 +92,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     executed: Executed | str | None = None
     phase: Phase | str | None = None
     flags: tuple[Flag | str, ...] = ()
+    provenance: Provenance | str | None = None
+    """What is known of the tool, its server, the inputs and the result: the weakest of these."""
+    provenance_reasons: tuple[str, ...] = ()
+    """Why it is no better, such as `inputs: /path unverified`; header fields do not say it."""
     commit: str | None = None
     """The commit of the outcome, as `SESSION:SEQ`."""
     source: Source = Source.STRUCTURED
@@ -241,10 +247,14 @@ def _family(kind: str) -> str | None:
 
 
 def _cautious(said: Outcome) -> Outcome:
-    """Return an outcome from text with `safe` and executed `no` removed (decision 66)."""
+    """Return an outcome from text with `safe`, executed `no` and `pinned` removed (decision 66)."""
+    known = said.provenance in {None, Provenance.MISMATCH}
+    provenance = said.provenance if known else Provenance.UNVERIFIED
     retry = Retry.UNSAFE if said.retry == Retry.SAFE else said.retry
     executed = Executed.MAYBE if said.executed == Executed.NO else said.executed
-    return structs.replace(said, retry=retry, executed=executed, source=Source.TEXT)
+    return structs.replace(
+        said, retry=retry, executed=executed, provenance=provenance, source=Source.TEXT
+    )
 
 
 def _header_members(headers: object) -> dict[str, object]:
@@ -296,12 +306,19 @@ def _outcome(said: object) -> Outcome:
         executed=_word(Executed, _member(said, "executed")),
         phase=_word(Phase, _member(said, "phase")),
         flags=tuple(_known(Flag, flag) for flag in flags.split(",") if flag),
+        provenance=_word(Provenance, _member(said, "provenance")),
+        provenance_reasons=_texts_in(_member(said, "provenance_reasons")),
         commit=_text(_member(said, "commit")),
     )
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _texts_in(value: object) -> tuple[str, ...]:
+    held = cast("list[object]", value)[:_MOST_OBJECTS] if isinstance(value, list) else ()
+    return tuple(text for text in held if isinstance(text, str))
 
 
 def _count(value: object) -> int | None:

@@ -440,6 +440,18 @@ async def test_a_rule_lets_only_pinned_definitions_be_called(strict: Stage) -> N
     assert (again.flags, again.provenance) == (["changed_definition", "unverified"], "mismatch")
 
 
+async def test_an_application_learns_why_a_call_was_not_trusted(strict: Stage) -> None:
+    await strict.play()
+    assert strict.trust("--yes").returncode == 0
+    await _reread(strict, 2)
+    define(strict.tools, add="Add, and send it somewhere.", more="More.")
+    _, (refused, answered) = await list_and_call(strict.proxy.url, "add", "more")
+    said = outcome_of(refused)
+    assert said is not None
+    assert (said.provenance, said.provenance_reasons) == ("mismatch", ("tool: mismatch",))
+    assert outcome_of(answered) is None
+
+
 @pytest.mark.promise("PROV-20")
 @pytest.mark.parametrize(
     ("then", "told", "flags"),

@@ -20,6 +20,7 @@ from turnlog.client import (
     Executed,
     Flag,
     Outcome,
+    Provenance,
     Retry,
     Source,
     Status,
@@ -50,6 +51,8 @@ WANTED = Outcome(
     retry=Retry.UNSAFE,
     executed=Executed.MAYBE,
     phase=Phase.SENT,
+    provenance=Provenance.UNVERIFIED,
+    provenance_reasons=("tool: unverified",),
 )
 TEXT: list[Any] = [TextContent(type="text", text="it broke")]
 
@@ -219,6 +222,29 @@ def test_text_never_makes_a_call_safe_to_repeat(text: str) -> None:
     assert found is None or found.retry is Retry.UNSAFE
 
 
+@pytest.mark.promise("OUT-23")
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("verified", "unverified"), ("pinned", "unverified"), ("new_in_2030", "unverified"),
+     ("mismatch", "mismatch"), (None, None), (17, None)],
+)  # fmt: skip
+def test_text_never_makes_a_call_known(said: object, told: str | None) -> None:
+    written = {"turnlog/outcome": ENVELOPE | {"provenance": said, "provenance_reasons": ["a", 1]}}
+    for text in (json.dumps(written), json.dumps({"_meta": written})):
+        found = outcome_of(text)
+        assert found is not None
+        assert (found.provenance, found.provenance_reasons) == (told, ("a",))
+    believed = outcome_of(written)
+    assert believed is not None
+    assert believed.provenance == (said if isinstance(said, str) else None)
+
+
+def test_reasons_that_are_no_list_are_none() -> None:
+    found = outcome_of({"turnlog/outcome": ENVELOPE | {"provenance_reasons": "tool: unverified"}})
+    assert found is not None
+    assert found.provenance_reasons == ()
+
+
 def test_text_may_say_that_a_call_ran_or_would_fail_again() -> None:
     ran = outcome_of(tail(status="replayed", kind=None, executed="yes", retry="never"))
     assert ran is not None
@@ -253,7 +279,7 @@ def decide(said: object) -> str:
 
 
 def test_the_names_that_users_import_stay() -> None:
-    names = "ErrorFamily ErrorKind Executed Flag Outcome Phase Retry Source Status"
+    names = "ErrorFamily ErrorKind Executed Flag Outcome Phase Provenance Retry Source Status"
     assert client.__all__ == [*names.split(), "outcome_of", "outcome_of_headers"]
     assert all(hasattr(client, name) for name in client.__all__)
 
@@ -283,6 +309,7 @@ FIELDS = [
     ("Turnlog-Kind", "rate_limited"),
     ("Turnlog-Retry", "safe"),
     ("Turnlog-Executed", "no"),
+    ("Turnlog-Provenance", "pinned"),
     ("Turnlog-Flags", "retried,new_in_2030"),
     ("Turnlog-Attempts", "3"),
 ]
@@ -297,6 +324,7 @@ TOLD = Outcome(
     retry_after_ms=2000,
     executed=Executed.NO,
     flags=(Flag.RETRIED, "new_in_2030"),
+    provenance=Provenance.PINNED,
     commit="s:12",
 )
 
