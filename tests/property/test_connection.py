@@ -113,7 +113,7 @@ async def by_turnlog(method: str, data: bytes, cuts: list[int]) -> Seen | None:
         except Failure:
             return None
         finally:
-            connection.close()
+            connection.abort()
 
 
 async def behind(before: bytes, data: bytes) -> Seen | None:
@@ -135,13 +135,14 @@ async def behind(before: bytes, data: bytes) -> Seen | None:
         except Failure:
             return None
         finally:
-            connection.close()
+            connection.abort()
     return seen
 
 
 async def read(connection: Connection) -> Seen:
     async with asyncio.timeout(10):
-        head = await connection.head()
+        await connection.answered()
+        head = connection.head
         body = b""
         while piece := await connection.read():
             body += piece
@@ -229,7 +230,7 @@ async def connected(opened: ExitStack) -> Connection:
     ours.setblocking(False)
     opened.enter_context(theirs)
     _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
-    opened.callback(connection.close)
+    opened.callback(connection.abort)
     return connection
 
 

@@ -27,8 +27,8 @@ from turnlog.rules.http_tools import Input, http_input
 from turnlog.rules.model import Access
 from turnlog.rules.policy import deny_unreadable
 from turnlog.store.base import Ticket
-from turnlog.transport.http_client import Answer, Content
-from turnlog.wire.http.head import Headers
+from turnlog.transport.http_client import Content
+from turnlog.wire.http.response_head import NO_HEAD, ResponseHead
 from turnlog.wire.json_text import read_value
 from turnlog.wire.jsonrpc import Defect, Malformed
 from turnlog.wire.message import MessageReader
@@ -77,8 +77,7 @@ class PlainCall:
         self.driver: CallDriver | None = None
         """What drives the call, once it has begun."""
         self.attempt: Attempt | None = None
-        self._status = 0
-        self._headers: Headers = ()
+        self._head = NO_HEAD
         self._lost: Failure | None = None
         self.progress = Progress()
         self._streamed: MessageReader | None = None
@@ -170,8 +169,7 @@ class PlainCall:
         """Begin another attempt; return its body. Raises `StoreError`."""
         assert self.attempt is not None  # only a call that was recorded is made again
         self._ask = following(self.attempt)
-        self._lost, self._status = None, 0
-        self._streamed = None
+        self._lost, self._head, self._streamed = None, NO_HEAD, None
         past = self.attempt.so_far
         self.attempt = await self._context.recorder.begin(self._ask)
         self.attempt.past = past
@@ -261,12 +259,11 @@ class PlainCall:
         if self.attempt is None or self.attempt.ended or self.attempt.n:
             return  # with an outcome already, what its caller was told stands
         ending = failed(kind, self.progress.phase, self._ask.effect)
-        self._end(ending, AnswerFacts(http_status=self._status))
+        self._end(ending, AnswerFacts(http_status=self._head.status))
 
-    def head(self, answer: Answer) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         """Read the answer's head."""
-        self._status, self._headers = answer.head.status, answer.head.raw
-        self.progress.phase = _HEAD
+        self._head, self.progress.phase = head, _HEAD
 
     def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Keep an event's data; the stream is the answer."""
@@ -282,10 +279,10 @@ class PlainCall:
         ask = self._ask
         body.media, body.coded_size = media, size
         target = RedirectTarget()
-        if is_method_preserving_redirect(self._status):
-            target = lead(self._request.route, self._headers, self._request.field(b"host"))
+        if is_method_preserving_redirect(self._head.status):
+            target = lead(self._request.route, self._head.raw, self._request.field(b"host"))
         ending, reply = answered_plainly(
-            ask.method, self._status, body, ask.effect, elsewhere=target.elsewhere
+            ask.method, self._head.status, body, ask.effect, elsewhere=target.elsewhere
         )
         tickets = self._end(*judged(ask, ending, reply))
         if target.resource is not None and self._whole and self.attempt is not None:
@@ -334,14 +331,14 @@ class PlainCall:
         said = failure.sentence(self._ask.server, self._past) if told else ""
         ending = failed(failure.kind, failure.phase, self._ask.effect)
         return self._end(
-            ending, AnswerFacts(http_status=self._status, detail=failure.detail, said=said)
+            ending, AnswerFacts(http_status=self._head.status, detail=failure.detail, said=said)
         )
 
     def _end(self, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
         if self.attempt is None:
             return ()
         self.attempt.marks.update(self.progress.marks)
-        reply = waiting(reply, self._headers, self._context.clock.wall)
+        reply = waiting(reply, self._head.raw, self._context.clock.wall)
         ticket = self._context.recorder.end(self.attempt, ending, reply)
         return () if ticket is None else (ticket,)
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final, Protocol, TypeVar, cast
 
-from msgspec import Struct
-
 from turnlog.core.kinds import ErrorKind, Phase
 from turnlog.record.deadlines import Deadlines, Progress
 from turnlog.record.errors import Failure
@@ -70,7 +68,17 @@ Interim = Callable[[int, bytes, Raw], None]
 
 
 class Connection(asyncio.Protocol):
-    """One HTTP/1.1 connection to a tool server, carrying one exchange at a time (RFC 9112)."""
+    """One HTTP/1.1 connection to a tool server, carrying one exchange at a time (RFC 9112).
+
+    From the head of an answer on it is that `Answer`, until it is closed as such.
+    """
+
+    head: ResponseHead
+    """Head of the final answer, once it has come."""
+    content: Message | None = None
+    """What the body says: it is not parsed here."""
+    origin: "Origin"
+    """The pool that it belongs to."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -93,9 +101,10 @@ class Connection(asyncio.Protocol):
         self._progress = Progress()
         self._interim: Interim | None = None
         self._uploaded = False
-        self._head: ResponseHead | None = None
-        """Head of the final answer, once it has come; set together with the body."""
+        self._upload: asyncio.Task[None] | None = None
+        """Sends a body that is too long to be sent at once."""
         self._body: BodyReader | None = None
+        """Body of the final answer; set together with its head."""
         self.length: int | None = None
         """Length of the answer's body in bytes; `None` where only its end tells."""
         self._persists = False
@@ -115,7 +124,7 @@ class Connection(asyncio.Protocol):
         """Send a request, or its first bytes; `interim` gets 1xx answers. Raises `Failure`."""
         self._busy, self._uploaded = True, is_whole
         self._method, self._progress, self._interim = method, progress, interim
-        self._head = self._body = self.length = None
+        self._body = self.length = self._upload = None
         progress.phase = _SENDING
         if progress.deadlines is not None and not progress.deadlines.connected(self.expire):
             progress.deadlines = None
@@ -132,10 +141,25 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None  # the request has begun
         self._transport.write(data)
 
-    def sent(self) -> None:
-        """Note that the whole request has been handed to the transport."""
-        self._uploaded = True
-        self._progress.sent()
+    def upload(self, group: asyncio.TaskGroup, body: Content, length: int | None) -> None:
+        """Send the body of a request that has begun, in a task of `group`."""
+        self._upload = group.create_task(self._send_pieces(body, length))
+
+    async def _send_pieces(self, body: Content, length: int | None) -> None:
+        """Send a body while the answer may already be coming. A failure is raised where the answer is read."""
+        is_chunked = length is None and not isinstance(body, bytes)
+        try:
+            async for piece in _pieces(body) if isinstance(body, bytes) else body:
+                self.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
+                await self.drain()
+            if is_chunked:
+                self.write(b"0\r\n\r\n")
+            self._uploaded = True
+            self._progress.sent()
+        except Failure:
+            pass
+        except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
+            self.fail(str(error) or type(error).__name__)
 
     async def drain(self) -> None:
         """Wait while the server reads slowly. Raises `Failure`."""
@@ -143,13 +167,12 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
 
-    async def head(self) -> ResponseHead:
-        """Return the answer's head once it has come. Raises `Failure`."""
-        while self._head is None:
+    async def answered(self) -> None:
+        """Wait until the answer's head has come. Raises `Failure`."""
+        while self._body is None:
             if self._error is not None:
                 raise self._error
-            await self._wait()
-        return self._head
+            await self._news()
 
     async def read(self) -> bytes:
         """Return what has come of the body; nothing at its end. Raises `Failure` if it is cut."""
@@ -160,7 +183,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._news()
         data = body.take()
         if self._paused and self._transport is not None:
             self._paused = False
@@ -192,14 +215,44 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another."""
-        self._busy, self._interim, body = False, None, self._body
+        deadlines, body = self._progress.deadlines, self._body
+        self._busy, self._interim, self._upload = False, None, None
+        if deadlines is not None:
+            deadlines.close()
         if body is None or body.missing or body.pieces or self._paused or self._closed:
             is_over = False
         else:
             is_over = self._uploaded and self._persists
         if not is_over:
-            self.close()
+            self.abort()
         return is_over
+
+    async def close(self) -> None:
+        """Read no more of the answer; return to the pool if the exchange is complete, else break the connection."""
+        # A request that is still being sent is cut: the agent's side is not read after this.
+        try:
+            if self._upload is not None:
+                await _stopped(self._upload)
+        finally:
+            if self.finish():
+                self.origin.give_back(self)
+
+    async def give_up(self) -> None:
+        """End an exchange that got no answer."""
+        upload = self._upload
+        self.abort()
+        self.finish()
+        if upload is not None:
+            await _stopped(upload)
+
+    async def is_reachable(self) -> bool:
+        """Return whether the server accepts a connection within `_REACHED`."""
+        with suppress(Failure, TimeoutError):
+            async with asyncio.timeout(_REACHED):
+                connection = await self.origin.connect()
+            self.origin.give_back(connection)
+            return True
+        return False
 
     def expire(self, kind: ErrorKind, detail: str) -> bool:
         """Fail the exchange with a timeout; false if no task is waiting for it now."""
@@ -209,11 +262,11 @@ class Connection(asyncio.Protocol):
         failure = Failure(kind, phase, detail)
         if not self._progress.continues(failure):
             self._error = failure
-            self.close()
+            self.abort()
             self._wake()
         return True
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Break the connection at once."""
         if self._transport is not None:
             self._transport.abort()
@@ -236,9 +289,10 @@ class Connection(asyncio.Protocol):
         """Whether the whole answer has arrived."""
         return self._body is not None and not self._body.missing
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        await self._waiter
+    def _news(self) -> "asyncio.Future[None]":
+        """Return a future that ends when something has come, or the connection has ended."""
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -249,7 +303,7 @@ class Connection(asyncio.Protocol):
         if self._error is None and not self._has_come:
             phase = Phase.SENT if self._body is None else Phase.BODY
             self._error = Failure(kind, phase, detail)
-        self.close()
+        self.abort()
         self._wake()
 
     def _refuse(self, detail: str) -> None:
@@ -270,7 +324,7 @@ class Connection(asyncio.Protocol):
         if not self._busy or (body is not None and not body.missing):
             # Unsolicited bytes make the connection unusable.
             self._closed = True
-            self.close()
+            self.abort()
             return
         if body is None:
             data = self._behind_heads(data)
@@ -292,7 +346,7 @@ class Connection(asyncio.Protocol):
         """Read heads up to that of the final answer; return what stands behind it."""
         came: bytes | bytearray = joined(self._came, data) if self._came else data
         end = 0
-        while self._head is None and self._error is None:
+        while self._body is None and self._error is None:
             start = LINE_ENDS.match(came, end).end()  # type: ignore[union-attr]  # it matches nothing as well
             found = HEAD_END.search(came, max(self._searched - 3, start))
             if found is None:
@@ -321,7 +375,7 @@ class Connection(asyncio.Protocol):
         if len(head) > HEAD_LIMIT:
             self._refuse(_TOO_LONG)
         elif answer.status >= 200:
-            self._head, self._persists, body = answer, answer.persists, answer.body
+            self.head, self._persists, body = answer, answer.persists, answer.body
             if body is _BY_LENGTH:
                 self.length, self._body = length, BodyReader(length)
             elif body is _CHUNKED:
@@ -397,6 +451,7 @@ class Origin:
             if self.proxy is not None:
                 detail = f"through the proxy {self.proxy.url} ({self.proxy.source}): {detail}"
             raise Failure(ErrorKind.CONNECT_FAILED, Phase.CONNECTING, detail) from error
+        connection.origin = self
         if self._on_certificate is not None and (found := connection.certificate):
             self._on_certificate(self._name, found)
         return connection
@@ -416,21 +471,21 @@ class Origin:
             connection, since = self.idle.pop()
             if monotonic() - since < IDLE_LIMIT and connection.is_quiet():
                 return connection
-            connection.close()
+            connection.abort()
         return None
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next request, for `IDLE_LIMIT` at the most."""
         self.idle.append((connection, monotonic()))
         if len(self.idle) > _IDLE_CONNECTIONS:
-            self.idle.pop(0)[0].close()
+            self.idle.pop(0)[0].abort()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_LIMIT, self._trim)
 
     def _trim(self) -> None:
         """Close what has been idle too long, and come back for the rest."""
         while self.idle and monotonic() - self.idle[0][1] >= IDLE_LIMIT:
-            self.idle.pop(0)[0].close()
+            self.idle.pop(0)[0].abort()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(IDLE_LIMIT, self._trim) if self.idle else None
 
@@ -497,57 +552,6 @@ class Answer(Protocol):
         ...
 
 
-# One is made for each call, and a struct takes a third of the time of another class.
-class HttpAnswer(Struct, eq=False):
-    """An answer over HTTP."""
-
-    _connection: Connection
-    _origin: Origin
-    _upload: asyncio.Task[None] | None
-    _deadlines: Deadlines | None
-    head: ResponseHead
-    length: int | None
-    take_whole: Callable[[], bytes | None]
-    read: Callable[[], Coroutine[None, None, bytes]]
-    content: Message | None = None
-
-    @property
-    def trailers(self) -> Headers:
-        """The fields behind the body, once it is at its end."""
-        return self._connection.trailers
-
-    @property
-    def has_piece(self) -> bool:
-        """Whether something of the body is here that was not read."""
-        return self._connection.has_piece
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the whole answer has come and been read."""
-        return self._connection.at_end
-
-    async def is_reachable(self) -> bool:
-        """Return whether its server accepts a connection within `_REACHED`."""
-        with suppress(Failure, TimeoutError):
-            async with asyncio.timeout(_REACHED):
-                connection = await self._origin.connect()
-            self._origin.give_back(connection)
-            return True
-        return False
-
-    async def close(self) -> None:
-        """Return the connection to the pool if the exchange is complete, else close it."""
-        # A request that is still being sent is cut: the agent's side is not read after this.
-        if self._deadlines is not None:
-            self._deadlines.close()
-        try:
-            if self._upload is not None:
-                await _stopped(self._upload)
-        finally:
-            if self._connection.finish():
-                self._origin.give_back(self._connection)
-
-
 class Upstreams:
     """The connections to all upstreams. An async context manager."""
 
@@ -566,7 +570,7 @@ class Upstreams:
         """Break the idle connections, and wait for what goes on in the background."""
         for origin in self._origins.values():
             for connection, _ in origin.idle:
-                connection.close()
+                connection.abort()
         await self._group.__aexit__(None, None, None)
 
     def add_here(self, target: Target, accept: Callable[[], asyncio.Protocol]) -> None:
@@ -592,7 +596,6 @@ class Upstreams:
         if connection is None:
             now = asyncio.get_running_loop().time()
             connection = await connected(origin.connect(), progress.deadlines, now)
-        upload: asyncio.Task[None] | None = None
         try:
             if isinstance(body, bytes) and len(body) <= _PIECE:
                 request = head.text + _framing(head.method, body) + body
@@ -600,21 +603,12 @@ class Upstreams:
             else:
                 start = head.text + _framing(head.method, body, length)
                 connection.begin(head.method, progress, start, interim, is_whole=False)
-                upload = self._group.create_task(_upload(connection, body, length))
-            answer = await connection.head()
+                connection.upload(self._group, body, length)
+            await connection.answered()
         except BaseException:
-            await _given_up(connection, upload, progress.deadlines)
+            await connection.give_up()
             raise
-        return HttpAnswer(
-            connection,
-            origin,
-            upload,
-            progress.deadlines,
-            answer,
-            connection.length,
-            connection.take_whole,
-            connection.read,
-        )
+        return connection
 
     def _met(self, target: Target) -> Origin:
         """Return an origin to which nothing was sent before."""
@@ -666,33 +660,6 @@ def _framing(method: str, body: Content, length: int | None = None) -> bytes:
     if length is None:
         return b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     return b"\r\nContent-Length: %d\r\n\r\n" % length
-
-
-async def _upload(connection: Connection, body: Content, length: int | None) -> None:
-    """Send a body while the answer may already be coming. A failure is raised where the answer is read."""
-    is_chunked = length is None and not isinstance(body, bytes)
-    try:
-        async for piece in _pieces(body) if isinstance(body, bytes) else body:
-            connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
-            await connection.drain()
-        if is_chunked:
-            connection.write(b"0\r\n\r\n")
-        connection.sent()
-    except Failure:
-        pass
-    except Exception as error:  # noqa: BLE001 - the agent's side broke: the request is cut
-        connection.fail(str(error) or type(error).__name__)
-
-
-async def _given_up(
-    connection: Connection, upload: asyncio.Task[None] | None, deadlines: Deadlines | None
-) -> None:
-    """End an exchange that got no answer."""
-    if deadlines is not None:
-        deadlines.close()
-    connection.close()
-    if upload is not None:
-        await _stopped(upload)
 
 
 async def _stopped(upload: asyncio.Task[None]) -> None:

@@ -34,7 +34,7 @@ async def asked() -> AsyncGenerator[tuple[Connection, socket.socket]]:
         with theirs:
             yield connection, theirs
     finally:
-        connection.close()
+        connection.abort()
 
 
 async def status(pieces: Iterable[bytes]) -> int:
@@ -43,7 +43,8 @@ async def status(pieces: Iterable[bytes]) -> int:
         for piece in pieces:
             connection.data_received(piece)
         async with asyncio.timeout(BOUND):
-            return (await connection.head()).status
+            await connection.answered()
+            return connection.head.status
 
 
 async def failure(raw: bytes, *, ends: bool) -> ErrorKind:
@@ -54,7 +55,7 @@ async def failure(raw: bytes, *, ends: bool) -> ErrorKind:
             server.shutdown(socket.SHUT_WR)
         with pytest.raises(Failure) as caught:
             async with asyncio.timeout(BOUND):
-                await connection.head()
+                await connection.answered()
         return caught.value.kind
 
 
@@ -136,7 +137,8 @@ async def answered(connection: Connection, raw: bytes, method: str = "GET") -> t
     connection.begin(method, Progress(), b"")
     connection.data_received(raw)
     async with asyncio.timeout(BOUND):
-        return (await connection.head()).status, await connection.read()
+        await connection.answered()
+        return connection.head.status, await connection.read()
 
 
 BARE = b"HTTP/1.1 200 OK\nContent-Length: 4\n\nbare"
@@ -196,7 +198,7 @@ async def test_a_server_that_closes_or_speaks_behind_its_answer_is_noticed_at_on
     async with asked() as (connection, server):
         server.sendall(GOOD)
         async with asyncio.timeout(BOUND):
-            await connection.head()
+            await connection.answered()
             assert await connection.read() == b"good"
         assert connection.finish()
         assert connection.is_quiet()
@@ -212,7 +214,7 @@ async def test_a_request_on_a_connection_that_was_just_lost_fails_at_once() -> N
     async with asked() as (connection, server):
         server.sendall(GOOD)
         async with asyncio.timeout(BOUND):
-            await connection.head()
+            await connection.answered()
             assert await connection.read() == b"good"
         assert connection.finish()
         connection.connection_lost(None)

@@ -402,7 +402,7 @@ class HttpCarrier(Struct, eq=False):
         exchange = self._exchange
         assert isinstance(exchange, McpExchange)  # only MCP has such streams
         try:
-            exchange.check_accepted(answer)
+            exchange.check_accepted(answer.head)
         except Failure:
             await answer.close()
             raise
@@ -411,7 +411,7 @@ class HttpCarrier(Struct, eq=False):
         """Relay the answer to an attempt, or withhold it if a retry follows."""
         exchange = self._exchange
         try:
-            exchange.head(answer)
+            exchange.on_head(answer.head)
             if answer.head.status == _UNAUTHENTICATED:
                 self._unauthenticated(answer)
             if attempt is not None:

@@ -38,6 +38,7 @@ from turnlog.rules.policy import deny_unreadable
 from turnlog.transport.http_client import Content
 from turnlog.wire import mcp
 from turnlog.wire.http.head import trace_id
+from turnlog.wire.http.response_head import NO_HEAD
 from turnlog.wire.json_text import read_value, text_of
 from turnlog.wire.jsonrpc import SCAN_LIMIT, Kind, Message, id_key
 from turnlog.wire.splice import with_cancelled_ids, with_id
@@ -364,10 +365,10 @@ class McpExchange(ResponseObserver):
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
         """Return the whole response, for duplicates."""
-        answer, attempt = self._answer, self.attempt
-        if attempt is None or not attempt.message or answer is None:
+        head, attempt = self._head, self.attempt
+        if attempt is None or not attempt.message or head is NO_HEAD:
             return None
-        return OwnAnswer(answer.head.status, answer.head.reason, JSON, attempt.message)
+        return OwnAnswer(head.status, head.reason, JSON, attempt.message)
 
     def outgoing(self, content: Content) -> Content:
         """Return the body to send, with the ids in cancels replaced by those of the running attempts.

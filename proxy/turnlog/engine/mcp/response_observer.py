@@ -61,8 +61,8 @@ from turnlog.record.own_answers import (
     as_status,
 )
 from turnlog.store.base import Ticket
-from turnlog.transport.http_client import Answer
 from turnlog.wire import mcp
+from turnlog.wire.http.response_head import NO_HEAD, ResponseHead
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Batch, Kind, Malformed, Message, id_key, other_type
 from turnlog.wire.message import MessageReader
@@ -101,9 +101,8 @@ class ResponseObserver:
     """The call whose stream this one resumes."""
     _lost: Unanswered | None = None
     """Turnlog's own answer in place of one that never came."""
-    _answer: Answer | None = None
-    _status = 0
-    """The HTTP status; 0 while there is none."""
+    _head: ResponseHead = NO_HEAD
+    """The head of the answer."""
     _is_numbered = False
     """Whether the stream may be resumed: an event had an id."""
     _others: tuple[Attempt, ...] = ()
@@ -186,17 +185,17 @@ class ResponseObserver:
     @property
     def was_accepted(self) -> bool:
         """Whether the server has accepted the POST, so that its caller waits on another stream (2024-11-05)."""
-        return self._request.channel is not None and 200 <= self._status < 300
+        return self._request.channel is not None and 200 <= self._head.status < 300
 
     def on_relayed(self, say: Say) -> None:
         """Note how the agent can be sent an event of turnlog's, if this is a listening stream."""
         if self._listening is not None:
             self._listening.say = say
 
-    def check_accepted(self, answer: Answer) -> None:
+    def check_accepted(self, head: ResponseHead) -> None:
         """Raise `Failure` if a POST was accepted whose answer nobody can get any more (2024-11-05)."""
         channel = self._request.channel
-        if channel is not None and channel.has_broken and 200 <= answer.head.status < 300:
+        if channel is not None and channel.has_broken and 200 <= head.status < 300:
             detail = "the stream on which it would be answered has broken off"
             raise Failure(ErrorKind.CONNECTION_LOST, Phase.HEAD, detail)
 
@@ -204,13 +203,12 @@ class ResponseObserver:
 
     def _on_retry(self) -> None:
         """Reset the state of the answer to the attempt before."""
-        self._lost = self._answer = self._unfit = None
-        self._status, self._events, self._is_numbered = 0, 0, False
+        self._lost = self._unfit = None
+        self._head, self._events, self._is_numbered = NO_HEAD, 0, False
 
-    def head(self, answer: Answer) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         """Read the answer's head."""
-        self._answer, self._status = answer, answer.head.status
-        self.progress.phase = _HEAD
+        self._head, self.progress.phase = head, _HEAD
 
     def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Read one event of a stream."""
@@ -275,9 +273,9 @@ class ResponseObserver:
 
     def _redirected(self, attempt: Attempt) -> None:
         """Remember a redirected call, so that the request that follows the redirect continues it."""
-        if self._answer is None or not is_method_preserving_redirect(self._status):
+        if not is_method_preserving_redirect(self._head.status):
             return
-        leads = self._leads(self._answer)
+        leads = self._leads
         if leads.resource is None:
             return
         self._context.redirects.note(
@@ -350,7 +348,7 @@ class ResponseObserver:
     def _on_all_read(self) -> None:
         """Note the requests that the answer, now read to its end, has left without a response."""
         # In revision 2024-11-05 responses come on another stream.
-        if self._answer is not None and self._status < 400 and self._request.channel is None:
+        if 0 < self._head.status < 400 and self._request.channel is None:
             self._handshakes.unanswered(self.awaited.values())
 
     def went_by(self, duration: int) -> None:
@@ -366,7 +364,7 @@ class ResponseObserver:
                 method=clean(first.method) if first is not None else "",
                 request_id=rpc_id(clean(first.id.decode("utf-8", "replace"))) if first else "",
                 protocol=clean(self.revision),
-                http_status=self._status,
+                http_status=self._head.status,
                 duration_ns=duration,
                 events=self._events,
             )
@@ -476,9 +474,7 @@ class ResponseObserver:
         self, asked: Message, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
-        self._handshakes.read(
-            asked, message, self._answer.head.raw if self._answer is not None else ()
-        )
+        self._handshakes.read(asked, message, self._head.raw)
         return self._continuations.polled(asked, message, body, self.revision, self._around)
 
     @property
@@ -505,7 +501,7 @@ class ResponseObserver:
         parsed, driver = read_answer(message, revision=self.revision), attempt.driver
         if driver is not None and driver.is_guarded and isinstance(message, Message):
             attempt.message = body.finish()
-        reply = answered_by_text(parsed, message, body, self._status)
+        reply = answered_by_text(parsed, message, body, self._head.status)
         if reply is not None and not ask.policy.judges_answers:
             attempt.amends = False
             return self.end(attempt, SUCCESS, reply)
@@ -573,21 +569,22 @@ class ResponseObserver:
     def _around(self, ask: Ask) -> Circumstances:
         """Return the circumstances by which an answer is judged."""
         in_session = bool(self._request.mcp_session) and not self.stateless
-        elsewhere = False
-        if self._answer is not None and 300 <= self._status < 400:
-            elsewhere = self._leads(self._answer).elsewhere
-        return Circumstances(self._status, ask.effect, in_session, elsewhere)
+        status = self._head.status
+        elsewhere = 300 <= status < 400 and self._leads.elsewhere
+        return Circumstances(status, ask.effect, in_session, elsewhere)
 
-    def _leads(self, answer: Answer) -> RedirectTarget:
+    @property
+    def _leads(self) -> RedirectTarget:
+        """Where the answer leads, if it is a redirect."""
         request = self._request
-        return lead(request.route, answer.head.raw, request.field(b"host"))
+        return lead(request.route, self._head.raw, request.field(b"host"))
 
     def _end_by_answer(
         self, attempt: Attempt, ending: Ending, reply: AnswerFacts
     ) -> Sequence[Ticket]:
         """Record the outcome of an attempt that was answered."""
-        if self._answer is not None and reply.http_status in SAYS_WHEN:
-            reply = waiting(reply, self._answer.head.raw, self._context.clock.wall)
+        if reply.http_status in SAYS_WHEN:
+            reply = waiting(reply, self._head.raw, self._context.clock.wall)
         return self.end(attempt, ending, reply)
 
     def end(self, attempt: Attempt, ending: Ending, reply: AnswerFacts) -> Sequence[Ticket]:
@@ -616,7 +613,7 @@ class ResponseObserver:
     ) -> Sequence[Ticket]:
         """Record all open attempts as failed; `said` is the text for their caller."""
         reply = AnswerFacts(
-            http_status=self._status, detail=detail, said=said, retry_after=retry_after
+            http_status=self._head.status, detail=detail, said=said, retry_after=retry_after
         )
         phase = self.progress.phase
         tickets: list[Ticket] = []

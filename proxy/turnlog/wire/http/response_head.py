@@ -1,5 +1,7 @@
 """The head of an answer, and what its fields say to a proxy (RFC 9110)."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from .head import (
@@ -87,3 +89,7 @@ def _names_digests(given: dict[bytes, list[bytes]]) -> bool:
         return True
     trailers = b",".join(given.get(b"trailer", ())).lower()
     return any(name in trailers for name in DIGESTS)
+
+
+NO_HEAD: Final = response_head(0, b"", (), Body.NONE)
+"""Stands for the head of an answer that has not come."""
