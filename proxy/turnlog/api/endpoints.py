@@ -29,7 +29,7 @@ from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
-from turnlog.sessions.lineage.taint import Contamination, mark_output, read_contamination
+from turnlog.sessions.lineage.taint import Contamination, find_output, read_contamination
 from turnlog.sessions.lineage.why import Trail, trail
 from turnlog.sessions.log import TurnRange, find_session, parse_turns
 from turnlog.sessions.notes import (
@@ -53,7 +53,6 @@ from turnlog.sessions.pages import (
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.gc import GcFate, GcLine, expired, purge_line
-from turnlog.sessions.retention.holds import append_hold
 from turnlog.sessions.retention.housekeeping import enforced
 from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.rows import Row
@@ -330,11 +329,9 @@ def _taint(view: View, request: ApiRequest) -> Contamination:
 
 async def _mark(context: Context, request: ApiRequest, wanted: TaintRequest) -> WrittenNote:
     with context.store.view() as view:
-        session = find_session(view, request.names["session"])
+        output = find_output(view, find_session(view, request.names["session"]), wanted.seq)
     kind = NoteKind.TAINT if wanted.action is TaintAction.MARK else NoteKind.ENDORSE
-    why = context.clean(wanted.why)
-    commit = await mark_output(context.store, session, wanted.seq, kind, why, context.clock)
-    return written_note(commit)
+    return written_note(await note_writer(context).mark_output(output, kind, wanted.why))
 
 
 async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> ForkMade:
@@ -418,10 +415,8 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
 async def _hold(
     kind: NoteKind, context: Context, request: ApiRequest, wanted: HoldRequest
 ) -> WrittenNote:
-    why, name = context.clean(wanted.why), request.names["session"]
-    return written_note(
-        await append_hold(context.store, name, kind, why, context.clock, wanted.fence)
-    )
+    noter, name = note_writer(context), request.names["session"]
+    return written_note(await noter.change_hold(name, kind, wanted.why, wanted.fence))
 
 
 async def _purge(context: Context, request: ApiRequest, wanted: PurgeRequest) -> PurgePlan:

@@ -1,4 +1,4 @@
-"""Write notes to sessions: validated, redacted, and at most once per note id."""
+"""Write notes to sessions: validated, redacted, and at most once per note id where one is given."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -19,7 +19,7 @@ from turnlog.store.base import Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
-from .errors import NoteError
+from .errors import NoteError, NotHeldError
 from .log import find_session
 
 NOTE_BYTES: Final = 64 * 1024
@@ -89,6 +89,75 @@ class NoteWriter:
             self._on_written(commit.link.session, commit.link.seq, kept)
         return written_note(commit, known=commit.facts is not draft.facts)
 
+    async def change_hold(
+        self, name: str, kind: NoteKind, why: str, fence: int | None = None
+    ) -> Commit:
+        """Append the note by which a session is held (`HOLD`; it may be held already), or its holds end
+        (`RELEASE`).
+
+        `why` has at most `LONGEST_WHY` characters; `fence` is the number of a lease. Raises
+        `NotFoundError`, `NotHeldError`, `LeaseRefused`, `StoreError`.
+        """
+        with self._store.view() as view:
+            session = session_ref(view, name)
+            if kind is NoteKind.RELEASE and session.id not in view.held():
+                raise NotHeldError(f"the session {name!r} is not held")
+        summary = (
+            "its content is held" if kind is NoteKind.HOLD else "its content is no longer held"
+        )
+        return await self._append(
+            Draft(
+                session=session,
+                facts=self._facts(kind, Actor.OPERATOR),
+                body=self._reason(summary, why),
+                fence=fence,
+            )
+        )
+
+    async def mark_output(self, output: Commit, kind: NoteKind, why: str) -> Commit:
+        """Append the note that marks (`TAINT`) or endorses (`ENDORSE`) an output, given by its outcome.
+
+        `why` has at most `LONGEST_WHY` characters. Raises `StoreError`.
+        """
+        link, of = output.link, output.facts
+        facts = structs.replace(
+            self._facts(kind, Actor.OPERATOR),
+            call=of.call,
+            leg=of.leg,
+            attempt=of.attempt,
+            server=of.server,
+            tool=of.tool,
+            method=of.method,
+            effect=of.effect,
+        )
+        said = "marked as tainted" if kind is NoteKind.TAINT else "endorsed"
+        summary = f"the output in commit {link.seq} is {said}"
+        return await self._append(
+            Draft(
+                session=existing_session(link.session),
+                facts=facts,
+                body=self._reason(summary, why),
+                target=link.seq,
+            )
+        )
+
+    async def _append(self, draft: Draft) -> Commit:
+        return await self._store.submit(draft, wait=True).done()
+
+    def _reason(self, summary: str, why: str) -> CommitBody:
+        return CommitBody(summary=summary, detail=self._redactor.text(why)[0])
+
+    def _facts(self, kind: NoteKind, actor: Actor) -> Facts:
+        return Facts(
+            kind=CommitKind.NOTE,
+            at=self._clock.wall(),
+            clock=self._clock.monotonic(),
+            actor=actor,
+            phase=Phase.DONE,
+            status=Status.OK,
+            note=kind,
+        )
+
     def _draft(self, session: SessionRef, note: Note, note_id: str, actor: Actor) -> Draft:
         if len(note_id) > ID_CHARS:
             raise NoteError(
@@ -107,17 +176,9 @@ class NoteWriter:
             raise NoteError(f"the note has {len(data)} bytes, {NOTE_BYTES} are kept; cut it")
         if decode_note(data) is None:
             raise NoteError("the note is too long once its secrets are cut out; cut it")
-        facts = Facts(
-            kind=CommitKind.NOTE,
-            at=self._clock.wall(),
-            clock=self._clock.monotonic(),
-            actor=actor,
-            turn_label=kept.name if isinstance(kept, TurnStart) else "",
-            turn_source=TurnSource.EXPLICIT if isinstance(kept, TurnStart) else TurnSource.GAP,
-            phase=Phase.DONE,
-            status=Status.OK,
-            note=note_kind(kept),
-        )
+        facts = self._facts(note_kind(kept), actor)
+        if isinstance(kept, TurnStart):
+            facts = structs.replace(facts, turn_label=kept.name, turn_source=TurnSource.EXPLICIT)
         return Draft(
             session=session,
             facts=facts,

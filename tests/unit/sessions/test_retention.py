@@ -35,6 +35,7 @@ from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import rewind_plan
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
 from turnlog.sessions.errors import CompactedError, NotHeldError, OperationError
+from turnlog.sessions.notes import NoteWriter
 from turnlog.sessions.payloads import PayloadState, read_payload
 from turnlog.sessions.retention.ages import (
     Retention,
@@ -44,7 +45,6 @@ from turnlog.sessions.retention.ages import (
 )
 from turnlog.sessions.retention.collect import Collector, redact_draft, transactions
 from turnlog.sessions.retention.gc import ExpiredBodies, GcFate, GcItem, GcLine, expired
-from turnlog.sessions.retention.holds import append_hold
 from turnlog.sessions.retention.housekeeping import EVERY, EVERY_BY_RULES, NOTICE, Housekeeper
 from turnlog.sessions.retention.purge import PurgeOrder, Purger, purge_plan
 from turnlog.sessions.state.backlog import BUSY
@@ -71,6 +71,7 @@ class Days:
         self.events: list[LogEvent] = []
         self.store = LmdbStore.open(data, now=lambda: self.now, limit=limit)
         self.clock = Clock(wall=lambda: self.now, monotonic=lambda: self.monotonic)
+        self.noter = NoteWriter(self.store, Redactor(), self.clock)
         self.thread = ThreadPoolExecutor(1)
         self.saved = saved_states(data)
         self.keeper = self.new_keeper()
@@ -195,7 +196,7 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
     await days.call(held, -20, b"of the held one")
     await days.call(other, -20, b"of another")
     await days.call(other, -10, b"of another, later")
-    await append_hold(days.store, "held", NoteKind.HOLD, "a lawsuit", days.clock)
+    await days.noter.change_hold("held", NoteKind.HOLD, "a lawsuit")
 
     assert await days.collect() == [name(-10)]
     assert days.kept(other) == [PayloadState.WHOLE, PayloadState.EXPIRED]
@@ -203,7 +204,7 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
     with days.store.view() as view:
         assert view.held() == {known(held)}
 
-    await append_hold(days.store, "held", NoteKind.RELEASE, "", days.clock)
+    await days.noter.change_hold("held", NoteKind.RELEASE, "")
 
     assert await days.collect() == [name(-20)]
     assert days.kept(held) == [PayloadState.EXPIRED]
@@ -214,12 +215,12 @@ async def test_a_day_with_content_of_a_held_session_stays_until_the_release(days
 async def test_what_a_held_session_adds_is_held_too(days: Days) -> None:
     ref, holds = session("a"), HeldContent()
     await days.call(ref, -20, b"first")
-    await append_hold(days.store, "a", NoteKind.HOLD, "", days.clock)
+    await days.noter.change_hold("a", NoteKind.HOLD, "")
     assert len(holds.buckets(days.store.view())) == 1
     await days.call(ref, 0, b"second")
 
     assert len(holds.buckets(days.store.view())) == 2
-    await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
+    await days.noter.change_hold("a", NoteKind.RELEASE, "")
     assert not holds.buckets(days.store.view())
 
 
@@ -227,14 +228,14 @@ async def test_only_a_held_session_can_be_released(days: Days) -> None:
     await days.call(session("a"), 0, b"content")
 
     with pytest.raises(NotHeldError, match="'a' is not held"):
-        await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
+        await days.noter.change_hold("a", NoteKind.RELEASE, "")
 
 
 async def test_a_lack_of_room_spares_held_content(tmp_path: Path) -> None:
     days = Days(tmp_path / "data", limit=12 << 20)
     held, other = session("held"), session("other")
     await days.call(held, -3, bytes(range(256)) * 400)
-    await append_hold(days.store, "held", NoteKind.HOLD, "", days.clock)
+    await days.noter.change_hold("held", NoteKind.HOLD, "")
 
     for number in range(60):
         content = random.Random(number).randbytes(300_000)
@@ -476,7 +477,7 @@ async def test_what_rewinds_kept_and_why_a_session_was_changed_does_not_expire(d
 async def test_bodies_of_a_held_session_stay(days: Days) -> None:
     ref = session("a")
     await days.call(ref, -100, b"content")
-    await append_hold(days.store, "a", NoteKind.HOLD, "", days.clock)
+    await days.noter.change_hold("a", NoteKind.HOLD, "")
 
     due = expired(days.store.view(), WEEK, days.now, HeldContent())
     assert [one.line(GcFate.DUE).fate for one in due] == [GcFate.HELD, GcFate.HELD]
@@ -748,7 +749,7 @@ async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> Non
     held, other = session("a"), session("b")
     for ref, content in ((held, b"of a"), (other, b"of b")):
         await days.call(ref, -3, content, server="bank")
-    await append_hold(days.store, "a", NoteKind.HOLD, "a lawsuit", days.clock)
+    await days.noter.change_hold("a", NoteKind.HOLD, "a lawsuit")
     bank = by_rule(RetentionRule(server=("bank",), payloads=1.0, bodies=1.0))
 
     lines = await days.lines(bank)
@@ -758,7 +759,7 @@ async def test_a_hold_and_a_purge_go_before_the_ages_of_rules(days: Days) -> Non
     ]
     assert outputs(days, held) == [PayloadState.WHOLE]
 
-    await append_hold(days.store, "a", NoteKind.RELEASE, "", days.clock)
+    await days.noter.change_hold("a", NoteKind.RELEASE, "")
     writer = ControlWriter(days.store, Redactor(), days.clock)
     collector = Collector(days.store, days.saved, days.clock)
     with days.store.view() as view:

@@ -1,4 +1,4 @@
-"""Contamination of a session, read from its log, and the notes by which an operator marks outputs."""
+"""Contamination of a session, read from its log."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -6,27 +6,16 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core import ids
-from turnlog.core.commit import HEAD, Commit, CommitBody, Facts
-from turnlog.core.kinds import (
-    MCP_METHODS,
-    Actor,
-    CommitKind,
-    MatchEvidence,
-    NoteKind,
-    Phase,
-    Rung,
-    Status,
-)
+from turnlog.core.commit import HEAD, Commit
+from turnlog.core.kinds import MCP_METHODS, CommitKind, MatchEvidence, NoteKind, Status
 from turnlog.core.live_view import LiveView
-from turnlog.observe.clock import Clock
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold, TaintMark
 from turnlog.rules.http_tools import values_in
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.family import commits_of_line, line_of
-from turnlog.store.base import Blob, Draft, SessionRef
-from turnlog.store.lmdb import LmdbStore
+from turnlog.store.base import Blob
 from turnlog.store.read.view import View
 
 from .history import GivenAnswer, declared_in, given_answer, start_of
@@ -213,42 +202,6 @@ def _marks(notes: Iterable[Commit]) -> dict[OutputKey, TaintMark]:
             why=commit.body.detail if commit.body else "",
         )
     return found
-
-
-async def mark_output(
-    store: LmdbStore, session: bytes, seq: int, kind: NoteKind, why: str, clock: Clock
-) -> Commit:
-    """Append the note that marks or endorses the output of the attempt that a commit belongs to.
-
-    `why` is redacted, at most `LONGEST_WHY` characters. Raises `NotFoundError`, `StoreError`.
-    """
-    with store.view() as view:
-        subject = find_output(view, session, seq)
-    of, is_mark = subject.facts, kind is NoteKind.TAINT
-    facts = Facts(
-        kind=CommitKind.NOTE,
-        at=clock.wall(),
-        clock=clock.monotonic(),
-        actor=Actor.OPERATOR,
-        call=of.call,
-        leg=of.leg,
-        attempt=of.attempt,
-        server=of.server,
-        tool=of.tool,
-        method=of.method,
-        effect=of.effect,
-        phase=Phase.DONE,
-        status=Status.OK,
-        note=kind,
-    )
-    said = "marked as tainted" if is_mark else "endorsed"
-    draft = Draft(
-        session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
-        facts=facts,
-        body=CommitBody(summary=f"the output in commit {subject.link.seq} is {said}", detail=why),
-        target=subject.link.seq,
-    )
-    return await store.submit(draft, wait=True).done()
 
 
 def find_output(view: View, session: bytes, seq: int) -> Commit:

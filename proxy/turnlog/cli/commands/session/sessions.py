@@ -35,9 +35,11 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.text.units import timestamp
+from turnlog.observe.clock import Clock
 from turnlog.packs.errors import did_you_mean
 from turnlog.sessions.control.writer import Lease
 from turnlog.sessions.log import find_session
+from turnlog.sessions.notes import NoteWriter
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
@@ -125,7 +127,7 @@ def hold_(session: str, why: str, fence: int | None, config: str | None, data: s
 
     Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
     """
-    _append_hold(NoteKind.HOLD, session, why, fence, config, data)
+    _change_hold(NoteKind.HOLD, session, why, fence, config, data)
 
 
 @command.command("release")
@@ -137,10 +139,10 @@ def release_(
     session: str, why: str, fence: int | None, config: str | None, data: str | None
 ) -> None:
     """End the hold of SESSION: what has outlived its retention is deleted again."""
-    _append_hold(NoteKind.RELEASE, session, why, fence, config, data)
+    _change_hold(NoteKind.RELEASE, session, why, fence, config, data)
 
 
-def _append_hold(
+def _change_hold(
     kind: NoteKind,
     session: str,
     why: str,
@@ -148,10 +150,6 @@ def _append_hold(
     config: str | None,
     data: str | None,
 ) -> None:
-    # Not above: what writes needs the redactor, which reading commands do not load.
-    from turnlog.observe.clock import Clock
-    from turnlog.sessions.retention.holds import append_hold
-
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
         find_session(view, session)
@@ -159,7 +157,7 @@ def _append_hold(
 
     async def work() -> Commit:
         async with open_store(folder, limit) as store:
-            return await append_hold(store, session, kind, redactor.text(why)[0], Clock(), fence)
+            return await NoteWriter(store, redactor, Clock()).change_hold(session, kind, why, fence)
 
     commit = asyncio.run(work())
     said = commit.body.summary if commit.body else ""

@@ -28,9 +28,9 @@ from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.note import LONGEST_WHY
 from turnlog.observe.clock import Clock
-from turnlog.sessions.lineage.taint import find_output, mark_output, read_contamination
+from turnlog.sessions.lineage.taint import find_output, read_contamination
 from turnlog.sessions.log import find_session
-from turnlog.sessions.notes import written_note
+from turnlog.sessions.notes import NoteWriter, written_note
 
 
 class _Format(StrEnum):
@@ -112,12 +112,12 @@ def _note(
     # A reader creates no store where there is no such call.
     with open_view(folder) as view:
         session, seq = named_commit(view, name)
-        find_output(view, session, seq)
+        output = find_output(view, session, seq)
         limit = view.usage().limit
 
     async def work() -> Commit:
         async with open_store(folder, limit) as store:
-            return await mark_output(store, session, seq, kind, redactor.text(why)[0], Clock())
+            return await NoteWriter(store, redactor, Clock()).mark_output(output, kind, why)
 
     commit = asyncio.run(work())
     said = commit.body.summary if commit.body else ""
