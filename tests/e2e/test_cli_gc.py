@@ -216,6 +216,13 @@ def test_a_hold_keeps_content_until_its_release(data: Path) -> None:
     assert fates(data, "--yes") == [("2026-10-18", "deleted")]
 
 
+def test_a_hold_and_its_release_are_printed_as_json(data: Path) -> None:
+    for command, kind in (("hold", "hold"), ("release", "release")):
+        done = turnlog("sessions", command, "work", "--json", data=data)
+        said = msgspec.json.decode(done.stdout)
+        assert (said["kind"], said["known"]) == (kind, False)
+
+
 def test_errors_of_holds_say_what_is_wrong(data: Path) -> None:
     released = turnlog("sessions", "release", "work", data=data)
     assert (released.returncode, released.stderr) == (

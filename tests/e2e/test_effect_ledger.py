@@ -142,6 +142,15 @@ def test_an_operator_decides_what_becomes_of_an_irreversible_effect(
     assert again["status"] == ("ok" if status == "ok" else "replayed")
 
 
+def test_it_is_said_that_a_choice_about_a_call_that_stands_changes_nothing(rig: Rig) -> None:
+    first = ask(rig, "pay", order=1, amount=5)
+    done = cli(rig, "effect", first["call"], "--redo")
+    assert done.returncode == 0
+    assert f"call {first['call']} stands in session {first['session']}: no rewind" in done.stderr
+    rewind(rig)
+    assert cli(rig, "effect", first["call"], "--redo").stderr == ""
+
+
 @pytest.mark.promise("LEDGER-6")
 def test_a_rewind_voids_a_choice_until_it_is_taken_back(rig: Rig) -> None:
     first = ask(rig, "pay", order=1, amount=5)

@@ -483,3 +483,15 @@ def test_branches_that_ask_for_the_same_effect_at_once_have_it_once(rig: Rig) ->
     with ThreadPoolExecutor() as pool:
         list(pool.map(pay, branches))
     assert len(rig.upstream.requests) == sent + ORDERS
+
+
+@pytest.mark.parametrize(("then", "said"), [("stop", "refused"), ("live", "sent")])
+def test_a_replay_of_nothing_is_made_with_a_warning(rig: Rig, then: str, said: str) -> None:
+    parent = rig.session
+    seq = ask(rig, parent, "read")["seq"]
+    done = cli(rig, "fork", parent, "--mode", "replay", "--then", then)
+    assert done.returncode == 0
+    assert f"has no call behind commit {seq}, so nothing can be replayed" in done.stderr
+    assert f"the fork's calls are {said}" in done.stderr
+    assert cli(rig, "fork", f"{parent}:0", "--mode", "replay").stderr == ""
+    assert cli(rig, "fork", parent).stderr == ""

@@ -268,11 +268,12 @@ TOOLS: Final = (
         name="note",
         title="Write a note",
         description=(
-            "Write a note into the log of this session, for good: a decision and why, a fact that you "
-            "assert, verify, dispute or retract, which calls' results you no longer see (evict), that "
-            "another turn begins, or what the user said. Secrets are cut from it. With `id` it is "
-            "written once, however often you call. Of a fact that is known already give as `head` the "
-            "newest commit that you have seen (`at.seq` of `state`)."
+            "Write a note into the log of this session, for good. `note` is an object with a `kind`: "
+            "`decision` (what was decided and why), `fact` (that you assert, verify, dispute or retract), "
+            "`evict` (which calls' results you no longer see), `turn` (another turn begins) or `user_input` "
+            "(what the user said). Secrets are cut from it. With `id`, beside `note`, it is written once, "
+            "however often you call. To change a fact that is known already, read it by `state` (field "
+            "`facts`) and give `at.seq` of that answer as `head`."
         ),
         arguments=NoteArguments,
         answer=WrittenNote,

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from turnlog.core.kinds import ErrorFamily, ErrorKind, Flag
 from turnlog.core.live_view import AfterDivergence, ForkMode
-from turnlog.core.note import LONGEST_WHY, EffectChoice
+from turnlog.core.note import LONGEST_WHY, TEXT_CHARS, EffectChoice
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import parse_moment
 from turnlog.rules.model import TaintAction
@@ -200,7 +200,7 @@ class EffectRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     choice: EffectChoice
     session: Annotated[str, Meta(max_length=_LONGEST, description="The branch it is for.")] = ""
-    why: Why = ""
+    why: Annotated[str, Meta(max_length=TEXT_CHARS, description="The reason; kept.")] = ""
     fence: Fence | None = None
 
 

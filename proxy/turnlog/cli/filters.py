@@ -16,12 +16,13 @@ from turnlog.store.base import Filter
 from .options import (
     END_TIME,
     FIELD,
+    SEQ,
     TIME,
     TIME_HELP,
     TURN_RANGE,
-    Number,
     Parsed,
     all_option,
+    number,
     word_of,
 )
 
@@ -68,24 +69,16 @@ _OPTIONS = (
     ),
 )
 
-MOST = 10**12
-"""Upper limit of seqs and counts; no store holds more commits."""
-
-
 _RANGES = (
-    click.option("--last", type=Number(1, MOST), metavar="N", help="The newest N attempts."),
-    click.option(
-        "--after", type=Number(0, MOST), metavar="SEQ", help="All attempts after this commit."
-    ),
+    click.option("--last", type=number(1), metavar="N", help="The newest N attempts."),
+    click.option("--after", type=SEQ, metavar="SEQ", help="All attempts after this commit."),
     click.option(
         "--before",
-        type=Number(0, MOST),
+        type=SEQ,
         metavar="SEQ",
         help="The last attempts before this commit.",
     ),
-    click.option(
-        "--around", type=Number(0, MOST), metavar="SEQ", help="The attempts around this commit."
-    ),
+    click.option("--around", type=SEQ, metavar="SEQ", help="The attempts around this commit."),
     click.option("--turns", type=TURN_RANGE, metavar="A..B", help="Turns; -5.. is the last five."),
 )
 _CHANGES = (

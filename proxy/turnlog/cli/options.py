@@ -30,6 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
+_MOST: Final = 10**12
+"""Upper limit of seqs and counts; no store holds more commits."""
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
 
@@ -172,14 +174,20 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
-class Number(click.IntRange):
-    """A whole number in a range; as click's, with another error for what is no number."""
+def number(least: int) -> Parsed[int]:
+    """Return the type of an option that takes a whole number, such as a seq or a count."""
 
-    name = "whole number"
+    def read(text: str) -> int:
+        value = _read_number(text)
+        if not least <= value <= _MOST:
+            bound = (
+                f"{least} is the least" if value < least else f"no store holds more than {_MOST}"
+            )
+            raise ValueError(f"{text!r} is out of range, {bound}")
+        return value
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value of the option."""
-        return super().convert(TURN.convert(value, param, ctx), param, ctx)
+    # Not click's `IntRange`, which writes the bounds into `--help`.
+    return Parsed("whole number", read)
 
 
 def _read_time(text: str, *, end: bool = False) -> int:
@@ -225,6 +233,8 @@ END_TIME: Final = Parsed("time", partial(_read_time, end=True))
 """The same, where a date means the end of that day."""
 TIME_HELP: Final = "10m ago, a date, or RFC 3339; without a zone local on a terminal, else UTC."
 FOLDER: Final = Parsed("folder", _read_folder)
+SEQ: Final = number(0)
+"""The seq of a commit, or another number that may be 0."""
 TURN: Final = Parsed("turn", _read_number)
 """A turn; negative numbers count from the newest."""
 FIELD: Final = word_of("field", StateField)

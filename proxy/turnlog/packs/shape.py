@@ -149,9 +149,9 @@ def _wrong_value(what: str, steps: tuple[Step, ...], data: Plain, kind: type[Any
         return f"{dotted_path(steps)} must be {wanted}, not {got}{_instead(data, kind, steps)}"
     if _NO_TAG.fullmatch(what):
         value = value_at(data, steps)
-        return (
-            f"{dotted_path(steps)} cannot be {value!r}, {suggest(str(value), _tags(kind, steps))}"
-        )
+        # Few words with a meaning each: one that is spelled alike is hardly what is meant.
+        tags = ", ".join(sorted(_tags(kind, steps)))
+        return f"{dotted_path(steps)} cannot be {value!r}, use one of: {tags}"
     return what
 
 
@@ -169,6 +169,9 @@ def _instead(data: Plain, kind: type[Any], steps: tuple[Step, ...]) -> str:
     value = value_at(data, steps)
     if not isinstance(value, str):
         return ""
+    if tagged := _tagged(kind, steps):
+        names = ", ".join(sorted(str(member.tag) for member in tagged))
+        return f"; write a mapping with the key {tagged[0].tag_field!r}, one of: {names}"
     if keys := _keys_at(kind, steps):
         return f"; its keys are {', '.join(sorted(keys))}"
     is_list_wanted = isinstance(_type_at(kind, steps), inspect.ListType | inspect.VarTupleType)
@@ -263,6 +266,9 @@ def _no_member(steps: tuple[Step, ...], data: Plain, kind: type[Any], later: fro
 
 
 def _keys_at(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
+    if tagged := _tagged(kind, steps):
+        keys = (field.encode_name for member in tagged for field in member.fields)
+        return list(dict.fromkeys((str(tagged[0].tag_field), *keys)))
     info = _type_at(kind, steps)
     if isinstance(info, inspect.StructType):
         return [field.encode_name for field in info.fields]
@@ -288,13 +294,15 @@ def _whole_type_at(kind: type[Any], steps: tuple[Step, ...]) -> inspect.Type | N
 
 def _tags(kind: type[Any], steps: tuple[Step, ...]) -> list[str]:
     """Return the tags of a union if the value at `steps` is its tag."""
-    info = _whole_type_at(kind, steps[:-1])
+    members = _tagged(kind, steps[:-1])
+    return [str(member.tag) for member in members if member.tag_field == steps[-1]]
+
+
+def _tagged(kind: type[Any], steps: tuple[Step, ...]) -> list[inspect.StructType]:
+    """Return the members of a union that a tag tells apart; none for another type."""
+    info = _whole_type_at(kind, steps)
     members = info.types if isinstance(info, inspect.UnionType) else ()
-    return [
-        str(member.tag)
-        for member in members
-        if isinstance(member, inspect.StructType) and member.tag_field == steps[-1]
-    ]
+    return [one for one in members if isinstance(one, inspect.StructType) and one.tag_field]
 
 
 def _inner(info: inspect.Type | None, step: Step) -> inspect.Type | None:

@@ -294,6 +294,8 @@ class ChosenEffect(Struct, frozen=True):
     """The branch that it is for: the note goes to it, so its rewinds void it."""
     server: str
     tool: str
+    is_shown: bool
+    """Whether the branch shows the call, so that the choice changes nothing."""
 
 
 def chosen_effect(
@@ -320,9 +322,8 @@ def chosen_effect(
         )
     if actor is Actor.AGENT and one.effect is Effect.IRREVERSIBLE:
         raise NoteError(f"call {call} is irreversible: an operator chooses, by `turnlog effect`")
-    return ChosenEffect(
-        EffectNote(call=call, choice=choice, why=why), session, one.server, one.tool
-    )
+    note = EffectNote(call=call, choice=choice, why=why)
+    return ChosenEffect(note, session, one.server, one.tool, one.is_shown)
 
 
 def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[StandingEffect, bytes]:
@@ -344,7 +345,8 @@ def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[Standing
     relatives = list(family(view, session)) if is_kept else []
     if is_kept and branch in (None, *relatives):
         own = branch or _only(view, call, _hiding(view, relatives, begun)) or session
-        return effect_of(view, begun, is_shown=False), own
+        is_shown = _counts(_shown(view, own, ancestry(view, own)), begun)
+        return effect_of(view, begun, is_shown=is_shown), own
     # A purged session takes no content.
     if carried := _left_behind(view, ids.to_text(call), branch):
         return carried

@@ -92,6 +92,15 @@ def fork_draft(view: View, saved: SavedStates, order: ForkOrder, clock: Clock) -
     return draft
 
 
+def has_calls_behind(view: View, draft: Draft) -> bool:
+    """Return whether the parent of a fork has calls behind the commit where it is forked."""
+    origin = draft.session.origin
+    if origin is None:
+        return False
+    behind = view.readable_commits(origin.parent, after=origin.seq)
+    return any(commit.facts.kind is CommitKind.INTENT for commit in behind)
+
+
 async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
     """Write a fork, all of it or nothing. Raises `Conflict`, `StoreError`."""
     commit = await store.submit(draft, wait=True).done()

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import click
 
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
     FIELD,
+    SEQ,
     TURN,
-    Number,
     all_option,
     data_option,
     json_option,
@@ -37,7 +36,7 @@ from turnlog.store.read.view import View
 
 @click.command("state")
 @click.argument("session")
-@click.option("--at", type=Number(0, MOST), metavar="SEQ", help="After this commit.")
+@click.option("--at", type=SEQ, metavar="SEQ", help="After this commit.")
 @click.option("--turn", type=TURN, metavar="N", help="At the end of this turn; -1 is the newest.")
 @click.option("--field", type=FIELD, metavar="NAME", help="Only this field.")
 @all_option

@@ -14,8 +14,8 @@ import click
 
 from turnlog.cli.attempts import COLUMNS, cells
 from turnlog.cli.failures import FINE, PipeClosedError, complain
-from turnlog.cli.filters import MOST, filter_of, filter_options, refuse_empty
-from turnlog.cli.options import Number, data_option, json_option, warn_of_damage
+from turnlog.cli.filters import filter_of, filter_options, refuse_empty
+from turnlog.cli.options import SEQ, data_option, json_option, warn_of_damage
 from turnlog.cli.render import Cell, Style, aligned, json_line, terminal_width
 from turnlog.sessions.follow import FollowQuery, News, follow
 from turnlog.store.lmdb import LmdbReader
@@ -42,7 +42,7 @@ _POLL = 0.15
 @click.argument("named", nargs=-1, metavar="")
 @click.option("--session", metavar="SESSION", help="An id, its beginning, or a name.")
 @filter_options
-@click.option("--last", type=Number(0, MOST), default=0, metavar="N", help="The newest N first.")
+@click.option("--last", type=SEQ, default=0, metavar="N", help="The newest N first.")
 @data_option
 @json_option
 def command(

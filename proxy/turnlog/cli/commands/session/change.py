@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
-    Number,
+    SEQ,
     Parsed,
     json_option,
     open_store,
@@ -53,7 +52,7 @@ why_option: Final = click.option(
 fence_option: Final = click.option(
     "--fence",
     metavar="N",
-    type=Number(0, MOST),
+    type=SEQ,
     help="The number of your lease: refused if another is newer, or yours has ended.",
 )
 """Adds `--fence` to a command that changes a session."""
@@ -62,7 +61,7 @@ _COMMON: Final[tuple[Decorator, ...]] = (
     click.option(
         "--expect",
         metavar="HEAD",
-        type=Number(0, MOST),
+        type=SEQ,
         help="Only if this is the session's newest commit; else any, unless somebody changed the "
         "session meanwhile.",
     ),

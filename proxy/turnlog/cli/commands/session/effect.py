@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from turnlog.cli.failures import complain
 from turnlog.cli.options import (
     json_option,
     open_store,
@@ -14,6 +15,7 @@ from turnlog.cli.options import (
     writing_options,
 )
 from turnlog.cli.render import json_line
+from turnlog.core import ids
 from turnlog.core.kinds import Actor
 from turnlog.core.note import TEXT_CHARS, EffectChoice
 from turnlog.observe.clock import Clock
@@ -82,6 +84,12 @@ def command(
         choice = found.note.choice
         said = f"{choice} {found.server}/{found.tool}, call {found.note.call}: {_SAID[choice]}"
         write(json_line(written) if as_json else said)
+    if found.is_shown:
+        complain(
+            f"call {found.note.call} stands in session {ids.to_text(found.session)}: no rewind has "
+            "discarded it there, so this choice changes nothing; its repeats follow the rules "
+            "(on_duplicate)"
+        )
 
 
 async def _write(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from turnlog.cli.failures import complain
 from turnlog.cli.options import (
     json_option,
     open_store,
@@ -18,7 +19,13 @@ from turnlog.cli.render import json_line
 from turnlog.core.live_view import AfterDivergence, ForkMode
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.observe.clock import Clock
-from turnlog.sessions.control.fork import ForkMade, ForkOrder, fork, fork_draft
+from turnlog.sessions.control.fork import (
+    ForkMade,
+    ForkOrder,
+    fork,
+    fork_draft,
+    has_calls_behind,
+)
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.base import Draft
 
@@ -79,10 +86,17 @@ def command(
                 session, seq = head, int(tail[:18])
         order = ForkOrder(session=session, seq=seq, name=name, mode=mode, then=then, fence=fence)
         draft = fork_draft(view, saved_states(folder), order, Clock())
+        replays_nothing = mode is ForkMode.REPLAY and not has_calls_behind(view, draft)
         limit = view.usage().limit
     with printout() as write:
         made = asyncio.run(_forked(folder, limit, draft, order))
         write(json_line(made) if as_json else _text(made))
+    if replays_nothing:
+        refused = "refused" if then is AfterDivergence.STOP else "sent"
+        complain(
+            f"{parent!r} has no call behind commit {made.parent_seq}, so nothing can be replayed: the "
+            f"fork's calls are {refused}; to replay calls, fork at the commit before them: SESSION:SEQ"
+        )
 
 
 async def _forked(data: Path, limit: int, draft: Draft, order: ForkOrder) -> ForkMade:

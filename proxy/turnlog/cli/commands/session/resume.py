@@ -9,9 +9,8 @@ import click
 from turnlog.cli.attempts import COLUMNS, cells
 from turnlog.cli.commands.read.state import branch_lines, described
 from turnlog.cli.failures import complain
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
-    Number,
+    SEQ,
     json_option,
     open_store,
     open_view,
@@ -54,7 +53,7 @@ from .change import fence_option, why_option
 @click.argument("session")
 @click.option(
     "--last",
-    type=Number(0, MOST),
+    type=SEQ,
     default=LAST,
     metavar="N",
     help=f"The newest N attempts.  [default: {LAST}]",

@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
+    SEQ,
     TURN,
-    Number,
     json_option,
     open_store,
     open_view,
@@ -51,15 +50,11 @@ _HEADINGS = {
 
 @click.command("rewind")
 @click.argument("session")
-@click.argument("seq", type=Number(0, MOST), required=False)
+@click.argument("seq", type=SEQ, required=False)
 @click.option("--turn", type=TURN, metavar="N", help="To the end of this turn; -1 is the newest.")
 @click.option("--yes", is_flag=True, help="Append the rewind; needs --expect.")
-@click.option(
-    "--expect", type=Number(0, MOST), metavar="HEAD", help="The head that the plan named."
-)
-@click.option(
-    "--keep", type=Number(0, MOST), metavar="SEQ", multiple=True, help="Keep this call; repeatable."
-)
+@click.option("--expect", type=SEQ, metavar="HEAD", help="The head that the plan named.")
+@click.option("--keep", type=SEQ, metavar="SEQ", multiple=True, help="Keep this call; repeatable.")
 @why_option
 @fence_option
 @writing_options

@@ -39,7 +39,7 @@ from turnlog.observe.clock import Clock
 from turnlog.packs.errors import did_you_mean
 from turnlog.sessions.control.writer import Lease
 from turnlog.sessions.log import find_session
-from turnlog.sessions.notes import NoteWriter
+from turnlog.sessions.notes import NoteWriter, written_note
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
@@ -122,12 +122,15 @@ def list_(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) ->
 @why_option
 @fence_option
 @writing_options
-def hold_(session: str, why: str, fence: int | None, config: str | None, data: str | None) -> None:
+@json_option
+def hold_(
+    session: str, why: str, fence: int | None, config: str | None, data: str | None, as_json: bool
+) -> None:
     """Keep the content of SESSION, whatever its age, until `turnlog sessions release`.
 
     Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
     """
-    _change_hold(NoteKind.HOLD, session, why, fence, config, data)
+    _change_hold(NoteKind.HOLD, session, why, fence, config, data, as_json)
 
 
 @command.command("release")
@@ -135,11 +138,12 @@ def hold_(session: str, why: str, fence: int | None, config: str | None, data: s
 @why_option
 @fence_option
 @writing_options
+@json_option
 def release_(
-    session: str, why: str, fence: int | None, config: str | None, data: str | None
+    session: str, why: str, fence: int | None, config: str | None, data: str | None, as_json: bool
 ) -> None:
     """End the hold of SESSION: what has outlived its retention is deleted again."""
-    _change_hold(NoteKind.RELEASE, session, why, fence, config, data)
+    _change_hold(NoteKind.RELEASE, session, why, fence, config, data, as_json)
 
 
 def _change_hold(
@@ -149,6 +153,7 @@ def _change_hold(
     fence: int | None,
     config: str | None,
     data: str | None,
+    as_json: bool,
 ) -> None:
     folder, redactor = writing(config, data)
     with open_view(folder) as view:
@@ -162,7 +167,8 @@ def _change_hold(
     commit = asyncio.run(work())
     said = commit.body.summary if commit.body else ""
     with printout() as write:
-        write(f"session {ids.to_text(commit.link.session)}: {said}")
+        text = f"session {ids.to_text(commit.link.session)}: {said}"
+        write(json_line(written_note(commit)) if as_json else text)
 
 
 for _change in COMMANDS:

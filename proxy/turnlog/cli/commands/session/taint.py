@@ -9,9 +9,8 @@ import click
 from turnlog.cli.attempts import named_commit
 from turnlog.cli.contamination import as_dot, as_mermaid, as_tree
 from turnlog.cli.failures import SuggestingGroup
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
-    Number,
+    SEQ,
     data_option,
     json_option,
     open_store,
@@ -51,7 +50,7 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("session")
-@click.option("--to", type=Number(0, MOST), metavar="SEQ", help="Only what leads to this commit.")
+@click.option("--to", type=SEQ, metavar="SEQ", help="Only what leads to this commit.")
 @click.option(
     "--format",
     "form",
@@ -61,7 +60,8 @@ def command() -> None:
     help=f"One of {', '.join(_Format)}.",
 )
 @data_option
-def show(session: str, to: int | None, form: _Format, data: Path) -> None:
+@json_option
+def show(session: str, to: int | None, form: _Format, data: Path, as_json: bool) -> None:
     """Show the tainted outputs of SESSION and the calls that used their values.
 
     It is computed from the log, with all marks made so far. Values are compared, meaning is not
@@ -70,7 +70,8 @@ def show(session: str, to: int | None, form: _Format, data: Path) -> None:
     """
     with reading(data) as (view, write):
         found = read_contamination(view, find_session(view, session), to)
-        lines = [json_line(found)] if form is _Format.JSON else _DRAWN[form](found)
+        is_json = as_json or form is _Format.JSON
+        lines = [json_line(found)] if is_json else _DRAWN[form](found)
         for line in lines:
             write(line)
 

@@ -78,7 +78,9 @@ def command(
     asked = query_of(wanted)
     is_terminal = output is None and sys.stdout.isatty()
     if form is ExportFormat.PARQUET and is_terminal:
-        raise click.UsageError("Parquet is not text, name a file with --output")
+        raise click.UsageError(
+            "Parquet is binary, no terminal can show it: name a file with --output, or redirect stdout"
+        )
     left_out = 0
     with LmdbReader.open(data) as reader, ProgressLine(is_shown=not is_terminal) as progress:
         queries = _queries(reader, sessions, wanted, asked)

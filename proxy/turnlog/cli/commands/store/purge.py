@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from turnlog.cli.commands.session.change import fence_option, why_option
-from turnlog.cli.filters import MOST
 from turnlog.cli.options import (
-    Number,
+    SEQ,
     json_option,
     open_store,
     open_view,
@@ -49,7 +48,7 @@ _OUT_OF_REACH = (
 @click.option(
     "--expect",
     metavar="HEAD",
-    type=Number(0, MOST),
+    type=SEQ,
     help="Only if this is the session's newest commit, as the plan named it.",
 )
 @fence_option
