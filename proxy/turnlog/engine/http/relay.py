@@ -24,6 +24,7 @@ from turnlog.transport.http_client import Answer, Failure
 from turnlog.transport.http_server import AgentGone
 from turnlog.transport.message_heads import Raw
 from turnlog.wire.answer_body import AnswerBody
+from turnlog.wire.http.content_digest import ContentDigests
 from turnlog.wire.http.head import Body, changed_body, fields, lines
 from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.message import NO_CHECKS, MessageReader, ResultChecks
@@ -32,7 +33,6 @@ from turnlog.wire.splice import Respelling, as_event, with_data
 from turnlog.wire.sse import EventReader, SseEvent
 
 from .agent_side import AgentSide
-from .checked_answer import CheckedAnswer
 
 Exchange = McpExchange | PlainCall
 """One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
@@ -99,6 +99,8 @@ class Relay(Struct, eq=False):
     """Returns the lines for the agent of other fields of an answer."""
     _length: int | None
     """Length of the body, if known."""
+    _digests: ContentDigests | None = None
+    """Checks the content as it is read, where its head names digests or has signatures."""
     _first: bytes | Failure | None = None
     """The first piece of the body, or the failure in its place, if it was read ahead."""
     _ready: bytes = b""
@@ -131,7 +133,8 @@ class Relay(Struct, eq=False):
             await self._head_alone()
         elif head.is_json and self._length is not None and self._length <= HOLD:
             # Most come whole with their heads.
-            raw = self._answer.take_whole() if self._first is None else None
+            is_plain = self._first is None and self._digests is None
+            raw = self._answer.take_whole() if is_plain else None
             await (self._gather() if raw is None else self._whole(raw, goes_on=False))
         elif self._length is None and isinstance(self._answer, CommandReply):
             await self._messages(self._answer)
@@ -154,7 +157,7 @@ class Relay(Struct, eq=False):
         if not body.is_sent_decoded or head.body is _NONE:
             return
         try:
-            self._first = await self._answer.read()
+            self._first = await self._read()
         except Failure as failure:
             self._first = failure
         else:
@@ -189,19 +192,30 @@ class Relay(Struct, eq=False):
 
     def _read(self) -> Coroutine[None, None, bytes]:
         """Return the next piece of the body; nothing at its end. Raises `Failure`."""
-        return self._answer.read() if self._first is None else self._peeked()
+        is_plain = self._first is None and self._digests is None
+        return self._answer.read() if is_plain else self._read_and_check()
 
-    async def _peeked(self) -> bytes:
+    async def _read_and_check(self) -> bytes:
         first, self._first = self._first, None
         if isinstance(first, Failure):
             raise first
-        return first or await self._answer.read()
+        if first:
+            return first  # it was checked when it was read ahead
+        piece = await self._answer.read()
+        if self._digests is not None:
+            self._digests.feed(piece)
+        return piece
 
     @property
     def _checks(self) -> ResultChecks:
-        """The result of the checks of the content, as far as it is known."""
-        answer = self._answer
-        return answer.checks if isinstance(answer, CheckedAnswer) else NO_CHECKS
+        """The result of the checks; `NO_CHECKS` while it is not known whether the digests hold."""
+        digests, answer = self._digests, self._answer
+        if digests is None:
+            return NO_CHECKS
+        if answer.at_end:
+            digests.take_trailers(answer.trailers)
+            return digests.checks
+        return digests.checks if digests.may_hold else NO_CHECKS
 
     @property
     def _at_end(self) -> bool:
@@ -304,8 +318,7 @@ class Relay(Struct, eq=False):
         if self.gate is not None:
             return False  # it is held for a retry: nothing was sent, so a cut counts as a failure
         goes_on = cut or not self._at_end
-        checks = self._answer
-        if not cut and isinstance(checks, CheckedAnswer) and not checks.may_hold:
+        if not cut and self._digests is not None and not self._digests.may_hold:
             return False  # more may come that its digests cover, or that names them
         return not self._head.codings and goes_on and self._exchange.is_answered_by(body, cut=cut)
 

@@ -38,13 +38,13 @@ from turnlog.transport.message_heads import (
     sent_request,
 )
 from turnlog.wire.answer_body import AnswerBody
-from turnlog.wire.http.content_digest import UNSIGNED
+from turnlog.wire.http.content_digest import UNSIGNED, ContentDigests
 from turnlog.wire.http.head import EVENTS, Body, changed_body, fields, lines, notice_headers
+from turnlog.wire.http.response_head import ResponseHead
 from turnlog.wire.outcome_key import without_outcome
 from turnlog.wire.splice import Respelling, with_id
 
 from .agent_side import AgentSide, GuardedAgent
-from .checked_answer import CheckedAnswer
 from .relay import Exchange, HeldAnswer, Relay, Withheld
 
 NO_RULES: Final = Policy()
@@ -476,8 +476,7 @@ class HttpCarrier(Struct, eq=False):
             respelling = Respelling(spellings)
         context, head = self.context, answer.head
         trusted = self._request.server in context.trusted
-        if attempt is not None and (head.is_sealed or head.names_digests):
-            answer = self._checked(answer)
+        is_checked = attempt is not None and (head.is_sealed or head.names_digests)
         if head.speaks_for_turnlog and not trusted:
             self._exchange.progress.mark(Flag.FORGED_OUTCOME)
         self._out = Relay(
@@ -493,14 +492,15 @@ class HttpCarrier(Struct, eq=False):
             self._lines_of(head.raw) if head.has_references or head.sets_cookies else head.lines,
             self._lines_of,
             answer.length,
+            self._digests(head) if is_checked else None,
         )
         if self._exchange.listens and isinstance(self._exchange, McpExchange):
             self._exchange.on_relayed(self._out.say)
         return self._out.run()
 
-    def _checked(self, answer: Answer) -> Answer:
-        """Return an answer with the checks that its head and the configuration allow."""
-        head, request, signed = answer.head, self._request, UNSIGNED
+    def _digests(self, head: ResponseHead) -> ContentDigests | None:
+        """Return the checks of its content that an answer's head and the configuration allow."""
+        request, signed = self._request, UNSIGNED
         verifier = self.context.http_signatures.get(request.server)
         # An event stream is recorded before its end, and no signature of its head covers it.
         if verifier is not None and head.media != EVENTS:
@@ -511,8 +511,8 @@ class HttpCarrier(Struct, eq=False):
             except Exception as error:  # noqa: BLE001 - it is logged, and the answer goes on unchecked
                 self.context.recorder.faulted(error)
         if signed is UNSIGNED and not head.names_digests:
-            return answer
-        return CheckedAnswer(answer, signed)
+            return None
+        return ContentDigests(head, signed)
 
     def _unauthenticated(self, answer: Answer) -> None:
         """Log advice if the server asks for a login that the agent will refuse behind a proxy."""
