@@ -326,7 +326,7 @@ def blocked(ask: Ask) -> Failure:
     if ask.is_unpinned(Unmet.BLOCK):
         return Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, _why_unpinned(ask))
     failure = Failure(ErrorKind.UNVERIFIED_PROVENANCE, Phase.QUEUED, ask.gate.unsourced)
-    failure.demands = "that each was seen before or declared"
+    failure.unmet_demand = "a rule demands that each was seen before or declared"
     return failure
 
 

@@ -46,8 +46,9 @@ class Failure(Exception):
         """Whether callers are told the detail, because nothing else shows them what to mend."""
         self.is_final = False
         """Whether the same call would always fail so, whatever its kind says."""
-        self.demands = "it as pinned"
-        """What a rule demands, as the sentence about an unmet demand goes on after `a rule demands`."""
+        self.unmet_demand = "a rule demands it as pinned"
+        """The demand that the call does not meet, as a clause of `sentence`; only for the kind
+        `unverified_provenance`."""
         self.retry_after = retry_after
         self.kind = kind
         self.phase = phase
@@ -64,7 +65,7 @@ class Failure(Exception):
     def sentence(self, server: str, past: EarlierAttempts | None = None) -> str:
         """Return what the caller of a tool is told; `past` is what other attempts came to."""
         if self.kind is ErrorKind.UNVERIFIED_PROVENANCE:
-            return f"{self.detail}; a rule demands {self.demands}, and the call was not sent"
+            return f"{self.detail}; {self.unmet_demand}, and the call was not sent"
         if self.kind in _RULED:
             return f"{self.detail}; the call was not sent"
         if self.phase in UNSENT:
