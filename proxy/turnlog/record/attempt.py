@@ -23,12 +23,13 @@ from turnlog.core.pins import UNCHANGED, UNVERIFIED, PinStatus, Provenance, Serv
 from turnlog.exchange.call import CallMachine, Commands
 from turnlog.exchange.events import AppendOutcome, Event
 from turnlog.provenance.values import Inputs
-from turnlog.provenance.verdict import ProvenanceVerdict
+from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
 from turnlog.rules.model import Access, RequiredProvenance, Unmet
 from turnlog.rules.policy import NO_DEMAND, Policy
 from turnlog.store.base import SessionRef, Ticket
 from turnlog.wire import mcp
 from turnlog.wire.jsonrpc import id_key
+from turnlog.wire.message import NO_CHECKS, ResultChecks
 
 from .deadlines import Deadlines
 from .errors import Failure
@@ -278,6 +279,14 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     def server_status(self) -> ServerStatus:
         """The identity of its server, compared with turnlog.lock."""
         return self.known_server.status if self.known_server is not None else UNCHANGED
+
+    def verdict(
+        self, checks: ResultChecks = NO_CHECKS, inputs: Inputs | None = None
+    ) -> ProvenanceVerdict:
+        """Return the provenance of the call: of one without an attempt, by its tool, its server and the
+        `inputs` that were looked up for a rule."""
+        looked_up = inputs or self.inputs or NO_INPUTS
+        return verdict(self.standing.provenance, self.server_status, checks, looked_up)
 
     def is_unpinned(self, then: Unmet) -> bool:
         """Return whether a rule demands a pinned tool with this consequence, and the tool is not as pinned, or

@@ -35,7 +35,7 @@ from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
 from turnlog.provenance.taint import taint_flags
 from turnlog.provenance.values import Inputs, unsourced
-from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, unmet_result, verdict
+from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, unmet_result
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
@@ -190,9 +190,9 @@ class Drafter:
             said = with_tail(reply.said, envelope(ask, attempt.overall or ending))
             # It may name members of the input, and their names may be secrets.
             body = structs.replace(body, said=self._redactor.text(said)[0])
-        inputs, server = attempt.inputs or NO_INPUTS, ask.server_status
-        found = attempt.verdict = verdict(ask.standing.provenance, server, reply.checks, inputs)
-        if inputs is not NO_INPUTS or reply.checks.failures or server.changes:
+        inputs = attempt.inputs or NO_INPUTS
+        found = attempt.verdict = ask.verdict(reply.checks, inputs)
+        if inputs is not NO_INPUTS or reply.checks.failures or ask.server_status.changes:
             body = _with_origins(body, inputs, found)
         facts = structs.replace(
             attempt.facts,

@@ -17,7 +17,7 @@ from turnlog.core import ids
 from turnlog.core.classify import SUCCESS, Ending
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import ErrorFamily, ErrorKind, RetryClass, Status
-from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, verdict
+from turnlog.provenance.verdict import ProvenanceVerdict
 from turnlog.rules.model import Surface
 from turnlog.wire.http.head import Headers
 from turnlog.wire.jsonrpc import Message, id_key
@@ -71,8 +71,7 @@ def envelope(
 ) -> dict[str, Any]:
     """Return what `_meta["turnlog/outcome"]` and its kin say; a subset of a log row.
 
-    `ask` is `None` for a request that is no call, `found` while nothing is known but the tool and what a
-    rule had looked up.
+    `ask` is `None` for a request that is no call, `found` for a call without an attempt.
     """
     session = ask.session.id if ask is not None else None
     said: dict[str, Any] = {
@@ -89,9 +88,7 @@ def envelope(
         "phase": ending.phase,
     }
     if ask is not None:
-        found = found or verdict(
-            ask.standing.provenance, ask.server_status, inputs=ask.inputs or NO_INPUTS
-        )
+        found = found or ask.verdict()
         said["provenance"] = found.provenance
         if found.reasons:
             said["provenance_reasons"] = list(found.reasons)
