@@ -212,7 +212,8 @@ def test_a_hold_keeps_content_until_its_release(data: Path) -> None:
 
     assert fates(data, "--yes") == [("2026-10-18", "held")]
 
-    assert turnlog("sessions", "release", "work", data=data).stdout.endswith("no longer held\n")
+    released = turnlog("sessions", "--data", str(data), "release", "work")
+    assert released.stdout.endswith("no longer held\n")
     assert fates(data, "--yes") == [("2026-10-18", "deleted")]
 
 

@@ -23,6 +23,7 @@ from .options import (
     Parsed,
     all_option,
     number,
+    with_options,
     word_of,
 )
 
@@ -94,20 +95,10 @@ _CHANGES = (
 )
 
 
-def filter_options(command: F) -> F:
-    """Add the options whose values `filter_of` reads."""
-    return _added(_OPTIONS, command)
-
-
-def query_options(command: F) -> F:
-    """Add the options whose values `query_of` reads."""
-    return _added((*_RANGES, *_OPTIONS, *_CHANGES, all_option), command)
-
-
-def _added(options: tuple[Callable[[F], F], ...], command: F) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
+filter_options = with_options(*_OPTIONS)
+"""Adds the options whose values `filter_of` reads."""
+query_options = with_options(*_RANGES, *_OPTIONS, *_CHANGES, all_option)
+"""Adds the options whose values `query_of` reads."""
 
 
 def query_of(given: dict[str, Any]) -> Query:

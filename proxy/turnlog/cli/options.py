@@ -1,19 +1,22 @@
 """Options that several commands share, and the types of their values."""
 
+import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial, reduce, wraps
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from turnlog.core.note import LONGEST_WHY
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import as_utc, parse_moment
 from turnlog.packs.errors import did_you_mean
@@ -24,6 +27,7 @@ from .failures import complain
 
 if TYPE_CHECKING:
     from turnlog.redaction.redact import Redactor
+    from turnlog.settings.model import Settings
     from turnlog.store.lmdb import LmdbStore
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,24 +75,71 @@ def settings_data_option(command: F) -> F:
     )(command)
 
 
-def writing_options(command: F) -> F:
-    """Add `--config` and `--data`, for `writing`."""
-    config = config_option("The proxy's YAML file of settings, for `redact` and `data`.")
-    return config(settings_data_option(command))
+class WrittenStore:
+    """The store of a command that writes to one, by the settings, which are read when they are needed.
 
-
-def writing(config: str | None, data: str | None) -> "tuple[Path, Redactor]":
-    """Return the store's folder and the redactor of the settings, for a command that writes.
-
-    Raises `ConfigError`, `SettingError`.
+    Raises `ConfigError`, `SettingError`, `StoreError`.
     """
-    from turnlog.redaction.redact import Redactor
-    from turnlog.settings.layers import Flags, read_store_settings
 
-    flags = Flags(config=config, data=data)
-    settings = read_store_settings(flags)
-    redact = settings.redact
-    return settings.data, Redactor(redact.headers, redact.keys, redact.patterns)
+    def __init__(self, config: str | None, data: str | None, rules: tuple[str, ...] = ()) -> None:
+        self.config = config
+        self.data = data
+        self._rules = rules
+
+    @cached_property
+    def settings(self) -> "Settings":
+        """The settings of the proxy."""
+        # Not above: what writes needs the settings, which reading commands do not load.
+        from turnlog.settings.layers import Flags, read_store_settings
+
+        return read_store_settings(Flags(config=self.config, data=self.data, rules=self._rules))
+
+    @property
+    def folder(self) -> Path:
+        """The store's folder."""
+        return self.settings.data
+
+    @cached_property
+    def redactor(self) -> "Redactor":
+        """Removes secrets from what is written."""
+        from turnlog.redaction.redact import Redactor
+
+        redact = self.settings.redact
+        return Redactor(redact.headers, redact.keys, redact.patterns)
+
+    def clean(self, text: str) -> str:
+        """Return a text without secrets."""
+        return self.redactor.text(text)[0]
+
+    def write(self, work: Callable[["LmdbStore"], Coroutine[Any, Any, T]]) -> T:
+        """Return what `work` returns, which gets the store, opened for writing."""
+        return write_store(self.folder, work)
+
+
+def writing_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add `--config` and `--data`; the command gets them as a `WrittenStore` called `target`."""
+
+    @wraps(command)
+    def with_target(*args: Any, config: str | None, data: str | None, **given: Any) -> T:
+        data = data or _data_of_group(click.get_current_context())
+        target = WrittenStore(config, data, given.get("rules", ()))
+        return command(*args, target=target, **given)
+
+    config = config_option("The proxy's YAML file of settings, for `redact` and `data`.")
+    return config(settings_data_option(with_target))
+
+
+def _data_of_group(ctx: click.Context) -> str | None:
+    """Return the `--data` that was given to the group: `turnlog sessions --data DIR pause ...`."""
+    parent = ctx.parent
+    if parent is None or parent.get_parameter_source("data") is not ParameterSource.COMMANDLINE:
+        return None
+    return str(parent.params["data"])
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds options, in this order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def all_option(command: F) -> F:
@@ -128,21 +179,17 @@ def open_view(data: Path) -> Generator[View]:
         yield view
 
 
-@asynccontextmanager
-async def open_store(data: Path, limit: int) -> "AsyncGenerator[LmdbStore]":
-    """Open the store in a folder for writing; proxies may be running. Raises `StoreError`.
-
-    `limit` is that of the store: `View.usage` has it.
-    """
+def write_store(data: Path, work: Callable[["LmdbStore"], Coroutine[Any, Any, T]]) -> T:
+    """Return what `work` returns, which gets the store in a folder; proxies may be running. Raises `StoreError`."""
     from turnlog.store.lmdb import LmdbStore
 
-    store = LmdbStore.open(data, limit=limit, report=complain)
-    if store.rekeyed:
-        complain(store.rekeyed)
-    try:
-        yield store
-    finally:
-        await store.close()
+    async def opened() -> T:
+        async with LmdbStore.open(data, report=complain) as store:
+            if store.rekeyed:
+                complain(store.rekeyed)
+            return await work(store)
+
+    return asyncio.run(opened())
 
 
 @contextmanager
@@ -241,3 +288,26 @@ FIELD: Final = word_of("field", StateField)
 """A field of the state."""
 TURN_RANGE: Final = Parsed("range", parse_turns)
 """`A..B`, either end open, or a single turn; negative numbers count from the newest."""
+
+
+def _read_why(text: str) -> str:
+    if len(text) > LONGEST_WHY:
+        raise ValueError(f"it has {len(text)} characters, {LONGEST_WHY} are kept: cut it")
+    return text
+
+
+why_option: Final = click.option(
+    "--why",
+    metavar="TEXT",
+    type=Parsed("text", _read_why),
+    default="",
+    help="The reason; kept in the log.",
+)
+"""Adds `--why` to a command that changes a session."""
+fence_option: Final = click.option(
+    "--fence",
+    metavar="N",
+    type=SEQ,
+    help="The number of your lease: refused if another is newer, or yours has ended.",
+)
+"""Adds `--fence` to a command that changes a session."""

@@ -295,6 +295,10 @@ class ProgressLine:
             self._next, self._has_line = now + _PROGRESS_EVERY, True
             self._write(f"{_CLEAR_LINE}{text}")
 
+    def showing(self, doing: str) -> Callable[[str], None]:
+        """Return a function that shows a text behind `doing`."""
+        return lambda text: self.show(f"{doing} {text}")
+
     def during(self, text: str, work: Callable[[], T]) -> T:
         """Return what `work` returns, and show a text until then."""
         # Not above: it takes 5 ms of each command's start.

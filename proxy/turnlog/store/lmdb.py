@@ -103,7 +103,7 @@ class LmdbStore:
         cls,
         path: Path,
         *,
-        limit: int = DEFAULT_LIMIT,
+        limit: int | None = None,
         span: int = DAY,
         flush_every: int = FLUSH_EVERY,
         now: Callable[[], int] = time.time_ns,
@@ -115,7 +115,7 @@ class LmdbStore:
     ) -> Self:
         """Open the store in folder `path` for writing; create it if need be. Blocks.
 
-        `limit` is the bytes of the whole store, `span` what a bucket of blobs covers, in ns,
+        `limit` is the bytes of the whole store, `None` for those that it has; `span` what a bucket covers, in ns,
         `flush_every` how many commits the indexes may lag behind. `now` and `clock` return ns, wall
         clock and monotonic. `report` gets the errors that no caller sees (blobs, indexes,
         drafts that nobody waits for), `trimmed` the bytes of content that were given up to make
@@ -137,7 +137,7 @@ class LmdbStore:
             with translated("open", data):
                 env.raw.reader_check()
                 tables = Tables.of(env, create=True)
-                lock = _take_epoch(data, env, tables, limit, undo)
+                lock, limit = _take_epoch(data, env, tables, limit, undo)
             data_folder.mark(data)
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
@@ -349,6 +349,12 @@ class LmdbStore:
         # Large files take long to delete: the writer has other work.
         await asyncio.to_thread(sweep, self.data / "blobs")
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Write what is queued, release the epoch, close. Nothing submitted is lost."""
         await self._writer.stop()
@@ -481,9 +487,9 @@ def _notice_key(env: Environment, tables: Tables, key: bytes, now: int) -> bool:
 
 
 def _take_epoch(
-    data: Path, env: Environment, tables: Tables, limit: int, undo: ExitStack
-) -> epochs.EpochLock:
-    """Return the lock on a new epoch, which no other process has read the number of yet."""
+    data: Path, env: Environment, tables: Tables, limit: int | None, undo: ExitStack
+) -> tuple[epochs.EpochLock, int]:
+    """Return the lock on a new epoch, which no other process has read the number of yet, and the limit."""
     with env.write() as txn:
         newest = read_number(txn, tables, EPOCH)
         # The first number of a store is random: those of two stores must not be the same, because
@@ -498,6 +504,7 @@ def _take_epoch(
             # A store that never was without retention needs no notice of it.
             txn.put(TOLD, number(1), db=tables.meta)
             txn.put(NOTES_CHECK, notes_check(txn, tables), db=tables.meta)
+        limit = limit or read_number(txn, tables, LIMIT) or DEFAULT_LIMIT
         txn.put(LIMIT, number(limit), db=tables.meta)
     epochs.sweep(data / "epochs", epoch - 1)
-    return lock
+    return lock, limit

@@ -19,10 +19,10 @@ from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
-from turnlog.sessions.notes import NoteWriter, WrittenNote
+from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, alias
-from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader, LmdbStore
+from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.read.view import View
 from turnlog.wire.endpoint import RpcRefusal, is_stateless_request
 from turnlog.wire.jsonrpc import BATCH_LIMIT, Defect, Malformed, Message, parse
@@ -104,51 +104,45 @@ class StoredSession:
 
     async def note(self, note: Note, note_id: str, head: int | None) -> WrittenNote:
         """Append a note, and wait for the disk."""
-        ref, limit = await asyncio.to_thread(self._session_and_limit)
-        async with self._writing(limit) as store:
+        ref = await asyncio.to_thread(self._session)
+        async with self._writing() as store:
             noter = NoteWriter(store, self._redactor, self._clock)
             return await noter.write(ref, note, note_id=note_id, head=head)
 
     async def change(self, change: SessionChange) -> OperationResult:
         """Carry out an operation on the session as its agent."""
 
-        def prepared(view: View, session: bytes) -> tuple[bytes, int, ControlRequest]:
+        def prepared(view: View, session: bytes) -> tuple[bytes, ControlRequest]:
             operation = operation_of(
                 view, session, change, Actor.AGENT, lambda text: self._redactor.text(text)[0]
             )
-            return session, view.usage().limit, operation
+            return session, operation
 
-        session, limit, operation = await self.read(prepared)
-        async with self._writing(limit) as store:
+        session, operation = await self.read(prepared)
+        async with self._writing() as store:
             writer = ControlWriter(store, self._redactor, self._clock)
             return await writer.write(session, operation)
 
     @asynccontextmanager
-    async def _writing(self, limit: int) -> AsyncGenerator[LmdbStore]:
+    async def _writing(self) -> AsyncGenerator[LmdbStore]:
         """Open the store for writing."""
-        store = LmdbStore.open(self._data, limit=limit, report=self._report)
-        if store.rekeyed:
-            self._report(StoreError(store.rekeyed))
-        try:
+        async with LmdbStore.open(self._data, report=self._report) as store:
+            if store.rekeyed:
+                self._report(StoreError(store.rekeyed))
             yield store
-        finally:
-            await store.close()
 
-    def _session_and_limit(self) -> tuple[SessionRef, int]:
-        """Return the session to write to, and the limit of the store."""
+    def _session(self) -> SessionRef:
+        """Return the session to write to."""
         with self._view() as view:
             found = self._session_id(view) if view is not None else None
-            limit = view.usage().limit if view is not None else DEFAULT_LIMIT
         if found is None:
             candidate = ids.uuid7(self._clock.wall(), self._clock.entropy(10))
             names = (alias(Rung.EXPLICIT, self._name, ""),)
             metadata = {"why": "turnlog mcp --session", "confidence": "given"}
             return SessionRef(
                 candidate=candidate, rung=Rung.EXPLICIT, aliases=names, metadata=metadata
-            ), limit
-        ref = SessionRef(candidate=found, rung=Rung.IMPLICIT)
-        ref.id = found
-        return ref, limit
+            )
+        return existing_session(found)
 
     def _session_id(self, view: View) -> bytes | None:
         found = view.find_sessions(self._name)

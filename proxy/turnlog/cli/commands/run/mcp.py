@@ -5,7 +5,7 @@ import sys
 import click
 
 from turnlog.cli.failures import complain
-from turnlog.cli.options import writing, writing_options
+from turnlog.cli.options import WrittenStore, writing_options
 
 
 @click.command("mcp")
@@ -13,7 +13,7 @@ from turnlog.cli.options import writing, writing_options
     "--session", metavar="S", required=True, help="An id, the beginning of one, or a name."
 )
 @writing_options
-def command(session: str, config: str | None, data: str | None) -> None:
+def command(session: str, target: WrittenStore) -> None:
     """Serve the tools for one session over stdin and stdout (MCP): state, log, diff, dangling, note,
     recall, pause, resume, effect.
 
@@ -23,9 +23,8 @@ def command(session: str, config: str | None, data: str | None) -> None:
     from turnlog.api.agent_mcp.stdio import StoredSession, serve
     from turnlog.observe.clock import Clock
 
-    folder, redactor = writing(config, data)
     try:
-        stored = StoredSession(folder, session, Clock(), redactor, complain)
+        stored = StoredSession(target.folder, session, Clock(), target.redactor, complain)
     except ValueError as error:
         raise click.UsageError(f"--session: {error}") from None
     serve(stored, sys.stdin.buffer, sys.stdout.buffer, complain)

@@ -1,74 +1,32 @@
 """Commands that change a session: `turnlog sessions pause`, `resume`, `close` and others."""
 
-import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from turnlog.cli.options import (
     SEQ,
     Parsed,
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
-    writing,
+    why_option,
+    with_options,
     writing_options,
 )
 from turnlog.cli.render import json_line
 from turnlog.core.kinds import Actor
 from turnlog.core.lifecycle import LifecycleContent
-from turnlog.core.note import LONGEST_WHY
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import duration
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.lifecycle import TTL, SessionAction, SessionChange, operation_of
-from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
+from turnlog.sessions.control.writer import ControlWriter, OperationResult
 from turnlog.sessions.log import find_session
 
-if TYPE_CHECKING:
-    from turnlog.redaction.redact import Redactor
-
-Decorator = Callable[[click.Command], click.Command]
-
-
-def _read_why(text: str) -> str:
-    if len(text) > LONGEST_WHY:
-        raise ValueError(f"it has {len(text)} characters, {LONGEST_WHY} are kept: cut it")
-    return text
-
-
-why_option: Final = click.option(
-    "--why",
-    metavar="TEXT",
-    type=Parsed("text", _read_why),
-    default="",
-    help="The reason; kept in the log.",
-)
-"""Adds `--why` to a command that changes a session."""
-fence_option: Final = click.option(
-    "--fence",
-    metavar="N",
-    type=SEQ,
-    help="The number of your lease: refused if another is newer, or yours has ended.",
-)
-"""Adds `--fence` to a command that changes a session."""
-_COMMON: Final[tuple[Decorator, ...]] = (
-    why_option,
-    click.option(
-        "--expect",
-        metavar="HEAD",
-        type=SEQ,
-        help="Only if this is the session's newest commit; else any, unless somebody changed the "
-        "session meanwhile.",
-    ),
-    fence_option,
-    writing_options,
-    json_option,
-)
 _TTL: Final = click.option(
     "--ttl",
     metavar="TIME",
@@ -79,48 +37,35 @@ _TTL: Final = click.option(
 )
 
 
-def _command(action: SessionAction, help_text: str, *more: Decorator) -> click.Command:
+def _command(action: SessionAction, help_text: str, *more: Callable[[Any], Any]) -> click.Command:
     """Return the command of an action; `more` adds options and arguments, which are fields of `SessionChange`."""
 
     @click.command(action.value, help=help_text)
     @click.argument("session")
-    def command(
-        session: str,
-        config: str | None,
-        data: str | None,
-        as_json: bool,
-        **fields: Any,
-    ) -> None:
+    @with_options(*more)
+    @why_option
+    @click.option(
+        "--expect",
+        metavar="HEAD",
+        type=SEQ,
+        help="Only if this is the session's newest commit; else any, unless somebody changed the "
+        "session meanwhile.",
+    )
+    @fence_option
+    @writing_options
+    @json_option
+    def command(session: str, target: WrittenStore, as_json: bool, **fields: Any) -> None:
         change = SessionChange(action=action, **fields)
-        folder, redactor = writing(config, data or _data_of_group(click.get_current_context()))
-        with open_view(folder) as view:
+        with open_view(target.folder) as view:
             found = find_session(view, session)
-            operation = operation_of(
-                view, found, change, Actor.OPERATOR, lambda text: redactor.text(text)[0]
-            )
-            limit = view.usage().limit
+            operation = operation_of(view, found, change, Actor.OPERATOR, target.clean)
         with printout() as write:
-            result = asyncio.run(_written(folder, redactor, limit, found, operation))
+            result = target.write(
+                lambda store: ControlWriter(store, target.redactor, Clock()).write(found, operation)
+            )
             write(json_line(result) if as_json else _sentence(result, operation.content))
 
-    for decorate in (*more, *_COMMON):
-        command = decorate(command)
     return command
-
-
-def _data_of_group(ctx: click.Context) -> str | None:
-    """Return the `--data` that was given to the group: `turnlog sessions --data DIR pause ...`."""
-    parent = ctx.parent
-    if parent is None or parent.get_parameter_source("data") is not ParameterSource.COMMANDLINE:
-        return None
-    return str(parent.params["data"])
-
-
-async def _written(
-    data: Path, redactor: "Redactor", limit: int, session: bytes, operation: ControlRequest
-) -> OperationResult:
-    async with open_store(data, limit) as store:
-        return await ControlWriter(store, redactor, Clock()).write(session, operation)
 
 
 def _sentence(result: OperationResult, content: LifecycleContent | None) -> str:

@@ -1,17 +1,14 @@
 """`turnlog effect`: decide about later calls with the effect of a call that the branch does not show."""
 
-import asyncio
-from pathlib import Path
-
 import click
 
 from turnlog.cli.failures import complain
 from turnlog.cli.options import (
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
-    writing,
     writing_options,
 )
 from turnlog.cli.render import json_line
@@ -19,12 +16,10 @@ from turnlog.core import ids
 from turnlog.core.kinds import Actor
 from turnlog.core.note import TEXT_CHARS, EffectChoice
 from turnlog.observe.clock import Clock
-from turnlog.redaction.redact import Redactor
-from turnlog.sessions.control.effects import ChosenEffect, chosen_effect
+from turnlog.sessions.control.effects import chosen_effect
 from turnlog.sessions.log import find_session
 from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
-
-from .change import fence_option
+from turnlog.store.lmdb import LmdbStore
 
 _SAID = {
     EffectChoice.REPLAY: "later calls with its effect are answered from the record",
@@ -51,8 +46,7 @@ def command(
     session: str | None,
     why: str,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     as_json: bool,
 ) -> None:
     """Decide about later calls with the same effect as CALL.
@@ -74,13 +68,16 @@ def command(
         raise click.UsageError("give one of --replay, --redo and --override")
     if len(why) > TEXT_CHARS:
         raise click.UsageError(f"--why has {len(why)} characters, {TEXT_CHARS} are kept: cut it")
-    folder, redactor = writing(config, data)
-    with open_view(folder) as view:
+    with open_view(target.folder) as view:
         branch = find_session(view, session) if session else None
         found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR, branch)
-        limit = view.usage().limit
+
+    async def write_note(store: LmdbStore) -> WrittenNote:
+        noter, of = NoteWriter(store, target.redactor, Clock()), existing_session(found.session)
+        return await noter.write(of, found.note, actor=Actor.OPERATOR, fence=fence)
+
     with printout() as write:
-        written = asyncio.run(_write(folder, limit, redactor, found, fence))
+        written = target.write(write_note)
         choice = found.note.choice
         said = f"{choice} {found.server}/{found.tool}, call {found.note.call}: {_SAID[choice]}"
         write(json_line(written) if as_json else said)
@@ -90,12 +87,3 @@ def command(
             "discarded it there, so this choice changes nothing; its repeats follow the rules "
             "(on_duplicate)"
         )
-
-
-async def _write(
-    data: Path, limit: int, redactor: Redactor, chosen: ChosenEffect, fence: int | None
-) -> WrittenNote:
-    async with open_store(data, limit) as store:
-        noter = NoteWriter(store, redactor, Clock())
-        branch = existing_session(chosen.session)
-        return await noter.write(branch, chosen.note, actor=Actor.OPERATOR, fence=fence)

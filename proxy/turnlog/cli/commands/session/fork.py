@@ -1,18 +1,15 @@
 """`turnlog fork`: a new session that goes on behind a commit of another one."""
 
-import asyncio
-from pathlib import Path
-
 import click
 
 from turnlog.cli.failures import complain
 from turnlog.cli.options import (
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
     word_of,
-    writing,
     writing_options,
 )
 from turnlog.cli.render import json_line
@@ -27,9 +24,6 @@ from turnlog.sessions.control.fork import (
     has_calls_behind,
 )
 from turnlog.sessions.state.state_at import saved_states
-from turnlog.store.base import Draft
-
-from .change import fence_option
 
 
 @click.command("fork")
@@ -58,8 +52,7 @@ def command(
     mode: ForkMode,
     then: AfterDivergence,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     as_json: bool,
 ) -> None:
     """Begin a session with the state that SESSION had after commit SEQ, or has now.
@@ -75,21 +68,19 @@ def command(
     \b
     turnlog fork work:42 --name second-try
     """
-    folder, redactor = writing(config, data)
-    if redactor.text(name)[0] != name:
+    if target.clean(name) != name:
         raise click.UsageError("--name holds a secret, choose another")
-    with open_view(folder) as view:
+    with open_view(target.folder) as view:
         session, seq = parent, None
         if not view.find_sessions(parent):
             head, colon, tail = parent.rpartition(":")
             if colon and tail.isascii() and tail.isdigit():
                 session, seq = head, int(tail[:18])
         order = ForkOrder(session=session, seq=seq, name=name, mode=mode, then=then, fence=fence)
-        draft = fork_draft(view, saved_states(folder), order, Clock())
+        draft = fork_draft(view, saved_states(target.folder), order, Clock())
         replays_nothing = mode is ForkMode.REPLAY and not has_calls_behind(view, draft)
-        limit = view.usage().limit
     with printout() as write:
-        made = asyncio.run(_forked(folder, limit, draft, order))
+        made = target.write(lambda store: fork(store, draft, order))
         write(json_line(made) if as_json else _text(made))
     if replays_nothing:
         refused = "refused" if then is AfterDivergence.STOP else "sent"
@@ -97,11 +88,6 @@ def command(
             f"{parent!r} has no call behind commit {made.parent_seq}, so nothing can be replayed: the "
             f"fork's calls are {refused}; to replay calls, fork at the commit before them: SESSION:SEQ"
         )
-
-
-async def _forked(data: Path, limit: int, draft: Draft, order: ForkOrder) -> ForkMade:
-    async with open_store(data, limit) as store:
-        return await fork(store, draft, order)
 
 
 def _text(made: ForkMade) -> str:

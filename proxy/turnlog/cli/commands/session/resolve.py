@@ -1,25 +1,22 @@
 """`turnlog resolve`: settle a call whose outcome is unknown."""
 
-import asyncio
 import time
-from pathlib import Path
 
 import click
 
 from turnlog.cli.options import (
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
-    writing,
+    why_option,
     writing_options,
 )
 from turnlog.cli.render import json_line
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.sessions.resolve import Claim, find_resolvable, resolve
 from turnlog.sessions.rows import Row
-
-from .change import fence_option, why_option
 
 
 @click.command("resolve")
@@ -36,8 +33,7 @@ def command(
     did_not: bool,
     why: str,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     as_json: bool,
 ) -> None:
     """Record whether a call of unknown outcome happened.
@@ -50,26 +46,19 @@ def command(
         raise click.UsageError("--happened and --did-not exclude each other, give one")
     if not happened and not did_not:
         raise click.UsageError("give --happened or --did-not")
-    folder, redactor = writing(config, data)
     # A reader neither creates a store nor closes calls of dead processes, if there is no such call.
-    with open_view(folder) as view:
+    with open_view(target.folder) as view:
         find_resolvable(view, call)
-        limit = view.usage().limit
     claim = Claim(
         happened=happened,
-        why=redactor.text(why)[0],
+        why=target.clean(why),
         at=time.time_ns(),
         clock=time.monotonic_ns(),
         fence=fence,
     )
     with printout() as write:
-        row = asyncio.run(_resolve(folder, limit, call, claim))
+        row = target.write(lambda store: resolve(store, call, claim))
         write(json_line(row) if as_json else _text(row))
-
-
-async def _resolve(data: Path, limit: int, call: str, claim: Claim) -> Row:
-    async with open_store(data, limit) as store:
-        return await resolve(store, call, claim)
 
 
 def _text(row: Row) -> str:

@@ -1,7 +1,5 @@
 """`turnlog resume`: what is needed to go on with a session, here or elsewhere."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,11 +9,13 @@ from turnlog.cli.commands.read.state import branch_lines, described
 from turnlog.cli.failures import complain
 from turnlog.cli.options import (
     SEQ,
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
-    writing,
+    why_option,
+    write_store,
     writing_options,
 )
 from turnlog.cli.render import (
@@ -29,7 +29,6 @@ from turnlog.cli.render import (
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.observe.clock import Clock
-from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.writer import ControlWriter
 from turnlog.sessions.log import find_session
 from turnlog.sessions.rows import Row
@@ -45,8 +44,7 @@ from turnlog.sessions.transfer.resume import (
     resumption,
 )
 from turnlog.store.data_folder import Secrets, read_key, whole_file
-
-from .change import fence_option, why_option
+from turnlog.store.lmdb import LmdbStore
 
 
 @click.command("resume")
@@ -73,8 +71,7 @@ def command(
     copy: bool,
     why: str,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     as_json: bool,
 ) -> None:
     """Show what a runtime needs to go on with a session: state, open and unknown calls, the last ones.
@@ -91,21 +88,18 @@ def command(
     if bundle is None and (copy or why or fence is not None):
         raise click.UsageError("--copy, --why and --fence are for --bundle")
     file = None if bundle is None else new_file(bundle)
-    folder, redactor = writing(config, data)
     with printout() as write:
-        with open_view(folder) as view:
+        with open_view(target.folder) as view:
             found = find_session(view, session)
-            limit = view.usage().limit
             if file is None:
-                shown = resumption(view, saved_states(folder), found, last=last)
+                shown = resumption(view, saved_states(target.folder), found, last=last)
                 for line in [json_line(shown)] if as_json else _text(shown):
                     write(line)
                 return
         if copy:
-            packed = asyncio.run(copy_session(folder, limit, found, file))
+            packed = copy_session(target.folder, found, file)
         else:
-            said = f"{MOVED}: {why}" if why else MOVED
-            packed = asyncio.run(_move(folder, limit, found, file, said, redactor, fence))
+            packed = _move(target, found, file, f"{MOVED}: {why}" if why else MOVED, fence)
         write(json_line(packed) if as_json else _packed(packed, file))
     _warn_of_running(packed.in_flight)
 
@@ -128,33 +122,31 @@ def _warn_of_running(in_flight: int) -> None:
         complain(f"{calls} in flight: the bundle does not have the outcome, the import closes it")
 
 
-async def copy_session(data: Path, limit: int, session: bytes, file: Path) -> PackedSession:
+def copy_session(data: Path, session: bytes, file: Path) -> PackedSession:
     """Write a session as a bundle to a new file; it goes on as it is. Raises `StoreError`, `OSError`."""
-    # Opening closes the open attempts of dead processes: else each of the two stores would do that.
-    async with open_store(data, limit) as store:
+
+    async def pack(store: LmdbStore) -> PackedSession:
         with (
             ProgressLine() as progress,
             whole_file(file, replace=False) as sink,
             store.view() as view,
         ):
-            return pack_session(view, _source(data, session), sink, _shown_on(progress))
+            return pack_session(view, _source(data, session), sink, progress.showing("packed"))
+
+    # Opening closes the open attempts of dead processes: else each of the two stores would do that.
+    return write_store(data, pack)
 
 
-async def _move(
-    data: Path,
-    limit: int,
-    session: bytes,
-    file: Path,
-    why: str,
-    redactor: Redactor,
-    fence: int | None,
+def _move(
+    target: WrittenStore, session: bytes, file: Path, why: str, fence: int | None
 ) -> PackedSession:
-    async with open_store(data, limit) as store:
+    async def move(store: LmdbStore) -> PackedSession:
         with ProgressLine() as progress, whole_file(file, replace=False) as sink:
-            controls = ControlWriter(store, redactor, Clock())
-            source = _source(data, session)
-            show = _shown_on(progress)
+            controls = ControlWriter(store, target.redactor, Clock())
+            source, show = _source(target.folder, session), progress.showing("packed")
             return await move_session(store, source, sink, controls, why, show, fence)
+
+    return target.write(move)
 
 
 def _source(data: Path, session: bytes) -> BundleSource:
@@ -165,10 +157,6 @@ def _source(data: Path, session: bytes) -> BundleSource:
         saved=saved_states(data),
         clock=Clock(),
     )
-
-
-def _shown_on(progress: ProgressLine) -> Callable[[str], None]:
-    return lambda part: progress.show(f"packed {part}")
 
 
 def _packed(packed: PackedSession, file: Path) -> str:

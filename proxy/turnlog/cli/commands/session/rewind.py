@@ -1,10 +1,8 @@
 """`turnlog rewind`: take a session back to an earlier commit; without --yes only the plan."""
 
-import asyncio
 import shlex
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import msgspec
@@ -12,17 +10,18 @@ import msgspec
 from turnlog.cli.options import (
     SEQ,
     TURN,
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
+    why_option,
     writing_options,
 )
 from turnlog.cli.render import Style, json_line, painted
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.packs.rulebook import read_each, rulebook
-from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.compensation import Proposal
 from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import (
@@ -34,9 +33,6 @@ from turnlog.sessions.control.rewind_plan import (
 )
 from turnlog.sessions.dangling import DanglingReason
 from turnlog.sessions.log import find_session
-from turnlog.settings.layers import Flags, read_store_settings
-
-from .change import fence_option, why_option
 
 _SHOWN = 50
 """Calls of a group that the text shows."""
@@ -69,8 +65,7 @@ def command(
     keep: tuple[int, ...],
     why: str,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     rules: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -90,38 +85,30 @@ def command(
         raise click.UsageError("give SEQ or --turn, one of them")
     if yes and expect is None:
         raise click.UsageError("--yes needs --expect HEAD, the head that the plan names")
-    settings = read_store_settings(Flags(config=config, data=data, rules=rules))
-    sources = settings.sources()
+    settings, sources = target.settings, target.settings.sources()
     book = rulebook(sources, read_each(sources))
-    redact = settings.redact
-    redactor = Redactor(redact.headers, redact.keys, redact.patterns)
     with printout() as write:
-        with open_view(settings.data) as view:
+        with open_view(target.folder) as view:
             found = find_session(view, session)
-            target = rewind_target(view, found, seq=seq, turn=turn)
-            plan = rewind_plan(view, found, target, keep=keep, rules=book)
-            limit = view.usage().limit
+            to = rewind_target(view, found, seq=seq, turn=turn)
+            plan = rewind_plan(view, found, to, keep=keep, rules=book)
         if yes and expect is not None:
             order = RewindOrder(
                 expect=expect,
-                why=redactor.text(why)[0],
+                why=target.clean(why),
                 at=time.time_ns(),
                 clock=time.monotonic_ns(),
                 fence=fence,
             )
-            plan = asyncio.run(_rewind(settings.data, limit, plan, order))
-        given = {"--config": config, "--data": data}
+            planned = plan
+            plan = target.write(lambda store: rewind(store, planned, order))
+        given = {"--config": target.config, "--data": target.data}
         told = [word for name, value in given.items() if value for word in (name, value)]
         told += [word for source in rules for word in ("--rules", source)]
         is_ruled = bool(settings.rules or any(up.packs for up in settings.upstreams.values()))
         again = shlex.join([session, str(plan.target), *told])
         for line in [json_line(plan)] if as_json else _text(plan, again, is_ruled=is_ruled):
             write(line)
-
-
-async def _rewind(data: Path, limit: int, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
-    async with open_store(data, limit) as store:
-        return await rewind(store, plan, order)
 
 
 def _text(plan: RewindPlan, again: str, *, is_ruled: bool) -> Iterator[str]:

@@ -1,10 +1,9 @@
 """`turnlog sessions`: list sessions, the most recently active first, or change one."""
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -12,13 +11,14 @@ from click.core import ParameterSource
 from turnlog.cli.attempts import session_id_cell, time_cell
 from turnlog.cli.failures import SuggestingGroup
 from turnlog.cli.options import (
+    WrittenStore,
     data_option,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
     reading,
-    writing,
+    why_option,
     writing_options,
 )
 from turnlog.cli.render import (
@@ -31,7 +31,6 @@ from turnlog.cli.render import (
     terminal_width,
 )
 from turnlog.core import ids
-from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.text.units import timestamp
@@ -43,7 +42,7 @@ from turnlog.sessions.notes import NoteWriter, written_note
 from turnlog.sessions.overview import SessionLine, list_sessions
 from turnlog.store.read.view import View
 
-from .change import COMMANDS, fence_option, why_option
+from .change import COMMANDS
 
 _COLUMNS = (
     Column("SESSION", whole=True),
@@ -123,14 +122,12 @@ def list_(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) ->
 @fence_option
 @writing_options
 @json_option
-def hold_(
-    session: str, why: str, fence: int | None, config: str | None, data: str | None, as_json: bool
-) -> None:
+def hold(**given: Any) -> None:
     """Keep the content of SESSION, whatever its age, until `turnlog sessions release`.
 
     Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
     """
-    _change_hold(NoteKind.HOLD, session, why, fence, config, data, as_json)
+    _change_hold(NoteKind.HOLD, **given)
 
 
 @command.command("release")
@@ -139,32 +136,21 @@ def hold_(
 @fence_option
 @writing_options
 @json_option
-def release_(
-    session: str, why: str, fence: int | None, config: str | None, data: str | None, as_json: bool
-) -> None:
+def release(**given: Any) -> None:
     """End the hold of SESSION: what has outlived its retention is deleted again."""
-    _change_hold(NoteKind.RELEASE, session, why, fence, config, data, as_json)
+    _change_hold(NoteKind.RELEASE, **given)
 
 
 def _change_hold(
-    kind: NoteKind,
-    session: str,
-    why: str,
-    fence: int | None,
-    config: str | None,
-    data: str | None,
-    as_json: bool,
+    kind: NoteKind, session: str, why: str, fence: int | None, target: WrittenStore, as_json: bool
 ) -> None:
-    folder, redactor = writing(config, data)
-    with open_view(folder) as view:
+    with open_view(target.folder) as view:
         find_session(view, session)
-        limit = view.usage().limit
-
-    async def work() -> Commit:
-        async with open_store(folder, limit) as store:
-            return await NoteWriter(store, redactor, Clock()).change_hold(session, kind, why, fence)
-
-    commit = asyncio.run(work())
+    commit = target.write(
+        lambda store: NoteWriter(store, target.redactor, Clock()).change_hold(
+            session, kind, why, fence
+        )
+    )
     said = commit.body.summary if commit.body else ""
     with printout() as write:
         text = f"session {ids.to_text(commit.link.session)}: {said}"

@@ -1,8 +1,8 @@
 """`turnlog taint`: mark outputs as tainted, and show where their values went."""
 
-import asyncio
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,19 +11,17 @@ from turnlog.cli.contamination import as_dot, as_mermaid, as_tree
 from turnlog.cli.failures import SuggestingGroup
 from turnlog.cli.options import (
     SEQ,
+    WrittenStore,
     data_option,
     json_option,
-    open_store,
     open_view,
     printout,
     reading,
     word_of,
-    writing,
     writing_options,
 )
 from turnlog.cli.render import json_line
 from turnlog.core import ids
-from turnlog.core.commit import Commit
 from turnlog.core.kinds import NoteKind
 from turnlog.core.note import LONGEST_WHY
 from turnlog.observe.clock import Clock
@@ -81,13 +79,13 @@ def show(session: str, to: int | None, form: _Format, data: Path, as_json: bool)
 @_WHY
 @writing_options
 @json_option
-def mark(commit: str, why: str, config: str | None, data: str | None, as_json: bool) -> None:
+def mark(**given: Any) -> None:
     """Mark the output of a call as tainted.
 
     SEQ is any commit of the call. Later calls that use values of the output are tainted too, and
     rules with `block_if: tainted` refuse them. Works beside running proxies.
     """
-    _note(NoteKind.TAINT, commit, why, config, data, as_json)
+    _note(NoteKind.TAINT, **given)
 
 
 @command.command("endorse")
@@ -95,33 +93,25 @@ def mark(commit: str, why: str, config: str | None, data: str | None, as_json: b
 @_WHY
 @writing_options
 @json_option
-def endorse(commit: str, why: str, config: str | None, data: str | None, as_json: bool) -> None:
+def endorse(**given: Any) -> None:
     """Record that the output of a call is not tainted, and why.
 
     That also holds for the values that later calls take from it. A mark after it counts again.
     Works beside running proxies.
     """
-    _note(NoteKind.ENDORSE, commit, why, config, data, as_json)
+    _note(NoteKind.ENDORSE, **given)
 
 
-def _note(
-    kind: NoteKind, name: str, why: str, config: str | None, data: str | None, as_json: bool
-) -> None:
+def _note(kind: NoteKind, commit: str, why: str, target: WrittenStore, as_json: bool) -> None:
     if not why or len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why needs 1 to {LONGEST_WHY} characters, it has {len(why)}")
-    folder, redactor = writing(config, data)
     # A reader creates no store where there is no such call.
-    with open_view(folder) as view:
-        session, seq = named_commit(view, name)
-        output = find_output(view, session, seq)
-        limit = view.usage().limit
-
-    async def work() -> Commit:
-        async with open_store(folder, limit) as store:
-            return await NoteWriter(store, redactor, Clock()).mark_output(output, kind, why)
-
-    commit = asyncio.run(work())
-    said = commit.body.summary if commit.body else ""
+    with open_view(target.folder) as view:
+        output = find_output(view, *named_commit(view, commit))
+    made = target.write(
+        lambda store: NoteWriter(store, target.redactor, Clock()).mark_output(output, kind, why)
+    )
+    said = made.body.summary if made.body else ""
     with printout() as write:
-        text = f"session {ids.to_text(commit.link.session)}: {said}"
-        write(json_line(written_note(commit)) if as_json else text)
+        text = f"session {ids.to_text(made.link.session)}: {said}"
+        write(json_line(written_note(made)) if as_json else text)

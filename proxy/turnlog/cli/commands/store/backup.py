@@ -24,7 +24,7 @@ def command(folder: Path, data: Path) -> int:
     disk. Exit code 1 when `turnlog verify` finds something in the copy, which is kept.
     """
     with ProgressLine() as progress:
-        made = back_up(data, folder, lambda part: progress.show(f"copying {part}"))
+        made = back_up(data, folder, progress.showing("copying"))
     found = list(check_store(folder))
     with printout() as write:
         write(f"copied {human_size(made.size)} to {escape_unprintable(str(folder))}")

@@ -1,6 +1,5 @@
 """`turnlog export`: attempts as JSON Lines or Parquet."""
 
-import asyncio
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -102,8 +101,8 @@ def _export_bundle(
         )
     file = new_file(output)
     with open_view(data) as view:
-        session, limit = find_session(view, sessions[0]), view.usage().limit
-    asyncio.run(copy_session(data, limit, session, file))
+        session = find_session(view, sessions[0])
+    copy_session(data, session, file)
 
 
 def _queries(

@@ -1,20 +1,13 @@
 """`turnlog gc`: delete what has outlived its retention, or show what would be deleted."""
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 import click
 
 from turnlog.cli.attempts import time_cell
-from turnlog.cli.options import (
-    json_option,
-    open_store,
-    printout,
-    writing_options,
-)
+from turnlog.cli.options import WrittenStore, json_option, printout, writing_options
 from turnlog.cli.render import (
     Cell,
     Column,
@@ -33,7 +26,7 @@ from turnlog.sessions.retention.purge import Purger
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store import blobs
 from turnlog.store.compact_copy import is_pending, replace_log
-from turnlog.store.lmdb import LmdbReader
+from turnlog.store.lmdb import LmdbReader, LmdbStore
 from turnlog.store.read.held_content import HeldContent
 
 _COLUMNS = (
@@ -51,25 +44,25 @@ _COLUMNS = (
 @click.option("--yes", is_flag=True, help="Delete it; without this nothing is changed.")
 @writing_options
 @json_option
-def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> None:
+def command(yes: bool, target: WrittenStore, as_json: bool) -> None:
     """Show what has outlived its `retention`, or delete it with --yes.
 
     A running proxy does the same by itself while it has little to do. Without --config the ages are
     those of the proxy that opened the store last. Calls stay in the log. What a session under a hold
     (`turnlog sessions hold`) uses is kept. Works beside running proxies.
     """
-    folder, retention, origin = _settings(config, data)
+    folder, (retention, origin) = target.folder, _retention(target)
     with LmdbReader.open(folder) as reader, ProgressLine() as progress:
         due = progress.during(
             "looking for what is due",
             lambda: expired(reader.view(), retention, time.time_ns(), HeldContent()),
         )
         with reader.view() as view:
-            purges, limit = view.purges(), view.usage().limit
+            purges = view.purges()
     lines = [one.line(GcFate.DUE) for one in due if one.has_content]
     lines += [purge_line(session, GcFate.DUE) for session in purges]
     if yes and (purges or any(not one.held for one in due)):
-        lines = asyncio.run(_collect(folder, limit, due, purges))
+        lines = _collect(target, due, purges)
     elif yes:
         blobs.sweep(folder / "blobs")  # what a process that was killed has left
     with printout() as write:
@@ -79,33 +72,30 @@ def command(yes: bool, config: str | None, data: str | None, as_json: bool) -> N
             write(f"by retention {retention.text()} ({origin})")
 
 
-def _settings(config: str | None, data: str | None) -> tuple[Path, Retention, str]:
-    """Return the data folder, the retention, and where that comes from."""
-    from turnlog.settings.layers import Flags, config_file, is_set, read_store_settings
+def _retention(target: WrittenStore) -> tuple[Retention, str]:
+    """Return the retention, and where it comes from."""
+    from turnlog.settings.layers import Flags, config_file, is_set
 
-    flags = Flags(config=config, data=data)
-    settings = read_store_settings(flags)
-    if config_file(flags) is not None or is_set("retention"):
-        return settings.data, settings.retention, "configured"
-    noted = noted_retention(settings.data)
-    return settings.data, noted or settings.retention, "of the proxy" if noted else "defaults"
+    configured = target.settings.retention
+    if config_file(Flags(config=target.config)) is not None or is_set("retention"):
+        return configured, "configured"
+    noted = noted_retention(target.folder)
+    return noted or configured, "of the proxy" if noted else "defaults"
 
 
-async def _collect(
-    data: Path, limit: int, due: list[Expired], purges: dict[bytes, bool]
-) -> list[GcLine]:
+def _collect(target: WrittenStore, due: list[Expired], purges: dict[bytes, bool]) -> list[GcLine]:
+    data = target.folder
     lines = [one.line(GcFate.HELD) for one in due if one.held and one.has_content]
     with ProgressLine() as progress:
-        async with open_store(data, limit) as store:
-            collector = Collector(
-                store,
-                saved_states(data),
-                Clock(),
-                on_step=lambda text: progress.show(f"deleting {text}"),
-            )
+        on_step = progress.showing("deleting")
+
+        async def collect(store: LmdbStore) -> list[GcLine]:
+            collector = Collector(store, saved_states(data), Clock(), on_step=on_step)
             for session in (session for session, is_erased in purges.items() if not is_erased):
                 await Purger(collector).go_on(session)
-            lines += [line async for line in collector.collect(due)]
+            return [line async for line in collector.collect(due)]
+
+        lines += target.write(collect)
         if purges:
             progress.during("rewriting the log", partial(replace_log, data))
     fate = GcFate.PENDING if is_pending(data) else GcFate.DELETED

@@ -1,19 +1,17 @@
 """`turnlog import`: import a session that another store has packed into a bundle."""
 
-import asyncio
 from pathlib import Path
 
 import click
 
 from turnlog.cli.failures import complain
-from turnlog.cli.options import FOLDER, data_option, json_option, open_store, printout
+from turnlog.cli.options import FOLDER, data_option, json_option, printout, write_store
 from turnlog.cli.render import ProgressLine, json_line
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.observe.clock import Clock
-from turnlog.sessions.transfer.bundle import CheckedBundle, check_bundle
+from turnlog.sessions.transfer.bundle import check_bundle
 from turnlog.sessions.transfer.importing import Imported, Relation, import_bundle
-from turnlog.store.lmdb import DEFAULT_LIMIT, LmdbReader
 
 
 @click.command("import")
@@ -31,30 +29,16 @@ def command(file: Path, as_fork: bool, data: Path, as_json: bool) -> None:
     beside it. Proxies may be running, and wait while the commits are written.
     """
     with ProgressLine() as progress, printout() as write:
-        bundle = check_bundle(file, lambda part: progress.show(f"checking {part}"))
-        imported = asyncio.run(_import(data, bundle, progress, as_fork=as_fork))
+        bundle = check_bundle(file, progress.showing("checking"))
+        show = progress.showing("writing")
+        imported = write_store(
+            data, lambda store: import_bundle(store, bundle, Clock(), show, as_fork=as_fork)
+        )
         for line in [json_line(imported)] if as_json else _text(imported):
             write(line)
     if imported.names_taken:
         names = ", ".join(imported.names_taken)
         complain(f"another session of this store keeps the name: {names}")
-
-
-async def _import(
-    data: Path, bundle: CheckedBundle, progress: ProgressLine, *, as_fork: bool
-) -> Imported:
-    async with open_store(data, _limit(data)) as store:
-        return await import_bundle(
-            store, bundle, Clock(), lambda part: progress.show(f"writing {part}"), as_fork=as_fork
-        )
-
-
-def _limit(data: Path) -> int:
-    """Return the limit of the store; that of a new one where there is none."""
-    if not (data / "format").exists():
-        return DEFAULT_LIMIT
-    with LmdbReader.open(data) as reader, reader.view() as view:
-        return view.usage().limit
 
 
 def _text(imported: Imported) -> list[str]:

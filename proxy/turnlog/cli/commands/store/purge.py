@@ -1,21 +1,19 @@
 """`turnlog purge`: remove all content of a session, or show what would be removed."""
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
-from turnlog.cli.commands.session.change import fence_option, why_option
 from turnlog.cli.options import (
     SEQ,
+    WrittenStore,
+    fence_option,
     json_option,
-    open_store,
     open_view,
     printout,
-    writing,
+    why_option,
     writing_options,
 )
 from turnlog.cli.render import ProgressLine, json_line
@@ -27,9 +25,7 @@ from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.compact_copy import is_pending, replace_log
-
-if TYPE_CHECKING:
-    from turnlog.redaction.redact import Redactor
+from turnlog.store.lmdb import LmdbStore
 
 _PENDING = (
     "purge pending: another process has the store open, so that the log's file cannot be rewritten; "
@@ -60,8 +56,7 @@ def command(
     why: str,
     expect: int | None,
     fence: int | None,
-    config: str | None,
-    data: str | None,
+    target: WrittenStore,
     as_json: bool,
 ) -> None:
     """Show what a purge of SESSION would remove, or remove it with --yes, for good.
@@ -71,41 +66,29 @@ def command(
     first. Content that other sessions use stays. Backups, exports and forks are not touched. As long
     as another process has the store open, the purge is pending.
     """
-    folder, redactor = writing(config, data)
-    with open_view(folder) as view, ProgressLine() as progress:
+    with open_view(target.folder) as view, ProgressLine() as progress:
         found = find_session(view, session)
         plan = progress.during("looking for its content", partial(purge_plan, view, found, session))
-        limit = view.usage().limit
     if yes:
-        order = PurgeOrder(why=why, expect=expect, fence=fence)
-        plan = asyncio.run(_purge(folder, limit, found, plan, order, redactor))
+        plan = _purge(target, found, plan, PurgeOrder(why=why, expect=expect, fence=fence))
     with printout() as write:
         for line in [json_line(plan)] if as_json else _text(plan):
             write(line)
 
 
-async def _purge(
-    data: Path,
-    limit: int,
-    session: bytes,
-    plan: PurgePlan,
-    order: PurgeOrder,
-    redactor: "Redactor",
-) -> PurgePlan:
-    from msgspec import structs
-
+def _purge(target: WrittenStore, session: bytes, plan: PurgePlan, order: PurgeOrder) -> PurgePlan:
+    data = target.folder
     with ProgressLine() as progress:
-        async with open_store(data, limit) as store:
-            collector = Collector(
-                store,
-                saved_states(data),
-                Clock(),
-                on_step=lambda text: progress.show(f"purging {text}"),
-            )
-            writer = ControlWriter(store, redactor, Clock())
-            plan = await Purger(collector).purge(session, plan, order, writer)
+        on_step = progress.showing("purging")
+
+        async def purge(store: LmdbStore) -> PurgePlan:
+            collector = Collector(store, saved_states(data), Clock(), on_step=on_step)
+            writer = ControlWriter(store, target.redactor, Clock())
+            return await Purger(collector).purge(session, plan, order, writer)
+
+        done = target.write(purge)
         progress.during("rewriting the log", partial(replace_log, data))
-    return structs.replace(plan, pending=is_pending(data))
+    return structs.replace(done, pending=is_pending(data))
 
 
 def _text(plan: PurgePlan) -> Iterator[str]:
