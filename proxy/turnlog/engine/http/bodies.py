@@ -201,7 +201,7 @@ def _mcp(
         if not request.is_at_endpoint:
             request.is_at_endpoint = True
             context.endpoints.learn(request.route)
-        return McpExchange(context, request, messages, len(body), isinstance(content, Batch))
+        return McpExchange(context, request, messages, isinstance(content, Batch), size=len(body))
     unreadable = as_call(content)
     if said is not None and not is_closed:
         unreadable = structs.replace(said, flags=unreadable.flags)

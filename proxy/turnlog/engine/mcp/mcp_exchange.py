@@ -6,9 +6,9 @@ another stream.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import structs
 
@@ -16,10 +16,9 @@ from turnlog.core.canon import canonical_of_decoded
 from turnlog.core.kinds import LOOKUPS, Effect, Flag, Rung
 from turnlog.engine.call_driver import CallDriver, Unsent, unguarded
 from turnlog.engine.call_keys import identified
-from turnlog.engine.context import Context
 from turnlog.engine.guarded_call import GuardedCall, guarded
 from turnlog.engine.redirects import call_key
-from turnlog.engine.request_identity import Request, read_client
+from turnlog.engine.request_identity import read_client
 from turnlog.engine.tools.tool_cache import UNKNOWN_TOOL
 from turnlog.record.attempt import BLANK, Ask, Attempt, GuessedCaller, following, suspended
 from turnlog.record.deadlines import LateReader
@@ -65,38 +64,29 @@ _IMPLICIT: Final = Rung.IMPLICIT
 _NO_META: Final[dict[str, bytes]] = {}
 
 
-class McpExchange(ResponseObserver):
-    """One HTTP exchange of an MCP client. `messages` are those of its body, if any.
+class McpExchange(ResponseObserver, eq=False):
+    """One HTTP exchange of an MCP client; without messages it is a listening GET."""
 
-    `size` is the body's, in bytes. If the body is too large to hold, or cannot be parsed, `start` is the
-    part of it to record; `cut` if it is not all.
-    """
-
+    size: int = 0
+    """Size of the body in bytes."""
+    start: bytes = b""
+    """The part of the body to record in place of parsed arguments, if it is too large to hold or cannot be
+    parsed."""
+    cut: bool = False
+    """Whether that is not all of the body."""
     blocked: Ask | None = None
     """The first call that a rule forbids, if there is one."""
-    is_due = False
+    is_due: bool = False
     """Whether an intent must be on disk before the request is sent."""
     _params: mcp.ToolCall | None = None
     """The parsed parameters, if its only message is a call."""
     _cancels: Mapping[str, bytes] = {}
     """For cancels in this request, the id of the attempt by the key of the caller's id, if they differ."""
 
-    def __init__(
-        self,
-        context: Context,
-        request: Request,
-        messages: Sequence[Message],
-        size: int = 0,
-        as_batch: bool = False,
-        *,
-        start: bytes = b"",
-        cut: bool = False,
-    ) -> None:
-        self._start = start
-        """The body, or its start, if that is recorded in place of parsed arguments."""
-        self._size = size
-        self._whole = not cut
-        revision = request.revision
+    def __post_init__(self) -> None:
+        """Find out which revision the request has."""
+        super().__post_init__()
+        messages, revision = self._messages, self._request.revision
         if len(messages) == 1 and messages[0].method == _CALL:
             self._params = params = mcp.read_call(messages[0].params)
             # A call states the revision in `_meta`, and most have none.
@@ -104,8 +94,7 @@ class McpExchange(ResponseObserver):
                 revision = mcp.requested_revision(messages[0], revision)
         elif messages:
             revision = mcp.requested_revision(messages[0], revision)
-        revision = revision or request.client.revision
-        super().__init__(context, request, messages, revision=revision, as_batch=as_batch)
+        self.revision = revision or self._request.client.revision
 
     # -- before the request is sent --------------------------------------------------------
 
@@ -117,7 +106,9 @@ class McpExchange(ResponseObserver):
         for number, message in enumerate(self._messages):
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)  # requests of other callers go on meanwhile
-            key = self._keys[number]
+            key = id_key(message.id)
+            if message.kind is _REQUEST:
+                self.awaited[key] = message
             if message.method == _CALL or self._may_be_denied(message):
                 await self._open(message, key)
             elif (cancelled := mcp.cancelled_id(message)) is not None:
@@ -134,14 +125,14 @@ class McpExchange(ResponseObserver):
 
     def _may_be_denied(self, message: Message) -> bool:
         """Return whether a server may read a message as a call that a rule denies, where turnlog does not."""
-        if not (message.method or not self._whole) or not self._is_unsure(message):
+        if not (message.method or self.cut) or not self._is_unsure(message):
             return False
         rules = self._context.rules.book.servers[self._request.server]
         return rules.against_unreadable is not None
 
     def _is_unsure(self, message: Message) -> bool:
         """Return whether a server may read a message differently than turnlog does."""
-        return not _UNSURE.isdisjoint(message.flags) or not self._whole or self._size > SCAN_LIMIT
+        return not _UNSURE.isdisjoint(message.flags) or self.cut or self.size > SCAN_LIMIT
 
     async def _on_cancel(self, key: str) -> None:
         """Handle a cancel for the call whose id has this key."""
@@ -173,7 +164,7 @@ class McpExchange(ResponseObserver):
     async def _open(self, message: Message, key: str) -> None:
         """Queue the intent of a call; `key` is the key of its id."""
         ask, is_single = self._call(message, key), len(self._messages) == 1
-        is_alone = is_single and message.kind is _REQUEST and not self._as_batch
+        is_alone = is_single and message.kind is _REQUEST and not self.as_batch
         ask = self._context.duplicate_index.replaying(ask, can_be_answered=is_alone)
         if ask.policy.looks_at_inputs:
             ask = await gated(self._context.lineage, self._context.store, ask)
@@ -194,10 +185,10 @@ class McpExchange(ResponseObserver):
         """Return a `tools/call` as it is recorded."""
         context, request = self._context, self._request
         params = self._params or mcp.read_call(message.params)
-        arguments = self._start or bytes(params.arguments)
+        arguments = self.start or bytes(params.arguments)
         read = partial(self._read_arguments, message, arguments)
         model = context.tools.find(request, params.name, read)
-        canonical = None if self._start else _canonical(message, arguments)
+        canonical = None if self.start else _canonical(message, arguments)
         ask = self._as_recorded(message, key, params, arguments, model, canonical)
         if ask.session.rung is _IMPLICIT and not request.is_piped:
             ask = self._with_guessed_caller(ask, params)
@@ -225,7 +216,7 @@ class McpExchange(ResponseObserver):
             target=request.target,
         )
         params = mcp.read_lookup(message.method, message.params)
-        arguments = self._start or bytes(params.arguments)
+        arguments = self.start or bytes(params.arguments)
         ask = self._as_recorded(message, key, params, arguments, model, None)
         session = ask.session.refusals or ask.session
         await self._begin(message, structs.replace(ask, session=session, key=""), key)
@@ -267,8 +258,8 @@ class McpExchange(ResponseObserver):
             leg=leg,
             arguments=arguments,
             canonical=canonical,
-            complete=self._whole,
-            size=self._size,
+            complete=not self.cut,
+            size=self.size,
             flags=flags,
             trace=trace,
             protocol=mcp.dated(self.revision),
@@ -292,7 +283,7 @@ class McpExchange(ResponseObserver):
 
     def _read_arguments(self, message: Message, arguments: bytes) -> object:
         """Return the decoded arguments for rules; `UNREADABLE` if the body could not be parsed."""
-        if self._start or not _UNREAD.isdisjoint(message.flags):
+        if self.start or not _UNREAD.isdisjoint(message.flags):
             return UNREADABLE
         return read_value(arguments, UNREADABLE)
 
@@ -356,11 +347,11 @@ class McpExchange(ResponseObserver):
         attempt.scope, attempt.kin = self._request.scope, self._request.kin
         made = repeated(message, ask, ending, answer) if answer is not None else None
         if made is None:
-            self._asks[self._keys[0]] = ask
+            self._asks[attempt.caller_key] = ask
             return self._made(self._untold(sentence, sentence, ending))
         return made if self.is_answered_here else as_status(made)
 
-    kept_as_sent = False
+    kept_as_sent: ClassVar = False
     """Whether duplicates get the answer byte by byte as sent: no, only the JSON-RPC response."""
 
     def kept(self, sent: OwnAnswer | None) -> OwnAnswer | None:
@@ -396,7 +387,7 @@ class McpExchange(ResponseObserver):
         key = id_key(wire_id)
         with self._context.calls.resting(self._request.scope, before):
             self.awaited[key] = message
-            self._asks[self._keys[0]] = ask
+            self._asks[before.caller_key] = ask
             self.attempt = attempt = await self._begin(message, ask, key, self.driver)
             attempt.wire_id, attempt.past = wire_id, before.so_far
             await self.on_disk()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from turnlog.core.classify import (
     SUCCESS,
@@ -85,74 +85,65 @@ _BODY: Final = Phase.BODY
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
-class ResponseObserver:
-    """Reads the answers to the requests of one exchange, and ends the attempts that they answer.
+# One is made for each request, and a struct takes a third of the time of another class.
+class ResponseObserver(Struct, eq=False):
+    """Reads the answers to the requests of one exchange, and ends the attempts that they answer."""
 
-    `messages` are those of the request.
-    """
-
+    _context: Context
+    _request: Request
+    _messages: Sequence[Message]
+    """The messages of the request."""
+    as_batch: bool = False
+    """Whether they came as a batch."""
+    revision: str = ""
+    progress: Progress = field(default_factory=Progress)
+    """The phase of the exchange, with its timers."""
     attempt: Attempt | None = None
     """The latest attempt, if there is exactly one call."""
     driver: CallDriver | None = None
     """The driver of the call or lookup, if the request is exactly one."""
-    judges = False
+    drivers: list[CallDriver] = []
+    """The drivers of all calls and lookups of the request."""
+    attempts: dict[Attempt, str] = {}
+    """Attempts without an outcome, with the key of each one's id; a batch may hold an id twice."""
+    begun: dict[str, Attempt] = {}
+    """All attempts that were begun, by the same keys."""
+    awaited: dict[str, Message] = {}
+    """The requests without an answer, by the key of the id sent to the server."""
+    _asks: dict[str, Ask] = {}
+    """The calls by the key of the caller's id; without lookups, for which turnlog's answers differ."""
+    judges: bool = False
     """Whether a rule judges the result of the one call."""
+    listens: bool = False
+    """Whether this is a listening stream, which waits for no response."""
+    _listening: Listening | None = None
     _resumed: Attempt | None = None
     """The call whose stream this one resumes."""
     _lost: Unanswered | None = None
     """Turnlog's own answer in place of one that never came."""
     _head: ResponseHead = NO_HEAD
     """The head of the answer."""
-    _is_numbered = False
+    _is_numbered: bool = False
     """Whether the stream may be resumed: an event had an id."""
     _others: tuple[Attempt, ...] = ()
     """Attempts of other exchanges whose responses were read here, and not handed over yet."""
     _unfit: MessageReader | None = None
     """The last message in the place of a response that answers no request."""
-    _events = 0
+    _events: int = 0
     _notified: frozenset[Attempt] = frozenset()
     """Attempts sent as notifications, which get no response."""
-    _listening: Listening | None = None
-    listens = False
-    """Whether this is a listening stream, which waits for no response."""
 
-    def __init__(
-        self,
-        context: Context,
-        request: Request,
-        messages: Sequence[Message],
-        *,
-        revision: str,
-        as_batch: bool = False,
-    ) -> None:
-        self._context = context
-        self._request = request
-        self._messages = messages
-        self._as_batch = as_batch
-        self.revision = revision
-        self.stateless = mcp.is_stateless(revision)
-        self.progress = Progress()
-        """The phase of the exchange, with its timers."""
-        self.drivers: list[CallDriver] = []
-        """The drivers of all calls and lookups of the request."""
-        self.attempts: dict[Attempt, str] = {}
-        """Attempts without an outcome, with the key of each one's id; a batch may hold an id twice."""
-        self.begun: dict[str, Attempt] = {}
-        """All attempts that were begun, by the same keys."""
-        self.awaited: dict[str, Message] = {}
-        """The requests without an answer, by the key of the id sent to the server."""
-        self._asks: dict[str, Ask] = {}
-        """The calls by the key of the caller's id; without lookups, for which turnlog's answers differ."""
-        self._keys: list[str] = []
-        """The keys of the messages' ids."""
-        for message in messages:
-            self._keys.append(key := id_key(message.id))
-            if message.kind is _REQUEST:
-                self.awaited[key] = message
-        if not messages:
-            self._listening, self.listens = Listening(context, request, self.end), True
-        elif messages[0].method == "subscriptions/listen":
+    def __post_init__(self) -> None:
+        """Find out whether this is a listening stream."""
+        if not self._messages:
+            self._listening, self.listens = Listening(self._context, self._request, self.end), True
+        elif self._messages[0].method == "subscriptions/listen":
             self.listens = True
+
+    @property
+    def stateless(self) -> bool:
+        """Whether the revision has no protocol sessions."""
+        return mcp.is_stateless(self.revision)
 
     @property
     def waits(self) -> bool:
@@ -844,7 +835,7 @@ class ResponseObserver:
     def _made(self, unanswered: Unanswered) -> OwnAnswer:
         """Return turnlog's own answer to the request as a whole."""
         make = unanswered.as_message if self._request.is_piped else unanswered.as_answer
-        made = make(as_batch=self._as_batch)
+        made = make(as_batch=self.as_batch)
         # The ids of requests that were not read are unknown, so only an HTTP status can answer them.
         all_read = not self._messages or Flag.TRUNCATED_RECORD not in self._messages[-1].flags
         return made if self.is_answered_here and all_read else as_status(made)

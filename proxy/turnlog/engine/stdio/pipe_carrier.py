@@ -43,7 +43,7 @@ class Waits(Exception):
     """A call waits for an earlier one: beside its line, as others are behind that."""
 
 
-class PipedExchange(McpExchange):
+class PipedExchange(McpExchange, eq=False):
     """The messages of one line, and the calls in it."""
 
     waiting: GuardedCall | None = None
