@@ -295,12 +295,13 @@ class DuplicateIndex:
 
     def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
         """Return a call with whether its session replays a record; `can_be_answered` is whether it may do."""
-        if ask.leg or not ask.is_call or ask.is_blocked:
+        # Forks are control commits: while there is none, no session replays a record or has another branch.
+        if not self._ledger.is_needed or ask.leg or not ask.is_call or ask.is_blocked:
             return ask
         try:
             replay = self._records.of(ask.session)
             if replay is None:
-                return self._flagged(ask) if self._ledger.is_needed else ask
+                return self._flagged(ask)
             if can_be_answered and ask.complete and ask.says_all:
                 return structs.replace(ask, replays=True)
             return self._unanswerable(ask, replay)

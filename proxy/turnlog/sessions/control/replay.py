@@ -62,7 +62,7 @@ class ParentRecords:
 
     def __init__(self, store: LmdbStore) -> None:
         self._store = store
-        # Each call asks. The gate of sessions has read the number for the same call.
+        # The gate of sessions has read the number for the same call.
         self._controls = store.control_counter()
         self._seen = 0
         self._forks: BoundedDict[bytes, Replay | None] = BoundedDict(_MOST)
@@ -75,13 +75,13 @@ class ParentRecords:
             self._forks.clear()
             self._seen = number
         session = ref.id
-        if number and (session is None or session not in self._forks):
+        if session is None or session not in self._forks:
             with self._store.view() as view:
                 # Of a session that this process has not written to yet only its names are known.
                 session = session or view.session_of(ref)
                 if session is not None and session not in self._forks:
                     self._forks[session] = _read_replay(view, session)
-        found = self._forks.get(session) if number and session is not None else None
+        found = self._forks.get(session) if session is not None else None
         return None if found is None or found.is_over else found
 
     def stopped(self, view: View, replay: Replay) -> Divergence | None:
