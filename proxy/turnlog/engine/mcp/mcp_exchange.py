@@ -84,7 +84,7 @@ class McpExchange(ResponseObserver, eq=False):
     """For cancels in this request, the id of the attempt by the key of the caller's id, if they differ."""
 
     def __post_init__(self) -> None:
-        """Find out which revision the request has."""
+        """Set the revision, and the parameters of a single call."""
         super().__post_init__()
         messages, revision = self._messages, self._request.revision
         if len(messages) == 1 and messages[0].method == _CALL:

@@ -134,7 +134,7 @@ class ResponseObserver(Struct, eq=False):
     """Attempts sent as notifications, which get no response."""
 
     def __post_init__(self) -> None:
-        """Find out whether this is a listening stream."""
+        """Set whether this is a listening stream."""
         if not self._messages:
             self._listening, self.listens = Listening(self._context, self._request, self.end), True
         elif self._messages[0].method == "subscriptions/listen":
