@@ -33,7 +33,8 @@ from turnlog.transport.async_pipes import DOUBT
 from .concurrency import Limiter, Slot
 from .upstream_health import Health
 
-_RETRYING: Final = frozenset({Stage.RECORDING, Stage.CHECKING, Stage.SENT})
+_RECORDING: Final = Stage.RECORDING
+_RETRYING: Final = frozenset({_RECORDING, Stage.CHECKING, Stage.SENT})
 """Stages of a further attempt whose answer may yet be missing."""
 
 
@@ -133,18 +134,21 @@ class Unsent(Struct, frozen=True):
     """Id of the earlier call."""
 
 
-class CallDriver:
+# One is made for each call, and a struct takes a third of the time of another class.
+class CallDriver(Struct, eq=False, weakref=True):
     """A running or recently ended call. Points in time are seconds on the monotonic clock."""
 
-    # Defaults on the class: most calls never set these, and construction is faster without them.
-    is_guarded: bool
+    ask: Ask
+    machine: CallMachine
+    _recorder: Recorder
+    attempt: Attempt | None = None
+    """The latest attempt."""
+    is_guarded: bool = False
     """Whether a later duplicate may join it, or be answered from it."""
     unsent: Unsent | None = None
     """The result for its caller if it is not sent because of an earlier call."""
     found_by: tuple[bytes, ...] = ()
     """Its keys in the duplicate index."""
-    attempt: Attempt | None = None
-    """The latest attempt."""
     kept: OwnAnswer | None = None
     """The whole answer, for later duplicates."""
     left_by: frozenset[int | str] = frozenset()
@@ -164,23 +168,6 @@ class CallDriver:
     _left: asyncio.Event | None = None
     """Set when its caller leaves, if a task waits for that."""
     _timer: asyncio.TimerHandle | None = None
-
-    def __init__(
-        self, ask: Ask, terms: Terms, recorder: Recorder, *, attempt: Attempt | None = None
-    ) -> None:
-        """`attempt` is the first attempt, if its intent is already queued."""
-        self.ask = ask
-        self.is_guarded = terms.is_guarded
-        self._recorder = recorder
-        self._clock = clock = recorder.clock
-        # Not `loop.time()`: its check of the process id is a system call.
-        now, number, past = clock.monotonic() / 1e9, ask.number, ask.past
-        if attempt is not None:
-            self.attempt, attempt.driver = attempt, self
-            recording = Stage.RECORDING
-            self.machine = CallMachine(terms, now, number, recording, given=number, past=past)
-        else:
-            self.machine = CallMachine(terms, now, number - 1, past=past)
 
     # -- state --------------------------------------------------------------------------------
 
@@ -212,11 +199,11 @@ class CallDriver:
 
     def seen(self) -> EarlierCall:
         """Return the state that decides about a later duplicate."""
-        return self.machine.seen(self._clock.monotonic() / 1e9)
+        return self.machine.seen(self._recorder.clock.monotonic() / 1e9)
 
     def seen_by_guess(self, *, is_alone: bool) -> EarlierCall:
         """Return the state that decides about a later call that is from the same caller by a guess."""
-        now = self._clock.monotonic() / 1e9
+        now = self._recorder.clock.monotonic() / 1e9
         return self.machine.seen_by_guess(now, is_alone=is_alone, may_be_gone=self.may_be_gone)
 
     # -- events from its carrier --------------------------------------------------------------
@@ -235,7 +222,7 @@ class CallDriver:
     def feed(self, event: ev.Event) -> Commands:
         """Feed an event to the machine, carry out its commands, and return them."""
         try:
-            commands = self.machine.handle(event, self._clock.monotonic() / 1e9)
+            commands = self.machine.handle(event, self._recorder.clock.monotonic() / 1e9)
         except InvalidEvent as bug:
             self._on_bug(*bug.args)
             return ()
@@ -308,7 +295,7 @@ class CallDriver:
             has_left=carrier.has_left,
             is_held=carrier.is_held,
             is_stopping=carrier.context.stop.is_set(),
-            jitter=int.from_bytes(self._clock.entropy(4), "big") / (1 << 32),
+            jitter=int.from_bytes(self._recorder.clock.entropy(4), "big") / (1 << 32),
             has_retry_left=carrier.context.health.has_retry_left(self.ask.server),
         )
 
@@ -571,7 +558,11 @@ def unguarded(
             # An agent that has closed its pipe tells the server of no cancel.
             outlives_caller=is_piped,
         )
-    return CallDriver(ask, terms, recorder, attempt=attempt)
+    # Not `loop.time()`: its check of the process id is a system call.
+    now, number = recorder.clock.monotonic() / 1e9, ask.number
+    machine = CallMachine(terms, now, number, _RECORDING, given=number, past=ask.past)
+    driver = attempt.driver = CallDriver(ask, machine, recorder, attempt)
+    return driver
 
 
 def guarded_terms(

@@ -13,7 +13,7 @@ from msgspec import structs
 from turnlog.core import ids
 from turnlog.core.kinds import ErrorKind, Flag, NoteKind, Rung
 from turnlog.exchange import events as ev
-from turnlog.exchange.call import Stage
+from turnlog.exchange.call import CallMachine, Stage
 from turnlog.exchange.duplicates import (
     DuplicateAction,
     Likeness,
@@ -59,12 +59,35 @@ def guarded(
     if ask.links is NO_LINKS and not (ask.is_named or ask.replays):
         return None
     index.on_call(ask)
-    return GuardedCall(index, ask, stateless=stateless, is_piped=is_piped)
+    links, guess_link, recorder = ask.links, index.guess_link(ask), index.recorder
+    found_by = tuple(filter(None, (links.key, links.same, links.anyone, guess_link)))
+    terms = guarded_terms(
+        ask,
+        index.limits,
+        waits=recorder.waits(ask),
+        stateless=stateless,
+        is_findable=bool(found_by),
+        checks_earlier_caller=not is_piped,
+    )
+    now = recorder.clock.monotonic() / 1e9
+    machine = CallMachine(terms, now, ask.number - 1, past=ask.past)
+    return GuardedCall(
+        ask,
+        machine,
+        recorder,
+        is_guarded=True,
+        found_by=found_by,
+        index=index,
+        guess_link=guess_link,
+    )
 
 
-class GuardedCall(CallDriver):
+class GuardedCall(CallDriver, eq=False, kw_only=True, weakref=True):
     """The driver of one guarded call, from before it is decided whether it is sent."""
 
+    index: DuplicateIndex
+    guess_link: bytes
+    """Its key by which calls of guessed callers are found."""
     _earlier: DuplicateMatch | None = None
     """The earlier call that it waits or waited for, or is answered from."""
     _found: Sequence[DuplicateMatch] = ()
@@ -77,23 +100,6 @@ class GuardedCall(CallDriver):
     _joined: CallDriver | None = None
     """The call in this process that it has joined, also once that has ended."""
     _poll: asyncio.TimerHandle | None = None
-
-    def __init__(self, index: DuplicateIndex, ask: Ask, *, stateless: bool, is_piped: bool) -> None:
-        """`ask` must have its links set."""
-        self._index = index
-        self._guess_link = index.guess_link(ask)
-        links = ask.links
-        found_by = (links.key, links.same, links.anyone, self._guess_link)
-        self.found_by = tuple(filter(None, found_by))
-        terms = guarded_terms(
-            ask,
-            index.limits,
-            waits=index.recorder.waits(ask),
-            stateless=stateless,
-            is_findable=bool(self.found_by),
-            checks_earlier_caller=not is_piped,
-        )
-        super().__init__(ask, terms, index.recorder)
 
     def begin(self) -> None:
         """Look up duplicates."""
@@ -112,7 +118,7 @@ class GuardedCall(CallDriver):
                 await self._woken.wait()
                 if self.machine.stage is Stage.JOINING:
                     # Meanwhile this session may have replaced another one.
-                    self.ask = self._index.linked(self.ask)
+                    self.ask = self.index.linked(self.ask)
                     self.feed(ev.EarlierEnded())
         except asyncio.CancelledError:
             self.give_up()
@@ -122,7 +128,7 @@ class GuardedCall(CallDriver):
         duplicate = self._earlier
         assert duplicate is not None  # it was found
         if duplicate.earlier.is_given:
-            await self._index.given(duplicate.call)
+            await self.index.given(duplicate.call)
         elif duplicate.running is not None:
             await duplicate.running.checked_for_duplicate()
         else:  # it was made elsewhere
@@ -133,7 +139,7 @@ class GuardedCall(CallDriver):
     def give_up(self) -> None:
         """Stop waiting for an earlier call, because its caller is gone or turnlog stops."""
         if self.machine.is_undecided:
-            self.feed(ev.Stopped() if self._index.stop.is_set() else ev.Left())
+            self.feed(ev.Stopped() if self.index.stop.is_set() else ev.Left())
 
     def on_server_gone(self) -> None:
         """Wait for no further earlier call, because the server is gone."""
@@ -157,7 +163,7 @@ class GuardedCall(CallDriver):
             return False
         except BaseException:
             # It is unknown whether it was written: later calls must ask the log, not this index.
-            self._index.forget(self)
+            self.index.forget(self)
             raise
         self._looked_up = None
         return True
@@ -167,7 +173,7 @@ class GuardedCall(CallDriver):
         is_told = self._failure is not None
         outcome = super().on_judged(attempt, is_own_answer=is_own_answer)
         if not is_told:
-            self._index.on_attempt_ended(self)
+            self.index.on_attempt_ended(self)
         return outcome
 
     def _on_bug(self, happened: str, stage: str) -> None:
@@ -178,7 +184,7 @@ class GuardedCall(CallDriver):
 
     def do_look_up(self, _: ev.LookUp) -> None:
         """Look up the duplicates and feed them to the machine."""
-        self._admitted, self._found = self._index.find(self.ask, self._guess_link, self._joined)
+        self._admitted, self._found = self.index.find(self.ask, self.guess_link, self._joined)
         self.feed(ev.LookedUp(tuple(match.earlier for match in self._found)))
 
     def do_check_earlier_caller(self, command: ev.CheckEarlierCaller) -> None:
@@ -223,14 +229,14 @@ class GuardedCall(CallDriver):
         self._looked_up = self.ask if ask.seen is not None else None
         self.ask, self._admitted, self._found = ask, None, ()
         self._earlier = self._joined = None
-        self._index.remember(self)
+        self.index.remember(self)
 
     def do_retract_intent(self, _: ev.RetractIntent) -> None:
         """Remove the call from the index of duplicates; wake its joiners."""
         assert self._looked_up is not None  # only such an intent is refused
-        self._index.retract(self)
+        self.index.retract(self)
         # What the first lookup added to the call does not hold for the next one.
-        before, self._looked_up = self._index.linked(self._looked_up), None
+        before, self._looked_up = self.index.linked(self._looked_up), None
         before = structs.replace(before, refused_at=self.ask.seen)
         self.ask, self._admitted = before, self.ask
         self.attempt = None
@@ -248,7 +254,7 @@ class GuardedCall(CallDriver):
         answer: OwnAnswer | None = None
         if action is DuplicateAction.REPLAY:
             assert duplicate.earlier.ending is not None
-            answer = self._index.answer(duplicate)
+            answer = self.index.answer(duplicate)
             ending = replayed_ending(duplicate.earlier.ending, whole=answer is not None)
             flags = (Flag.REPLAYED, *flags)
         else:
@@ -283,21 +289,21 @@ class GuardedCall(CallDriver):
             self.attempt = attempt
             self.unsent = Unsent(attempt, answer, detail, duplicate.call)
         if answer is not None:
-            self._index.on_replayed(self)
+            self.index.on_replayed(self)
 
     def _record_given_up(self, asked: Ask) -> None:
         """Record a call that was given up before it was sent, as if there were no earlier one."""
         asked = structs.replace(asked, links=NO_LINKS, seen=None)
         ending = unsent_ending(DuplicateAction.GIVEN_UP, asked.effect)
         reply = AnswerFacts(detail=unsent_detail(DuplicateAction.GIVEN_UP))
-        waited = self._clock.monotonic() / 1e9 - self.machine.began
+        waited = self._recorder.clock.monotonic() / 1e9 - self.machine.began
         self._recorder.unsent(asked, ending, reply, None, waited=waited)
 
     def _unsent_links(self, action: DuplicateAction, duplicate: DuplicateMatch) -> DuplicateLinks:
         """Return the links of a call that was not sent."""
         links = self.ask.links
         if action is DuplicateAction.UNKNOWN:
-            return DuplicateLinks(told=self._index.told(duplicate.call))
+            return DuplicateLinks(told=self.index.told(duplicate.call))
         if action is DuplicateAction.DIVERGED:
             return DuplicateLinks(diverged=duplicate.divergence)
         if not links.key or action in _WITHOUT_KEY or self._is_taken(links.key, duplicate):
@@ -313,7 +319,7 @@ class GuardedCall(CallDriver):
     def _is_taken(self, key: bytes, duplicate: DuplicateMatch) -> bool:
         """Return whether a call is found by a key already, that it must not be taken from."""
         # While this one waited for a call that failed, another may have been made under the key.
-        return duplicate.earlier.keyed or (not duplicate.is_guessed and self._index.is_taken(key))
+        return duplicate.earlier.keyed or (not duplicate.is_guessed and self.index.is_taken(key))
 
     def do_credit_earlier(self, command: ev.CreditEarlier) -> None:
         """Record on the earlier call whether its answer was delivered, if there was an answer."""
@@ -333,7 +339,7 @@ class GuardedCall(CallDriver):
             kind = NoteKind.DELIVERED if command.delivered else NoteKind.ABANDONED
             # The outcome is in the store only: another process may have written it.
             self._recorder.note(kind, session, outcome.facts, StoredTicket(outcome))
-            self._index.on_credited(duplicate.call, delivered=command.delivered)
+            self.index.on_credited(duplicate.call, delivered=command.delivered)
 
     ACTIONS: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **CallDriver.ACTIONS,
