@@ -11,11 +11,13 @@ import pytest
 
 from e2e.stores import Done, turnlog
 from kit.beside import Rig, proxy_beside, ruled
-from kit.clients import BOUND, MCP_HEADERS, Client, call, wait_until
+from kit.clients import BOUND, MCP_HEADERS, Client, call, message, wait_until
 from kit.faults import ResetAfterRequest
 from kit.proxy import Proxy
 from kit.upstreams import Peer, RawUpstream, answer, echo, ok, text_result
+from turnlog.client import outcome_of
 
+BATCHES = ("MCP-Protocol-Version", "2025-03-26")
 AT_ONCE = 6
 """Calls that are made at once."""
 PAYMENT = call("pay", {"order": 1, "amount": 5})
@@ -30,6 +32,16 @@ rules:
     delta: [{field: files_modified, op: modified, key: $.args.path}]
   - {match: {tool: "read*"}, effect: read}
 """
+
+
+def answers_batches(peer: Peer) -> None:
+    """Answer each call of a request, which may be a batch."""
+    asked = peer.read().json()
+    if isinstance(asked, list):
+        answers = [text_result(one["id"], "done") for one in asked]
+        peer.send(ok(json.dumps(answers).encode()))
+    else:
+        peer.send_json(text_result(asked["id"], "done"))
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +133,72 @@ def test_an_unknown_outcome_blocks_until_it_is_resolved(rig: Rig) -> None:
         assert ask(rig, "send", to="you")["kind"] == "outcome_unknown"
     assert cli(rig, "resolve", first["call"], "--did-not").returncode == 0
     assert ask(rig, "send", to="you")["status"] == "ok"
+    assert sent(rig) == 2
+
+
+def batched(rig: Rig, *calls: bytes) -> list[dict[str, Any]]:
+    """Make calls and a ping in one batch of MCP 2025-03-26; return the messages of its answer."""
+    batch = b"[%b]" % b",".join((*calls, message("ping", request_id="ping")))
+    said: list[dict[str, Any]] = json.loads(rig.post(batch, BATCHES))
+    return said
+
+
+def kinds(said: list[dict[str, Any]]) -> list[tuple[str, str] | None]:
+    """Return kind and executed of turnlog's own answers to the calls in a batch."""
+    found = [outcome_of(one) for one in said if one["id"] != "ping"]
+    return [(str(one.kind), str(one.executed)) if one is not None else None for one in found]
+
+
+@pytest.mark.promise("LEDGER-7")
+@pytest.mark.parametrize(
+    "arguments", [{"order": 1, "amount": 5}, {"order": 1, "amount": 6}], ids=["same", "other"]
+)
+def test_a_batch_with_an_effect_that_was_discarded_is_not_sent(
+    rig: Rig, arguments: dict[str, int]
+) -> None:
+    rig.upstream.script = answers_batches
+    first = ask(rig, "pay", order=1, amount=5)
+    rewind(rig)
+    calls = [call("read", {"n": 1}, request_id=1), call("pay", arguments, request_id=2)]
+    said = batched(rig, *calls)
+    assert kinds(said) == [("policy_blocked", "no")] * 2
+    assert f"(call {first['call']}, done at commit {first['intent_seq']})" in json.dumps(said)
+    assert sent(rig) == 1
+    assert [row.kind for row in rig.ended_rows(2)] == ["policy_blocked"] * 2
+    # What was chosen is for a call alone, which may still be made.
+    assert cli(rig, "effect", first["call"], "--override", "--why", "asked").returncode == 0
+    assert kinds(batched(rig, *calls)) == [("policy_blocked", "no")] * 2
+    assert ask(rig, "pay", **arguments)["status"] == "ok"
+    assert kinds(batched(rig, *calls)) == [None, None]
+    assert sent(rig) == 3
+
+
+@pytest.mark.promise("LEDGER-7")
+def test_a_batch_is_sent_whose_effects_this_branch_shows_or_are_no_named_writes(rig: Rig) -> None:
+    rig.upstream.script = answers_batches
+    calls = [
+        call(tool, {"order": 1}, request_id=tool) for tool in ("free", "put", "read", "unnamed")
+    ]
+    assert kinds(batched(rig, *calls)) == [None] * 4
+    rewind(rig)
+    new = call("send", {"to": "you"}, request_id="send")
+    assert kinds(batched(rig, *calls, new, new.replace(b'"send"', b'"again"', 1))) == [None] * 6
+    assert sent(rig) == 2
+    assert rig.ended_rows(6)[-3].flags == ["repeat_of_discarded"]
+
+
+@pytest.mark.promise("LEDGER-7", "LEDGER-1")
+def test_another_branch_meets_the_effects_of_a_batch(rig: Rig) -> None:
+    rig.upstream.script = answers_batches
+    ask(rig, "read", n=1)
+    fork = f"{rig.session}-fork"
+    assert cli(rig, "fork", rig.session, "--name", fork).returncode == 0
+    payment = call("pay", {"order": 1, "amount": 5}, request_id=1)
+    assert kinds(batched(rig, payment, call("send", {"to": "you"}, request_id=2))) == [None, None]
+    rig.ended_rows(3)
+    rig.session = fork
+    assert kinds(batched(rig, payment)) == [("policy_blocked", "no")]
+    assert ask(rig, "send", to="you")["status"] == "replayed"
     assert sent(rig) == 2
 
 

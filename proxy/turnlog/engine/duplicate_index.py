@@ -26,11 +26,15 @@ from turnlog.exchange.coverage import Coverage
 from turnlog.exchange.delivery import earlier_call, last_of, place_of
 from turnlog.exchange.duplicates import (
     CANCELLED_LIFE,
+    NOT_ALONE,
     UNANSWERABLE,
+    DuplicateAction,
     EarlierCall,
     Likeness,
     NeverTwice,
+    NewCall,
     after_replay,
+    decide_duplicate,
     may_join_guessed_session,
     stops_replay,
 )
@@ -127,6 +131,12 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
         return bool(self.commits) and self.commits[0].link.session != session.id
 
     @property
+    def named(self) -> str:
+        """How a text names a discarded call."""
+        done = "under way" if self.seq is None else f"done at commit {self.seq}"
+        return f"call {ids.to_text(self.call)}, {done}"
+
+    @property
     def source(self) -> Ticket | None:
         """The commit that a replayed call names as its source."""
         if self.running is not None and self.running.attempt is not None:
@@ -186,15 +196,19 @@ class DuplicateIndex:
         """Return a call with the links that its duplicates share, if its session is known or it has a
         key, and with that of its effect, if its session has discarded some."""
         found = self._linked(ask)
-        wanted = self._wanted_effect(found) if self._ledger.is_needed else None
-        try:
-            effect = self._ledger.link(wanted) if wanted else b""
-        except StoreError as error:
-            self._log.emit(StoreFailed(reason=str(error)))
-            return found
+        effect = self._effect_link(found) if self._ledger.is_needed else b""
         if not effect:
             return found
         return structs.replace(found, links=structs.replace(found.links, effect=effect))
+
+    def _effect_link(self, ask: Ask) -> bytes:
+        """Return the link of a call's effect; empty if its session has only one branch, or no rule names it."""
+        wanted = self._wanted_effect(ask)
+        try:
+            return self._ledger.link(wanted) if wanted else b""
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return b""
 
     def _linked(self, ask: Ask) -> Ask:
         ref = ask.session
@@ -294,14 +308,17 @@ class DuplicateIndex:
         return ask, _in_order(hidden, guessed, matches)
 
     def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
-        """Return a call with whether its session replays a record; `can_be_answered` is whether it may do."""
+        """Return a call with whether its session replays a record; `can_be_answered` is whether it may do.
+
+        One that cannot be answered is refused if another branch of its session had its effect.
+        """
         # Forks are control commits: while there is none, no session replays a record or has another branch.
         if not self._ledger.is_needed or ask.leg or not ask.is_call or ask.is_blocked:
             return ask
         try:
             replay = self._records.of(ask.session)
             if replay is None:
-                return self._flagged(ask)
+                return self._on_branch(ask, can_be_answered)
             if can_be_answered and ask.complete and ask.says_all:
                 return structs.replace(ask, replays=True)
             return self._unanswerable(ask, replay)
@@ -323,6 +340,30 @@ class DuplicateIndex:
         links = DuplicateLinks(diverged=replay.link)
         said = stops_replay(UNANSWERABLE)
         return structs.replace(ask, replays=True, unanswerable=said, links=links)
+
+    def _on_branch(self, ask: Ask, can_be_answered: bool) -> Ask:
+        """Return a call as it meets what other branches of its session had, before a single one is looked up."""
+        link = b"" if can_be_answered else self._effect_link(ask)
+        if not link:
+            return self._flagged(ask)
+        linked = structs.replace(ask, links=DuplicateLinks(effect=link))
+        beginning = self._beginning_elsewhere(linked)
+        try:
+            with self._store.view() as view:
+                linked = structs.replace(linked, seen=view.last)
+                hidden = self._hidden(view, linked, beginning)
+        except StoreError as error:
+            self._log.emit(StoreFailed(reason=str(error)))
+            return ask
+        if hidden is None or self._passes(linked, hidden):
+            return linked
+        return structs.replace(ask, unanswerable=f"{NOT_ALONE} ({hidden.named})")
+
+    def _passes(self, ask: Ask, hidden: DuplicateMatch) -> bool:
+        """Return whether a call is sent whatever was chosen about the one on another branch."""
+        asked = NewCall(effect=ask.effect, on_duplicate=ask.policy.on_duplicate)
+        earlier = structs.replace(hidden.earlier, choice=None)
+        return decide_duplicate(earlier, asked, self.limits) is DuplicateAction.FORWARD
 
     def _flagged(self, ask: Ask) -> Ask:
         """Return a call with a flag if its effect has no name, and it equals one of another branch."""

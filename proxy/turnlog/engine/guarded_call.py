@@ -356,11 +356,10 @@ class GuardedCall(CallDriver, eq=False, kw_only=True, weakref=True):
 
 def _discarded(action: DuplicateAction, duplicate: DuplicateMatch) -> str:
     """Return which discarded call a call was not sent for, and how to choose about it."""
-    call, seq = ids.to_text(duplicate.call), duplicate.seq
-    named = f" (call {call}, {'under way' if seq is None else f'done at commit {seq}'})"
+    named = f" ({duplicate.named})"
     if action is not DuplicateAction.DISCARDED:
         return named
-    return named + choice_advice(call, duplicate.effect)
+    return named + choice_advice(ids.to_text(duplicate.call), duplicate.effect)
 
 
 def _diverged(detail: str, duplicate: DuplicateMatch, call: bytes) -> str:

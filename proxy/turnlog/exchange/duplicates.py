@@ -286,6 +286,10 @@ UNANSWERABLE: Final = (
     "this session replays the record of its parent, which answers calls that are alone in their request and "
     "can be read whole; it was not sent"
 )
+NOT_ALONE: Final = (
+    "another branch of the session had the effect of a call in this batch, and the effect stands; only a call that is "
+    "alone in its request can be answered from the record, or be chosen about; it was not sent"
+)
 _GO_ON: Final = "an operator lets it go on by `turnlog rewind` to before that call, or goes on live in a fork of it"
 
 

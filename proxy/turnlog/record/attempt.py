@@ -244,8 +244,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     gate: InputGate = NO_GATE
     """What rules make of the sources of its inputs."""
     unanswerable: str = ""
-    """Why that record does not answer this call: it is not alone in its request, or not whole, or the replay
-    has stopped."""
+    """Why it is not sent: that record does not answer it, because it is not alone in its request, or not whole,
+    or the replay has stopped; or it is not alone and another branch had its effect."""
     inputs: Inputs | None = None
     """Where the values in its arguments came from, if that was looked up already."""
 
