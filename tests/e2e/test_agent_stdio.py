@@ -306,3 +306,16 @@ async def test_the_tools_pause_and_resume_the_session_they_were_started_for(fill
         assert (await used(client, "resume"))["stage"] == "active"
         result = await client.call_tool("resume", {})
         assert result.is_error
+
+
+async def test_a_session_that_goes_on_elsewhere_is_not_resumed_by_its_agent(filled: Path) -> None:
+    words = ("resume", "work", "--bundle", str(filled.with_name("b")))
+    moved = await asyncio.to_thread(turnlog, *words, data=filled)
+    assert moved.returncode == 0, moved.stderr
+    async with agent(filled, "work", MODES[0]) as client:
+        result = await client.call_tool("resume", {})
+        assert result.is_error
+        (said,) = result.content
+        assert isinstance(said, TextContent)
+        assert "has packed the session for another store" in said.text
+        assert (await client.call_tool("log", {})).is_error is False

@@ -24,7 +24,6 @@ from turnlog.sessions.errors import (
     NotFoundError,
     NotHeldError,
     OperationError,
-    RewindError,
     UnresolvableError,
 )
 from turnlog.store.base import REFUSALS, LeaseRefused, Refusal, StoreError, TransitionRefused
@@ -222,7 +221,7 @@ def _as_problems() -> Generator[None]:
     except CompactedError as error:
         detail = in_api_words(str(error))
         raise ProblemError(410, detail, reason="compacted", first=error.first) from error
-    except (NoteError, OperationError, RewindError) as error:
+    except (NoteError, OperationError) as error:
         raise ProblemError(400, in_api_words(str(error))) from error
     except UnresolvableError as error:
         raise ProblemError(409, in_api_words(str(error)), reason=error.reason) from error

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.kinds import Actor, NoteKind
-from turnlog.core.lifecycle import Action
+from turnlog.core.lifecycle import Action, SessionStage
 from turnlog.core.note import Note
 from turnlog.core.state.state_view import StateField
 from turnlog.engine.context import Context
@@ -28,10 +28,10 @@ from turnlog.sessions.control.rewind import RewindOrder, rewind
 from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind_target
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
-from turnlog.sessions.errors import NotFoundError, OperationError, RewindError
+from turnlog.sessions.errors import OperationError
 from turnlog.sessions.lineage.taint import Contamination, find_output, read_contamination
 from turnlog.sessions.lineage.why import Trail, trail
-from turnlog.sessions.log import TurnRange, find_session, parse_turns
+from turnlog.sessions.log import TurnRange, find_session, parse_turns, session_row
 from turnlog.sessions.notes import (
     NoteWriter,
     WrittenNote,
@@ -119,6 +119,10 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     threads: Executor | None = None
     """Reads the store for long work; `None` for the loop's own."""
 
+    def session(self, view: View) -> bytes:
+        """Return the session that the path names. Raises `NotFoundError`."""
+        return find_session(view, self.names["session"])
+
 
 class ReadEndpoint(Struct, frozen=True):
     """GET: `answer` from one snapshot of the store. `read` runs in a thread."""
@@ -141,9 +145,12 @@ class WriteEndpoint(Struct, frozen=True):
     body: Any
     """Type of the body in the OpenAPI document."""
     answer: type[Struct]
-    read: Callable[[bytes], Any]
-    """Reads a body. Raises `ValueError`."""
     write: Callable[[Context, ApiRequest, Any], Awaitable[Struct]]
+
+    def read(self, body: bytes) -> Any:
+        """Return what is in a body. Raises `ValueError`."""
+        # The type does not check which members a kind of note needs.
+        return parse_note(body) if self.body is Note else msgspec.json.decode(body, type=self.body)
 
 
 Endpoint = ReadEndpoint | WriteEndpoint
@@ -176,9 +183,7 @@ def _sessions(view: View, request: ApiRequest) -> SessionsPage:
 
 
 def _session(view: View, request: ApiRequest) -> SessionLine:
-    row = view.session(find_session(view, request.names["session"]))
-    if row is None:
-        raise NotFoundError(f"no session is called {request.names['session']!r}")
+    row = session_row(view, request.session(view))
     return session_line(view, row, view.held())
 
 
@@ -218,20 +223,19 @@ def _call(view: View, request: ApiRequest) -> Call:
 
 def _why(view: View, request: ApiRequest) -> Trail:
     query: WhyQuery = request.query
-    session = find_session(view, request.names["session"])
+    session = request.session(view)
     return trail(view, session, query.seq, query.pointer)
 
 
 def _named(view: View, request: ApiRequest) -> bytes | None:
     """Return the session that the path names; `None` if it names none."""
-    name = request.names.get("session")
-    return None if name is None else find_session(view, name)
+    return request.session(view) if "session" in request.names else None
 
 
 def state_of(view: View, request: ApiRequest) -> SessionState:
     """Return a session's state."""
     query: StateQuery = request.query
-    session = find_session(view, request.names["session"])
+    session = request.session(view)
     fields = tuple(StateField) if query.field is None else (query.field,)
     if query.at is not None and query.turn is not None:
         raise BadParameterError("at", "it excludes turn, give one")
@@ -244,7 +248,7 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
 
 def _resume(view: View, request: ApiRequest) -> Resumption:
     query: ResumeQuery = request.query
-    session = find_session(view, request.names["session"])
+    session = request.session(view)
     return resumption(view, request.saved, session, last=query.limit)
 
 
@@ -252,7 +256,7 @@ def diff_of(view: View, request: ApiRequest) -> Differences:
     """Return the differences between two states of a session, or between two sessions."""
     query: DiffArguments = request.query
     against = query.other if isinstance(query, DiffQuery) else None
-    session = find_session(view, request.names["session"])
+    session = request.session(view)
     if sum(value is not None for value in (query.turns, query.seq, against)) > 1:
         raise BadParameterError("turns", "give only one of turns, seq and other")
     if against is not None:
@@ -324,12 +328,12 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
 
 def _taint(view: View, request: ApiRequest) -> Contamination:
     query: TaintQuery = request.query
-    return read_contamination(view, find_session(view, request.names["session"]), query.to)
+    return read_contamination(view, request.session(view), query.to)
 
 
 async def _mark(context: Context, request: ApiRequest, wanted: TaintRequest) -> WrittenNote:
     with context.store.view() as view:
-        output = find_output(view, find_session(view, request.names["session"]), wanted.seq)
+        output = find_output(view, request.session(view), wanted.seq)
     kind = NoteKind.TAINT if wanted.action is TaintAction.MARK else NoteKind.ENDORSE
     return written_note(await note_writer(context).mark_output(output, kind, wanted.why))
 
@@ -355,11 +359,11 @@ async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> F
 
 async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) -> RewindPlan:
     if (wanted.seq is None) == (wanted.turn is None):
-        raise RewindError("give seq or turn, one of them")
+        raise OperationError("give seq or turn, one of them")
 
     def planned() -> RewindPlan:
         with context.store.view() as view:
-            session = find_session(view, request.names["session"])
+            session = request.session(view)
             target = rewind_target(view, session, seq=wanted.seq, turn=wanted.turn)
             return rewind_plan(view, session, target, keep=wanted.keep, rules=context.rules.book)
 
@@ -377,21 +381,13 @@ async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) 
     with context.store.view() as view:
         row = view.session(ids.from_text(made.session))
     if row is not None and made.rewound is not None:
-        context.log.emit(
-            SessionChanged(
-                session=made.session,
-                seq=made.rewound,
-                action=Action.REWIND,
-                stage=row.stage,
-                actor=Actor.OPERATOR,
-            )
-        )
+        _log_change(context, made.session, made.rewound, Action.REWIND, row.stage)
     return made
 
 
 async def _change(context: Context, request: ApiRequest, change: SessionChange) -> OperationResult:
     with context.store.view() as view:
-        session = find_session(view, request.names["session"])
+        session = request.session(view)
         operation = operation_of(view, session, change, Actor.OPERATOR, context.clean)
     return await changed(context, session, operation)
 
@@ -400,16 +396,24 @@ async def changed(context: Context, session: bytes, operation: ControlRequest) -
     """Carry out an operation on a session, and log it."""
     writer = ControlWriter(context.store, context.redactor, context.clock)
     result = await writer.write(session, operation)
-    context.log.emit(
-        SessionChanged(
-            session=result.session,
-            seq=result.seq,
-            action=result.action,
-            stage=result.stage,
-            actor=result.actor,
-        )
+    _log_change(
+        context, result.session, result.seq, result.action, result.stage, actor=result.actor
     )
     return result
+
+
+def _log_change(
+    context: Context,
+    session: str,
+    seq: int,
+    action: Action,
+    stage: SessionStage,
+    *,
+    actor: Actor = Actor.OPERATOR,
+) -> None:
+    context.log.emit(
+        SessionChanged(session=session, seq=seq, action=action, stage=stage, actor=actor)
+    )
 
 
 async def _hold(
@@ -433,15 +437,7 @@ async def _purge(context: Context, request: ApiRequest, wanted: PurgeRequest) ->
     order = PurgeOrder(why=wanted.why, expect=wanted.expect, fence=wanted.fence)
     writer = ControlWriter(context.store, context.redactor, context.clock)
     done = await purger.purge(session, plan, order, writer)
-    context.log.emit(
-        SessionChanged(
-            session=done.session,
-            seq=done.head,
-            action=Action.PURGE,
-            stage=done.stage,
-            actor=Actor.OPERATOR,
-        )
-    )
+    _log_change(context, done.session, done.head, Action.PURGE, done.stage)
     return done
 
 
@@ -474,17 +470,6 @@ def _purger(context: Context, request: ApiRequest) -> Purger:
     return Purger(collector)
 
 
-_read_change = msgspec.json.Decoder(SessionChange).decode
-_resolution = msgspec.json.Decoder(Resolution).decode
-_effect_request = msgspec.json.Decoder(EffectRequest).decode
-_fork_request = msgspec.json.Decoder(ForkRequest).decode
-_rewind_request = msgspec.json.Decoder(RewindRequest).decode
-_hold_request = msgspec.json.Decoder(HoldRequest).decode
-_taint_request = msgspec.json.Decoder(TaintRequest).decode
-_purge_request = msgspec.json.Decoder(PurgeRequest).decode
-_gc_request = msgspec.json.Decoder(GcRequest).decode
-
-
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions", "List sessions, the last active first", ListQuery, SessionsPage, _sessions),
     ReadEndpoint("/sessions/{session}", "Return a session", NoQuery, SessionLine, _session),
@@ -498,15 +483,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ReadEndpoint("/sessions/{session}/resume", "Return what is needed to go on with a session", ResumeQuery, Resumption, _resume),
     ReadEndpoint("/sessions/{session}/diff", "List what changed between two states", DiffQuery, Differences, diff_of),
     ReadEndpoint("/sessions/{session}/taint", "Return what was found of tainted outputs and their use", TaintQuery, Contamination, _taint),
-    WriteEndpoint("/sessions/{session}/taint/marks", "Mark or endorse an output", NoQuery, TaintRequest, WrittenNote, _taint_request, _mark),
-    WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, parse_note, _note),
-    WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind_request, _rewind),
-    WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork_request, _fork),
-    WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _read_change, _change),
-    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_hold, NoteKind.HOLD)),
-    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, _hold_request, partial(_hold, NoteKind.RELEASE)),
-    WriteEndpoint("/sessions/{session}/purge", "Plan the removal of a session's content, or remove it if `yes` is given", NoQuery, PurgeRequest, PurgePlan, _purge_request, _purge),
-    WriteEndpoint("/gc", "List what has outlived its retention, or delete it if `yes` is given", NoQuery, GcRequest, GcReport, _gc_request, _gc),
-    WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect_request, _effect),
-    WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolution, _resolve),
+    WriteEndpoint("/sessions/{session}/taint/marks", "Mark or endorse an output", NoQuery, TaintRequest, WrittenNote, _mark),
+    WriteEndpoint("/sessions/{session}/notes", "Write a note", NoteQuery, Note, WrittenNote, _note),
+    WriteEndpoint("/sessions/{session}/rewind", "Plan a rewind, or make it if `expect` is given", NoQuery, RewindRequest, RewindPlan, _rewind),
+    WriteEndpoint("/sessions/{session}/fork", "Fork a session", NoQuery, ForkRequest, ForkMade, _fork),
+    WriteEndpoint("/sessions/{session}/lifecycle", "Pause, resume, close, archive, name, merge or claim a session", NoQuery, SessionChange, OperationResult, _change),
+    WriteEndpoint("/sessions/{session}/hold", "Keep a session's content, whatever its age", NoQuery, HoldRequest, WrittenNote, partial(_hold, NoteKind.HOLD)),
+    WriteEndpoint("/sessions/{session}/release", "End the hold of a session", NoQuery, HoldRequest, WrittenNote, partial(_hold, NoteKind.RELEASE)),
+    WriteEndpoint("/sessions/{session}/purge", "Plan the removal of a session's content, or remove it if `yes` is given", NoQuery, PurgeRequest, PurgePlan, _purge),
+    WriteEndpoint("/gc", "List what has outlived its retention, or delete it if `yes` is given", NoQuery, GcRequest, GcReport, _gc),
+    WriteEndpoint("/calls/{call}/effect", "Choose about the effect of a discarded call", NoQuery, EffectRequest, WrittenNote, _effect),
+    WriteEndpoint("/calls/{call}/resolve", "Settle a call of unknown outcome", NoQuery, Resolution, Row, _resolve),
 )  # fmt: skip

@@ -8,15 +8,7 @@ import click
 
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError, did_you_mean
-from turnlog.sessions.errors import (
-    BundleError,
-    CompactedError,
-    NoteError,
-    NotFoundError,
-    OperationError,
-    RewindError,
-    UnresolvableError,
-)
+from turnlog.sessions.errors import SessionsError
 from turnlog.store.base import Conflict, CopyRefused, LeaseRefused, StoreError, TransitionRefused
 
 FINE = 0
@@ -61,13 +53,7 @@ FAILURES = (
     click.ClickException,
     ConfigError,
     SettingError,
-    CompactedError,
-    NoteError,
-    NotFoundError,
-    RewindError,
-    OperationError,
-    BundleError,
-    UnresolvableError,
+    SessionsError,
     StoreError,
     OSError,
 )

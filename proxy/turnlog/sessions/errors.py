@@ -6,7 +6,11 @@ Every command imports them, so nothing heavy may be imported here.
 from enum import StrEnum
 
 
-class NotFoundError(Exception):
+class SessionsError(Exception):
+    """A request that cannot be met. The message says why, or what to do."""
+
+
+class NotFoundError(SessionsError):
     """A name matches nothing in the store, or several things. The message says which."""
 
 
@@ -14,19 +18,19 @@ class NotHeldError(NotFoundError):
     """The session has no hold that could be released."""
 
 
-class BundleError(Exception):
+class BundleError(SessionsError):
     """A file is not a whole bundle that this version reads. The message says what is wrong."""
 
 
-class NotRecallableError(Exception):
+class NotRecallableError(SessionsError):
     """The log cannot give an answer back. The message says why."""
 
 
-class NoteError(ValueError):
+class NoteError(SessionsError, ValueError):
     """The given data is not a valid note. The message says what is wrong."""
 
 
-class CompactedError(Exception):
+class CompactedError(SessionsError):
     """A state is no longer known, because its commits were compacted. `first` is the first that is."""
 
     def __init__(self, message: str, first: int) -> None:
@@ -34,12 +38,8 @@ class CompactedError(Exception):
         self.first = first
 
 
-class RewindError(ValueError):
-    """A rewind is not possible. The message says why."""
-
-
-class OperationError(ValueError):
-    """An operation on a session is not fully described. The message says what to give."""
+class OperationError(SessionsError):
+    """An operation on a session is not possible, or not fully described. The message says why, or what to give."""
 
 
 class UnresolvableReason(StrEnum):
@@ -53,7 +53,7 @@ class UnresolvableReason(StrEnum):
     """An operator resolved it before."""
 
 
-class UnresolvableError(Exception):
+class UnresolvableError(SessionsError):
     """The outcome of a call is not unknown. The message says what it is."""
 
     def __init__(self, reason: UnresolvableReason, message: str) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.commit import Commit
 from turnlog.core.operation import TOOLS_USED, Operation
-from turnlog.store.base import Filter
+from turnlog.store.base import Filter, SessionRow
 from turnlog.store.read.view import View
 
 from .errors import NotFoundError
@@ -73,6 +73,14 @@ def find_session(view: View, name: str) -> bytes:
         raise NotFoundError(f"no session is called {name!r}, `turnlog sessions` lists them")
     some = ", ".join(ids.to_text(session) for session in found[:5])
     raise NotFoundError(f"{name!r} means {len(found)} sessions, name one of: {some}")
+
+
+def session_row(view: View, session: bytes) -> SessionRow:
+    """Return what the store says of a session. Raises `NotFoundError`."""
+    row = view.session(session)
+    if row is None:
+        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    return row
 
 
 def only_session(view: View) -> bytes | None:

@@ -25,7 +25,7 @@ from turnlog.core.classify import failed
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.record.own_answers import envelope, tool_failure
-from turnlog.sessions.errors import NoteError, NotFoundError, NotRecallableError
+from turnlog.sessions.errors import SessionsError
 from turnlog.store.base import REFUSALS, StoreError
 from turnlog.wire import mcp
 from turnlog.wire.endpoint import TOO_MANY, RpcRefusal, refusal, status_of
@@ -181,7 +181,7 @@ class McpServer:
             return await tool.use(self._session_of(meta), read)
         except BadParameterError as error:
             return f"{error.name}: {error}"
-        except (*REFUSALS, NotFoundError, NoteError, NotRecallableError, TooLargeError) as error:
+        except (*REFUSALS, SessionsError, TooLargeError) as error:
             return str(error)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from turnlog.core.lifecycle import (
     is_move,
 )
 from turnlog.core.note import LONGEST_WHY
-from turnlog.sessions.errors import NotFoundError, OperationError
-from turnlog.sessions.log import find_session
+from turnlog.sessions.errors import OperationError
+from turnlog.sessions.log import find_session, session_row
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, alias
 from turnlog.store.read.view import View
 
@@ -81,9 +81,7 @@ def operation_of(
     Raises `NotFoundError`, `OperationError`.
     """
     _check(change)
-    row = view.session(session)
-    if row is None:
-        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    row = session_row(view, session)
     content = _moved(view, session, change)
     names: dict[str, bytes] = {}
     if change.action is SessionAction.ALIAS:

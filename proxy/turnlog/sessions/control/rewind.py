@@ -7,7 +7,7 @@ from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import SessionStage, encode_content
 from turnlog.core.live_view import RewindContent, StandingEffect
-from turnlog.sessions.errors import RewindError
+from turnlog.sessions.errors import OperationError
 from turnlog.store.base import Conflict, Draft, SessionRef
 from turnlog.store.lmdb import LmdbStore
 
@@ -33,11 +33,11 @@ class RewindOrder(Struct, frozen=True, kw_only=True):
 async def rewind(store: LmdbStore, plan: RewindPlan, order: RewindOrder) -> RewindPlan:
     """Append the rewind of a plan; return the plan with its seq.
 
-    Raises `Conflict` if the session has grown, `RewindError`, and any other `StoreError`.
+    Raises `Conflict` if the session has grown, `OperationError`, and any other `StoreError`.
     """
     standing = tuple(c.seq for c in plan.discarded if c.group is not EffectGroup.NO_EFFECT)
     if len(standing) > (most := MAX_DISCARDED_EFFECTS):
-        raise RewindError(f"more than {most} effects would be discarded; rewind in steps")
+        raise OperationError(f"more than {most} effects would be discarded; rewind in steps")
     with store.view() as view:
         session = ids.from_text(plan.session)
         row = view.session(session)

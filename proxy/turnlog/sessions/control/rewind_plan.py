@@ -17,7 +17,7 @@ from turnlog.core.kinds import CommitKind, Effect, Executed, NoteKind, Status
 from turnlog.core.live_view import LiveView, Rewind, live_view
 from turnlog.rules.policy import Rulebook
 from turnlog.sessions.dangling import DanglingReason, newest_attempt, open_reason
-from turnlog.sessions.errors import OperationError, RewindError
+from turnlog.sessions.errors import OperationError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.rows import row_of
 from turnlog.sessions.state.compacted import compacted_state
@@ -113,11 +113,11 @@ def rewind_plan(
     keep: Sequence[int] = (),
     rules: Rulebook | None = None,
 ) -> RewindPlan:
-    """Return the plan of a rewind to commit `target`. Raises `NotFoundError`, `RewindError`, `CompactedError`."""
+    """Return the plan of a rewind to commit `target`. Raises `NotFoundError`, `OperationError`, `CompactedError`."""
     head = head_of(view, session)
     back_to = commit_at(view, session, target)
     if target >= head:
-        raise RewindError(f"commit {target} is the newest: there is nothing to rewind")
+        raise OperationError(f"commit {target} is the newest: there is nothing to rewind")
     branches = SessionBranches(view, session)
     before, after = branches.live(head), _view_after(branches, head, target)
     compacted_state(branches, after)
@@ -191,7 +191,7 @@ def _begun(
     commit, (before, after) = commit_at(view, session, seq), views
     is_discarded = branches.counts(before, commit) and not branches.counts(after, commit)
     if not commit.facts.call or not is_discarded:
-        raise RewindError(f"commit {seq} is of no call that this rewind discards")
+        raise OperationError(f"commit {seq} is of no call that this rewind discards")
     return branches.begun(commit)
 
 

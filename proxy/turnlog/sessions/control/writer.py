@@ -20,7 +20,7 @@ from turnlog.core.lifecycle import (
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
-from turnlog.sessions.errors import NotFoundError
+from turnlog.sessions.log import session_row
 from turnlog.store.base import Corrupt, Draft, LeaseRefused, SessionRef, SessionRow
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -80,7 +80,9 @@ class ControlWriter:
 
         Raises `Conflict`, `TransitionRefused`, `LeaseRefused`, `NotFoundError`, `StoreError`.
         """
-        row, now, content = self._row(session), self._clock.wall(), operation.content
+        with self._store.view() as view:
+            row = session_row(view, session)
+        now, content = self._clock.wall(), operation.content
         facts = Facts(
             kind=CommitKind.LIFECYCLE,
             at=now,
@@ -117,13 +119,6 @@ class ControlWriter:
             holder = _holder(view, session, refused.fence)
         said = f"{refused} (its holder is {holder!r})" if holder else str(refused)
         return LeaseRefused(said, fence=refused.fence, seq=refused.seq)
-
-    def _row(self, session: bytes) -> SessionRow:
-        with self._store.view() as view:
-            row = view.session(session)
-        if row is None:
-            raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
-        return row
 
 
 def lease_of(view: View, session: bytes, control: Control | None) -> Lease | None:

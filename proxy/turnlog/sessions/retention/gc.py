@@ -1,9 +1,11 @@
 """Which content of a store has outlived its retention."""
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -271,7 +273,8 @@ class _Due(Struct, frozen=True):
 
     def newest(self, age: float) -> int:
         """Return the newest commit that has outlived an age; the first if none has."""
-        return _newest_before(self.view, self.session, self.head, _before(age, self.now))
+        written = partial(self.view.written_at, self.session)
+        return bisect_left(range(1, self.head + 1), _before(age, self.now), key=written)
 
     def bodies(
         self, after: int, until: int, *, commits: int = 0, begun: bool = False, server: str = ""
@@ -320,15 +323,3 @@ def _of_servers(due: _Due, ages: Ages, after: int) -> Iterator[ExpiredBodies]:
     for server, seqs in found.items():
         begun = redacted.get(server, -1) >= seqs[-1]
         yield due.bodies(seqs[0] - 1, seqs[-1], commits=len(seqs), begun=begun, server=server)
-
-
-def _newest_before(view: View, session: bytes, head: int, before: int) -> int:
-    """Return the newest commit of a session that was written before a time; the first if none was."""
-    low, high = 0, head
-    while low < high:
-        middle = (low + high + 1) // 2
-        if view.written_at(session, middle) < before:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -15,7 +15,8 @@ from turnlog.core.kinds import CommitKind, Gone
 from turnlog.core.lifecycle import LIVE, Action, SessionStage
 from turnlog.host import boot_id
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter
-from turnlog.sessions.errors import NotFoundError, OperationError
+from turnlog.sessions.errors import OperationError
+from turnlog.sessions.log import session_row
 from turnlog.store import blobs
 from turnlog.store.base import Draft, StoreError
 from turnlog.store.blobs import Bucket, BucketRewrite
@@ -78,9 +79,7 @@ class _Content(Struct, frozen=True):
 
 def purge_plan(view: View, session: bytes, name: str) -> PurgePlan:
     """Return what a purge of a session would remove. Raises `NotFoundError`, `OperationError`, `StoreError`."""
-    row = view.session(session)
-    if row is None:
-        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    row = session_row(view, session)
     if session in view.held():
         raise OperationError(
             f"the session {name!r} is held; `turnlog sessions release` ends the hold"

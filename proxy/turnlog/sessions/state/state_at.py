@@ -1,5 +1,6 @@
 """The state of a session at any of its commits."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
@@ -19,9 +20,8 @@ from turnlog.core.state.state_view import StateField, state_table
 from turnlog.core.text.units import timestamp
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
-from turnlog.sessions.log import turn_number
+from turnlog.sessions.log import session_row, turn_number
 from turnlog.sessions.payloads import read_payload
-from turnlog.store.base import SessionRow
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
@@ -234,7 +234,7 @@ def commit_at(view: View, session: bytes, seq: int) -> Commit:
 
 def head_of(view: View, session: bytes) -> int:
     """Return the seq of a session's newest commit. Raises `NotFoundError`."""
-    return _row(view, session).head_seq
+    return session_row(view, session).head_seq
 
 
 def end_of_turn(view: View, session: bytes, turn: int) -> int:
@@ -244,25 +244,20 @@ def end_of_turn(view: View, session: bytes, turn: int) -> int:
 
 def first_of(view: View, session: bytes) -> int:
     """Return the seq of a session's first commit: 0, but for a fork. Raises `NotFoundError`."""
-    return _row(view, session).first_seq
+    return session_row(view, session).first_seq
 
 
 def newest_turn(view: View, session: bytes) -> int:
     """Return the number of a session's newest turn. Raises `NotFoundError`."""
-    return _row(view, session).place.turn
+    return session_row(view, session).place.turn
 
 
 def end_of(view: View, session: bytes, number: int) -> int:
     """Return the last live commit before a turn after `number` began; 0 gives the session's first."""
-    row = _row(view, session)
-    low, high = row.first_seq, row.head_seq
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _turn_at(view, session, middle, row.first_seq) <= number:
-            low = middle
-        else:
-            high = middle - 1
-    return SessionBranches(view, session).live(head_of(view, session)).before(low)
+    row = session_row(view, session)
+    first, later = row.first_seq, range(row.first_seq + 1, row.head_seq + 1)
+    last = first + bisect_right(later, number, key=lambda seq: _turn_at(view, session, seq, first))
+    return SessionBranches(view, session).live(row.head_seq).before(last)
 
 
 def _turn_at(view: View, session: bytes, seq: int, first: int) -> int:
@@ -303,10 +298,3 @@ def outcomes_of_key(view: View, session: bytes, key: str) -> Iterator[Commit]:
     for commit in reversed(view.call(call)) if call else ():
         if commit.link.session == session and commit.facts.kind is CommitKind.OUTCOME:
             yield commit
-
-
-def _row(view: View, session: bytes) -> SessionRow:
-    row = view.session(session)
-    if row is None:
-        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
-    return row

@@ -20,12 +20,10 @@ from turnlog.sessions.dangling import (
     dangling,
     find_dangling,
 )
-from turnlog.sessions.errors import NotFoundError
-from turnlog.sessions.log import Query, read_rows
+from turnlog.sessions.log import Query, read_rows, session_row
 from turnlog.sessions.overview import names_of
 from turnlog.sessions.rows import Row, row_of
 from turnlog.sessions.state.state_at import SessionState, read_state
-from turnlog.store.base import SessionRow
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -61,7 +59,7 @@ class Resumption(Struct, frozen=True, kw_only=True):
 
 def resumption(view: View, saved: SavedStates, session: bytes, *, last: int = LAST) -> Resumption:
     """Return what is needed to go on with a session. Raises `NotFoundError`."""
-    row = _row(view, session)
+    row = session_row(view, session)
     unsettled = [*map(row_of, view.unsettled((session,)))]
     found = [*dangling(view, DanglingFilter(session=session))]
     # Of an attempt whose process is dead the row says what recovery will write.
@@ -76,13 +74,6 @@ def resumption(view: View, saved: SavedStates, session: bytes, *, last: int = LA
         dangling=found,
         last=[*read_rows(view, Query(session=session, last=last))] if last else [],
     )
-
-
-def _row(view: View, session: bytes) -> SessionRow:
-    row = view.session(session)
-    if row is None:
-        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
-    return row
 
 
 class PackedSession(Struct, frozen=True, kw_only=True):
@@ -125,7 +116,7 @@ async def move_session(
     await store.recover()
     session = source.session
     with store.view() as view:
-        is_paused = _row(view, session).stage is SessionStage.PAUSED
+        is_paused = session_row(view, session).stage is SessionStage.PAUSED
         was_paused = is_paused and _was_paused(view, session)
         is_moved = moved_by(view, session) is not None
     content = LifecycleContent(moved=True)
@@ -162,7 +153,7 @@ def pack_session(
     view: View, source: BundleSource, sink: IO[bytes], on_part: Watch
 ) -> PackedSession:
     """Write a session as a bundle. Raises `StoreError`, `OSError`."""
-    session, row = source.session, _row(view, source.session)
+    session, row = source.session, session_row(view, source.session)
     shown = resumption(view, source.saved, session)
     head = head_of_bundle(
         made_at=timestamp(source.clock.wall()),
