@@ -174,6 +174,7 @@ def test_a_queued_call_that_is_cancelled_is_never_sent(
     rig: Rig, doors: Doors, crowd: Crowd
 ) -> None:
     crowd.ask("one", 1)
+    wait_until(lambda: doors.asked == [1], "the server has it")
     second = crowd.ask("one_write", 2, *rig.session_headers)
     cancel = message("notifications/cancelled", {"requestId": 2}, request_id=None)
     with rig.client() as other:
@@ -211,6 +212,7 @@ def test_another_attempt_keeps_the_slot(rig: Rig, doors: Doors, crowd: Crowd) ->
 def test_plain_calls_wait_as_well(rig: Rig, doors: Doors, crowd: Crowd) -> None:
     path = f"/s/{rig.session}/one-tool"
     crowd.ask("one", 1)
+    wait_until(lambda: doors.asked == [1], "the server has it")
     with rig.client() as client:
         client.ask("POST", path, b'{"id": 2}')
         wait_until(lambda: len(rig.rows()) == 2, "the call is recorded")
