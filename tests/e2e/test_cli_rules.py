@@ -112,7 +112,7 @@ def test_explain_says_the_same_as_json(rules: Path) -> None:
 def test_explain_says_that_tainted_arguments_are_refused(tmp_path: Path) -> None:
     rules = tmp_path / "gate.yaml"
     rules.write_text("rules: [{match: {tool: send_*}, block_if: tainted}]")
-    gate = "refused if its arguments carry values of a tainted output"
+    gate = "refused if its arguments carry values of a tainted output, or may carry some that were missed"
     for tool, is_gated in (("send_mail", True), ("read_mail", False)):
         done = process("rules", "explain", "db", tool, "--rules", str(rules))
         assert (gate in done.stdout.splitlines()) is is_gated

@@ -3,16 +3,25 @@
 It compares values and follows no meaning: what it does not find may be there all the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
 from turnlog.core.commit import Facts, Lineage
-from turnlog.core.kinds import Flag, MatchEvidence, NoteKind
+from turnlog.core.kinds import Flag, NoteKind
 from turnlog.core.pins import Provenance
 
-from .values import Inputs, SessionValues, ValueSource
+from .outputs import INPUT_CUT
+from .values import (
+    LOOKED_AT,
+    LOOKED_AT_FOR_TAINT,
+    MANY,
+    Inputs,
+    SessionValues,
+    ValueSource,
+    carried,
+)
 
 OutputKey: TypeAlias = tuple[bytes, int]
 """The id of a call, and the number of the attempt."""
@@ -44,11 +53,6 @@ def doubts(facts: Facts) -> tuple[str, ...]:
     if facts.provenance == Provenance.MISMATCH:
         found.append("provenance: mismatch")
     return tuple(found)
-
-
-def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
-    """Return the entries of values of tainted outputs, by evidence that is not weak."""
-    return tuple(e for e in lineage if e.tainted and e.evidence is not MatchEvidence.WEAK)
 
 
 def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
@@ -102,6 +106,7 @@ class TaintFold:
         self._marks = marks
         self._values = SessionValues(most)
         self._inputs: dict[OutputKey, tuple[Inputs, bytes]] = {}
+        self._cut_inputs: set[OutputKey] = set()
         self._tainted: set[OutputKey] = set()
         self._gone: set[OutputKey] = set()
         """Attempts whose output cannot be read any more."""
@@ -112,9 +117,19 @@ class TaintFold:
         """Add a text that the runtime declared."""
         self._values.declare(text, by)
 
-    def on_input(self, key: OutputKey, content: bytes) -> None:
+    @property
+    def missed(self) -> dict[OutputKey, str]:
+        """The tainted outputs of which values may have been missed, and why."""
+        return {(of.call, of.attempt): why for of, why in self._values.missed.items()}
+
+    def on_input(self, key: OutputKey, content: bytes, *, is_cut: bool = False) -> None:
         """Look up the input of an attempt, as recorded; empty if it is gone."""
         found = self._values.look_up(content) if content else Inputs(partial=INPUT_GONE)
+        if (len(content) > LOOKED_AT or found.partial == MANY) and not carried(found.lineage):
+            more = _returned(self._values.carrying(content))
+            found = structs.replace(found, lineage=(*found.lineage, *more))
+        if is_cut or len(content) > LOOKED_AT_FOR_TAINT:
+            self._cut_inputs.add(key)
         self._inputs[key] = found, content
 
     def on_output(
@@ -125,8 +140,11 @@ class TaintFold:
         recorded: tuple[Lineage, ...] = (),
         *,
         is_source_tainted: bool | None = None,
+        missing: str = "",
     ) -> TaintedAttempt:
         """Add an outcome with its output, as recorded; `recorded` is the lineage in its body.
+
+        `missing` is why that content lacks something.
 
         `is_source_tainted` is of an answer from another session: whether it is tainted there, `False` if endorsed.
         """
@@ -150,6 +168,10 @@ class TaintFold:
             self._tainted.add(key)
         else:
             self._tainted.discard(key)
+        if is_tainted and missing:
+            self._values.miss(ValueSource(*key), missing)
+        elif not is_tainted and endorsed is None:
+            self._doubt_input(key)
         self._add(key, facts, content, given if is_tainted else None)
         if inputs.partial:
             self.partial[inputs.partial] = None
@@ -162,6 +184,11 @@ class TaintFold:
             endorsed=endorsed,
             is_tainted=is_tainted,
         )
+
+    def _doubt_input(self, key: OutputKey) -> None:
+        """Note that an output may be tainted, if its input had more than is recorded."""
+        if key in self._cut_inputs and self._values.has_tainted:
+            self._values.miss(ValueSource(*key), INPUT_CUT)
 
     def _add(self, key: OutputKey, facts: Facts, content: bytes, given: bytes | None) -> None:
         """Index an output; `given` is the input of one that is tainted."""
@@ -184,6 +211,16 @@ class TaintFold:
         """Return a recorded entry with the taint that its source has by now."""
         tainted = (entry.call, entry.attempt) in self._tainted
         return entry if tainted is entry.tainted else structs.replace(entry, tainted=tainted)
+
+
+def _returned(steps: Generator[None, None, tuple[Lineage, ...]]) -> tuple[Lineage, ...]:
+    """Return the result of steps after all are taken."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[Lineage, ...] = end.value
+            return found
 
 
 def _endorsed(facts: Facts, mark: TaintMark | None) -> str | None:

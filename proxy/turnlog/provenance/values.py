@@ -1,7 +1,7 @@
 """The values that the outputs of a session contained, and their look-up in the arguments of a call."""
 
-from collections.abc import Callable, Iterator
-from itertools import filterfalse, groupby, islice
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, filterfalse, groupby, islice
 from typing import Final
 
 from msgspec import Struct
@@ -37,13 +37,22 @@ from .leaves import PIECE, leaves
 
 LOOKED_AT: Final = 65536
 """Bytes of a content that are looked at, from its start."""
+LOOKED_AT_FOR_TAINT: Final = 1 << 20
+"""Bytes of a tainted output, and of the input of an output that may be tainted, that are looked at."""
+OVERLAP: Final = 4096
+"""Bytes that two slices of a long content share, so that a value at their border is whole in one of them."""
 ATOMS: Final = 16384
 """Atoms of a session that are remembered in a generation; there are two."""
 CUT: Final = "first 64 KiB"
 MANY: Final = "more values than are looked up"
 FORGOTTEN: Final = "oldest values forgotten"
+LONG_OUTPUT: Final = "only its first 1 MiB is looked at"
+FORGOTTEN_OUTPUT: Final = "its values were forgotten for those of later tainted outputs"
+MOST_MISSED: Final = 256
+"""Tainted outputs of which it is remembered that values may be missing."""
 _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
+_LEAVES: Final = 64  # of an input that are looked up in one step
 _LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
 # Every third shingle: two of them in a row are eight words, and each copy of seven words has one.
 _STEP: Final = 3
@@ -71,6 +80,23 @@ class Inputs(Struct, frozen=True, gc=False):
     """Whether an entry is tainted, by whatever evidence."""
 
 
+def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
+    """Return the entries of values of tainted outputs, by evidence that is not weak."""
+    return tuple(e for e in lineage if e.tainted and e.evidence is not MatchEvidence.WEAK)
+
+
+def has_values(content: bytes) -> bool:
+    """Return whether a content has anything that is compared."""
+    return any(atoms_of(text) for _, text in leaves(content))
+
+
+def slices(content: bytes) -> Iterator[bytes]:
+    """Yield a content in slices of which each can be looked at."""
+    yield content[:LOOKED_AT]
+    for begin in range(LOOKED_AT - OVERLAP, len(content) - OVERLAP, LOOKED_AT - OVERLAP):
+        yield content[begin : begin + LOOKED_AT]
+
+
 def unsourced(inputs: Inputs) -> tuple[str, ...]:
     """Return the JSON Pointers of the values that were never seen before."""
     return tuple({e.pointer: e for e in inputs.lineage if e.origin is ValueOrigin.UNVERIFIED})
@@ -95,7 +121,8 @@ class _Generations:
         self._most = most
         self.newer: dict[int, _FirstSeen] = {}
         self.older: dict[int, _FirstSeen] = {}
-        self.forgotten = False
+        self.forgotten: _FirstSeen | None = None
+        """Where an atom was first seen that has been forgotten; `None` while all are remembered."""
 
     def __len__(self) -> int:
         return len(self.newer) + len(self.older)
@@ -105,7 +132,7 @@ class _Generations:
         for atom in atoms:
             first(atom, place)
         if len(self.newer) >= self._most:
-            self.forgotten = self.forgotten or bool(self.older)
+            self.forgotten = self.forgotten or next(iter(self.older.values()), None)
             self.older, self.newer = self.newer, {}
 
 
@@ -116,10 +143,29 @@ class SessionValues:
         self._clean = _Generations(most)
         self._tainted = _Generations(most)
         self._cut = False
+        self._missed: dict[ValueSource, str] = {}
 
     def __len__(self) -> int:
         """Return the number of atoms that are remembered."""
         return len(self._clean) + len(self._tainted)
+
+    @property
+    def missed(self) -> dict[ValueSource, str]:
+        """The tainted outputs of which values may be missing here, and why; at most `MOST_MISSED` and one."""
+        place = self._tainted.forgotten
+        if place is None:
+            return self._missed
+        return self._missed | {ValueSource(place.call, place.attempt): FORGOTTEN_OUTPUT}
+
+    @property
+    def has_tainted(self) -> bool:
+        """Whether there are values of tainted outputs, or may have been."""
+        return bool(len(self._tainted) or self._missed)
+
+    def miss(self, source: ValueSource, why: str) -> None:
+        """Note that values of a tainted output may be missing here."""
+        if len(self._missed) < MOST_MISSED:
+            self._missed.setdefault(source, why)
 
     def add(
         self, source: ValueSource, content: bytes, *, tainted: bool = False, own_input: bytes = b""
@@ -134,11 +180,14 @@ class SessionValues:
         """Do what `add` does in steps of some 100 us each, as the iterator is read."""
         of = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
-        self._cut = self._cut or len(content) > LOOKED_AT
         repeated = leaves(own_input[:LOOKED_AT]) if own_input else ()
         without = {atom for _, text in repeated for atom in atoms_of(text)}
+        if len(content) > LOOKED_AT:
+            texts = self._leaves_of_long(source, content, tainted=tainted)
+        else:
+            texts = leaves(content)
         place, work = None, 0
-        for pointer, text in leaves(content[:LOOKED_AT]):
+        for pointer, text in texts:
             if place is None or pointer != place.pointer:
                 place = _FirstSeen(*of, pointer, tainted)
             found = atoms_of(text)
@@ -148,6 +197,17 @@ class SessionValues:
                 work = 0
                 yield
 
+    def _leaves_of_long(
+        self, source: ValueSource, content: bytes, *, tainted: bool
+    ) -> Iterator[tuple[str, str]]:
+        """Return the leaves of a long output, as far as it is looked at."""
+        most = LOOKED_AT_FOR_TAINT if tainted else LOOKED_AT
+        if len(content) > most:
+            self._cut = True
+            if tainted:
+                self.miss(source, LONG_OUTPUT)
+        return chain.from_iterable(map(leaves, slices(content[:most])))
+
     def declare(self, text: str, by: str) -> None:
         """Remember the values of a text that the runtime declared."""
         content = text.encode("utf-8", "replace")
@@ -155,6 +215,19 @@ class SessionValues:
         place = _FirstSeen(ValueOrigin.DECLARED, b"", 1, by)
         for _, leaf in leaves(content[:LOOKED_AT]):
             self._clean.add(atoms_of(leaf), place)
+
+    def carrying(self, content: bytes) -> Generator[None, None, tuple[Lineage, ...]]:
+        """Look for tainted values in an input to its end, in steps; return those found first, none by weak
+        evidence."""
+        every = chain.from_iterable(map(leaves, slices(content[:LOOKED_AT_FOR_TAINT])))
+        while len(self._tainted) and (some := list(islice(every, _LEAVES))):
+            search = _Search(self._clean, self._tainted)
+            for pointer, text in some:
+                search.run(pointer, text)
+            if found := carried(search.entries.values()):
+                return found
+            yield
+        return ()
 
     def look_up(self, arguments: bytes) -> Inputs:
         """Return the origin of each value in the arguments of a call."""

@@ -1,25 +1,39 @@
 """Rules about the sources of a call's inputs: looked up before the call is sent, for these calls alone."""
 
 import asyncio
+from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
+from turnlog.core import ids
 from turnlog.core.commit import Lineage
-from turnlog.provenance.taint import carried
-from turnlog.provenance.values import LOOKED_AT, MANY, Inputs, SessionValues, unsourced
+from turnlog.provenance.values import (
+    LOOKED_AT,
+    MANY,
+    MOST_MISSED,
+    Inputs,
+    SessionValues,
+    ValueSource,
+    carried,
+    has_values,
+    slices,
+    unsourced,
+)
 from turnlog.rules.http_tools import has_unread_body, values_in
 from turnlog.rules.model import BlockIf, KeepContent, RequiredInputs, Unmet
+from turnlog.sessions.lineage.history import is_purged
 from turnlog.sessions.lineage.inputs import origin_of
+from turnlog.sessions.rows import outcome_of
 from turnlog.store.base import StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.wire.jsonrpc import repeats_keys
 
 from .attempt import Ask, InputGate
 from .lineage import LineageTracker
+from .session_memory import SessionMemory
 
-_OVERLAP: Final = 4096
-"""Bytes that two parts of long arguments share, so that a value at their border is whole in one of them."""
 _NAMED: Final = 4
 """Values that a refusal names."""
 _OFF: Final = "`provenance: {inputs: off}` keeps turnlog from looking up where inputs come from"
@@ -35,26 +49,37 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         return structs.replace(ask, gate=_unreadable(ask, _OFF))
     if not ask.is_mcp and (why := _unread_body(ask)):
         return structs.replace(ask, gate=_unreadable(ask, why))
-    values, missing = await tracker.caught_up(ask.session)
-    inputs = values.look_up(ask.arguments if ask.is_mcp else values_in(ask.arguments))
-    if missing and not inputs.partial:
-        inputs = structs.replace(inputs, partial=missing)
-    is_barred = policy.block_if is BlockIf.TAINTED
-    gate = await _without_taint(store, ask, values, inputs) if is_barred else InputGate()
+    memory = await tracker.caught_up(ask.session)
+    content = ask.arguments if ask.is_mcp else values_in(ask.arguments)
+    inputs = memory.values.look_up(content)
+    if memory.partial and not inputs.partial:
+        inputs = structs.replace(inputs, partial=memory.partial)
+    gate = InputGate()
+    if policy.block_if is BlockIf.TAINTED:
+        gate = await _without_taint(store, ask, memory, inputs)
     if policy.provenance.inputs is RequiredInputs.SOURCED:
         gate = _with_sources(gate, policy.provenance.then, _unsourced(ask, inputs))
     return structs.replace(ask, inputs=inputs, gate=gate)
 
 
 async def _without_taint(
-    store: LmdbStore, ask: Ask, values: SessionValues, inputs: Inputs
+    store: LmdbStore, ask: Ask, memory: SessionMemory, inputs: Inputs
 ) -> InputGate:
     """Return the gate of a call that must not carry tainted values."""
+    values = memory.values
     every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)
     if entries := carried(every.lineage):
         return InputGate(tainted=_tainted(store, ask, entries))
-    many = f"the arguments have {MANY}"
-    return _unreadable(ask, many) if every.partial == MANY else InputGate()
+    if every.partial == MANY:
+        return _unreadable(ask, f"the arguments have {MANY}")
+    why = f"{memory.unread}; the next call tries it again" if memory.unread else ""
+    why = why or _missed(store, values.missed)
+    # What has no value that could be compared can have none that was missed.
+    if why and has_values(ask.arguments):
+        rule = ask.policy.decided_by["block_if"]
+        said = f"the rule {rule!r} refuses calls while tainted values may have been missed"
+        return InputGate(tainted=f"{said}: {why}")
+    return InputGate()
 
 
 def _unread_body(ask: Ask) -> str:
@@ -69,11 +94,11 @@ def _unread_body(ask: Ask) -> str:
 async def _whole(values: SessionValues, arguments: bytes, start: Inputs) -> Inputs:
     """Return the look-up of the first part of long arguments that has tainted values, or cannot be read whole."""
     found = start
-    for begin in range(LOOKED_AT - _OVERLAP, len(arguments), LOOKED_AT - _OVERLAP):
+    for part in islice(slices(arguments), 1, None):
         if found.partial == MANY or carried(found.lineage):
             break
         await asyncio.sleep(0)  # other calls go on meanwhile
-        found = values.look_up(arguments[begin : begin + LOOKED_AT])
+        found = values.look_up(part)
     return found
 
 
@@ -126,6 +151,32 @@ def _sources(store: LmdbStore, ask: Ask, entries: tuple[Lineage, ...]) -> list[s
     except StoreError:
         return [f"{_shown(ask, e.pointer)} ({e.evidence})" for e in entries[:_NAMED]]
     return list(told)[:_NAMED]
+
+
+def _missed(store: LmdbStore, missed: Mapping[ValueSource, str]) -> str:
+    """Return of which tainted outputs values may have been missed, why, and what to do; empty for none.
+
+    What an operator has purged since does not count.
+    """
+    named: list[str] = []
+    endorse = "SESSION:SEQ"
+    try:
+        with store.view() as view:
+            for source, why in missed.items():
+                outcome = outcome_of(view, source.call, source.attempt)
+                if outcome is None:
+                    named.append(f"an earlier call ({why})")
+                elif not is_purged(view, outcome) or len(missed) >= MOST_MISSED:
+                    commit = f"{ids.to_text(outcome.link.session)}:{outcome.link.seq}"
+                    endorse = commit if not named else endorse
+                    named.append(f"{commit} ({why})")
+    except StoreError:
+        named = [f"an earlier call ({why})" for why in missed.values()]
+    if not named:
+        return ""
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    way_out = f"`turnlog taint endorse {endorse} --why TEXT`, or a rule with `taint: endorse`"
+    return f"those of {', '.join(named[:_NAMED])}{more}; {way_out}, vouches for an output"
 
 
 def _shown(ask: Ask, pointer: str) -> str:

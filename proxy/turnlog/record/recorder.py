@@ -28,7 +28,6 @@ from turnlog.core.kinds import (
     WhenFull,
 )
 from turnlog.core.lifecycle import Suspension, suspension_of
-from turnlog.core.pins import Provenance
 from turnlog.core.turns import LoopDetector
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.clock import Clock
@@ -45,7 +44,6 @@ from turnlog.observe.events import (
     StoreFailed,
     StoreFilled,
 )
-from turnlog.provenance.taint import has_tainted_output
 from turnlog.rules.model import TaintAction
 from turnlog.rules.retry import StopReason
 from turnlog.store.base import (
@@ -62,7 +60,8 @@ from turnlog.store.lmdb import LmdbStore
 from .attempt import Ask, Attempt, refusal_of
 from .drafts import Drafter, retell
 from .errors import Failure
-from .lineage import LineageTracker, Waiting
+from .lineage import LineageTracker
+from .session_memory import ReservedPlace
 from .unread import Unread
 
 OFF_LOOP: Final = 64 * 1024
@@ -71,7 +70,6 @@ _REPLAYED: Final = Status.REPLAYED
 _DELIVERED: Final = NoteKind.DELIVERED
 _ABANDONED: Final = NoteKind.ABANDONED
 _UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
-_MISMATCH: Final = Provenance.MISMATCH
 _TAINT_FLAGS: Final = {
     TaintAction.MARK: Flag.TAINT_MARKED,
     TaintAction.ENDORSE: Flag.TAINT_ENDORSED,
@@ -366,7 +364,7 @@ class Recorder:
             attempt.marks.add(Flag.LOOP)
 
     async def _end_off_loop(
-        self, attempt: Attempt, ending: Ending, reply: AnswerFacts, place: Waiting | None
+        self, attempt: Attempt, ending: Ending, reply: AnswerFacts, place: ReservedPlace | None
     ) -> Ticket | None:
         """Prepare an outcome with large content in a thread, so that other calls go on meanwhile.
 
@@ -376,14 +374,10 @@ class Recorder:
         return self._submit_outcome(attempt, draft, place)
 
     def _submit_outcome(
-        self, attempt: Attempt, draft: Draft, place: Waiting | None = None
+        self, attempt: Attempt, draft: Draft, place: ReservedPlace | None = None
     ) -> Ticket | None:
         if self._lineage is not None:
-            facts = draft.facts
-            # Most outcomes have nothing of this.
-            may_be_tainted = facts.flags or facts.error or facts.provenance == _MISMATCH
-            is_tainted = bool(may_be_tainted) and has_tainted_output(facts)
-            self._lineage.on_ended(attempt, draft.blob, place, is_tainted=is_tainted)
+            self._lineage.on_ended(attempt, draft, place)
         # Until its intent is on disk a new session has no id, which the log names.
         waits = attempt.waits or attempt.ask.session.id is None
         on_written = partial(self._on_written, attempt, draft) if waits else None

@@ -23,7 +23,7 @@ from turnlog.core.kinds import (
 from turnlog.core.operation import Operation, had_effect, tool_use
 from turnlog.core.pins import Provenance
 from turnlog.core.text.units import timestamp
-from turnlog.provenance.taint import carried
+from turnlog.provenance.values import carried
 from turnlog.store.read.view import View
 
 from .payloads import Payload, read_input, read_output

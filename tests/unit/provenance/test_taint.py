@@ -15,11 +15,11 @@ from turnlog.provenance.taint import (
     TaintedAttempt,
     TaintFold,
     TaintMark,
-    carried,
     doubts,
     has_tainted_output,
     taint_flags,
 )
+from turnlog.provenance.values import carried
 
 OK = Facts(kind=CommitKind.OUTCOME, at=0, clock=0, bytes_out=100)
 MARKED = structs.replace(OK, flags=(Flag.TAINT_MARKED,))
@@ -246,3 +246,35 @@ def test_a_note_counts_more_than_what_another_session_says_of_an_answer() -> Non
     session = Session({"read": TaintMark(kind=NoteKind.TAINT, seq=9, why="forged")})
     read = session.call("read", "mail-4711", f"use {TOKEN}", is_source_tainted=False)
     assert (read.reasons, read.is_tainted) == (("marked: forged",), True)
+
+
+def test_tainted_outputs_of_which_the_record_lacks_something_are_missed() -> None:
+    fold = TaintFold({})
+    fold.on_input((b"a", 1), given(a="x"))
+    fold.on_output((b"a", 1), OK, told(TOKEN), missing="it was cut")
+    fold.on_output((b"b", 1), MARKED, told(TOKEN), missing="it was cut")
+    assert fold.missed == {(b"b", 1): "it was cut"}
+
+
+def test_an_input_is_looked_up_to_its_end_for_tainted_values() -> None:
+    session = Session()
+    session.call("mail", "", TOKEN, MARKED)
+    made = session.call("made", f"{'lorem ipsum ' * 10_000} {TOKEN}", OTHER)
+    assert sources(made) == ["mail"]
+    assert made.is_tainted
+
+
+@pytest.mark.parametrize("facts", [OK, ENDORSED])
+def test_an_output_may_be_tainted_if_its_input_is_not_recorded_whole(facts: Facts) -> None:
+    session = Session()
+    session.call("mail", "", TOKEN, MARKED)
+    session.fold.on_input((b"made", 1), given(a="x"), is_cut=True)
+    session.fold.on_output((b"made", 1), facts, told(OTHER))
+    assert list(session.fold.missed) == ([(b"made", 1)] if facts is OK else [])
+
+
+def test_an_output_is_not_tainted_by_an_input_where_nothing_is_tainted_before() -> None:
+    session = Session()
+    session.fold.on_input((b"made", 1), given(a="x"), is_cut=True)
+    session.fold.on_output((b"made", 1), OK, told(OTHER))
+    assert session.fold.missed == {}

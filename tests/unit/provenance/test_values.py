@@ -8,10 +8,14 @@ from turnlog.core.kinds import MatchEvidence, ValueOrigin
 from turnlog.provenance.values import (
     CUT,
     FORGOTTEN,
+    FORGOTTEN_OUTPUT,
+    LONG_OUTPUT,
     MANY,
+    MOST_MISSED,
     Inputs,
     SessionValues,
     ValueSource,
+    has_values,
     unsourced,
 )
 
@@ -226,6 +230,64 @@ def test_only_the_first_64_kib_of_an_output_are_looked_at_and_that_is_said() -> 
         ValueOrigin.UNVERIFIED,
     ]
     assert found.partial == CUT
+
+
+def test_of_a_tainted_output_the_first_mib_is_looked_at() -> None:
+    values = SessionValues()
+    values.add(READ, b"lorem " * 150_000 + b" ORD-99812", tainted=True)
+    assert look_up(values, "ORD-99812")[0].tainted
+    assert values.missed == {}
+
+
+def test_tainted_outputs_that_are_longer_are_missed_and_clean_ones_are_not() -> None:
+    values = SessionValues()
+    values.add(READ, b"lorem " * 200_000)
+    assert values.missed == {}
+    values.add(OTHER, b"lorem " * 200_000, tainted=True)
+    assert values.missed == {OTHER: LONG_OUTPUT}
+    assert values.has_tainted
+
+
+def test_tainted_outputs_whose_values_are_forgotten_are_missed_and_clean_ones_are_not() -> None:
+    values = SessionValues(most=4)
+    for tainted in (False, True):
+        assert values.missed == {}
+        for number in range(4):
+            text = f"ORD-9981{number} and ORD-9982{number} then ORD-9983{number}"
+            values.add(ValueSource(b"%d" % number), result(text), tainted=tainted)
+    assert values.missed == {ValueSource(b"0"): FORGOTTEN_OUTPUT}
+
+
+def test_only_so_many_missed_outputs_are_remembered() -> None:
+    values = SessionValues()
+    for number in range(MOST_MISSED + 9):
+        values.miss(ValueSource(b"%d" % number), "gone")
+    assert len(values.missed) == MOST_MISSED
+
+
+def carried_by(values: SessionValues, content: bytes) -> list[str]:
+    steps = values.carrying(content)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return [entry.pointer for entry in end.value]
+
+
+def test_a_tainted_value_is_found_among_many_others() -> None:
+    values = SessionValues()
+    assert carried_by(values, b'"ORD-99812"') == []
+    values.add(READ, b"ORD-99812", tainted=True)
+    many = {f"n{number}": f"id-{number}-x" for number in range(3000)}
+    assert carried_by(values, json.dumps(many).encode()) == []
+    assert carried_by(values, json.dumps({**many, "last": "ORD-99812"}).encode()) == ["/last"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"{}", False), (b'{"a":"main","b":12}', False), (b'"ORD-99812"', True)]
+)
+def test_a_content_has_values_or_none(content: bytes, said: bool) -> None:
+    assert has_values(content) is said
 
 
 def hostile() -> dict[str, bytes]:

@@ -108,8 +108,8 @@ async def test_a_look_up_waits_for_an_earlier_output_that_is_prepared_in_a_threa
         one.recorder.end(large, SUCCESS, answer(f"{PATH}\n{'x y ' * 40_000}"))
         attempt = await begun(one, ref, PATH)
         await rounds()
-        values = await one.lineage.caught_up(ref)
-        assert len(values) > 0
+        memory = await one.lineage.caught_up(ref)
+        assert len(memory.values) > 0
         assert attempt.inputs is not None
         (entry,) = attempt.inputs.lineage
         assert (entry.origin, entry.call) == (ValueOrigin.SOURCED, large.ask.call)
@@ -169,8 +169,27 @@ async def test_content_that_waits_has_a_bound_and_what_is_left_out_is_said(tmp_p
         left_out = [each.inputs.partial for each in attempts if each.inputs is not None]
         assert set(left_out) == {"too much waited to be looked at"}
         assert 0 < len(left_out) < len(attempts)
-        await one.lineage.caught_up(ref)
+        await rounds()
         assert all(each.inputs is not None for each in attempts)
-        assert body(await made(one, ref, PATH)).partial == (
-            "outputs were left out, because too much waited to be looked at"
-        )
+        attempt = await begun(one, ref, PATH)
+        await rounds()
+        assert attempt.inputs is not None
+        said = "outputs were left out, because too much waited to be looked at"
+        assert attempt.inputs.partial == said
+
+
+async def test_an_output_that_was_left_out_and_may_be_tainted_is_read_for_a_rule(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, bounds={"most_waiting": 5000}) as one:
+        ref = session()
+        await made(one, ref)
+        full = [await begun(one, ref, "x" * 1000) for _ in range(4)]
+        failure = failed(ErrorKind.TOOL_FAILED, Phase.DONE, Effect.READ)
+        one.recorder.end(full[0], failure, answer(f"{'y' * 5000} {PATH}"))
+        memory = await one.lineage.caught_up(ref)
+        assert (memory.unread, memory.partial, memory.values.missed) == ("", "", {})
+        attempt = await begun(one, ref, PATH)
+        await rounds()
+        assert attempt.inputs is not None
+        assert attempt.inputs.has_tainted

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from e2e.stores import Call, fill, session_id
 from turnlog.core.note import Fact, FactAction, TurnStart, UserInput
+from turnlog.provenance.outputs import RecordedOutput
 from turnlog.provenance.values import LOOKED_AT
 from turnlog.sessions.lineage import history
-from turnlog.sessions.lineage.history import Declaration, History, PastOutput, read_history
+from turnlog.sessions.lineage.history import Declaration, History, read_history
 from turnlog.store.lmdb import LmdbReader
 
 WORK = session_id("work")
@@ -19,7 +20,7 @@ def past(data: Path, *, after: int = -1, without: int | None = None) -> History:
 
 
 def contents(found: History) -> list[bytes]:
-    return [item.content for item in found.items if isinstance(item, PastOutput)]
+    return [item.content for item in found.items if isinstance(item, RecordedOutput)]
 
 
 def test_outputs_and_declarations_come_in_the_order_of_the_log(tmp_path: Path) -> None:

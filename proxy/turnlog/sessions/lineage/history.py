@@ -5,11 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from turnlog.core.commit import ANSWERED_BY, Commit
-from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, NoteKind, Status
+from turnlog.core.commit import ANSWERED_BY, Commit, Facts
+from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.note import Fact, Note, UserInput, decode_note
+from turnlog.provenance.outputs import RecordedOutput, missing_content
 from turnlog.provenance.taint import OutputKey, has_tainted_output
-from turnlog.provenance.values import LOOKED_AT
+from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, MANY, ValueSource
 from turnlog.redaction.values import PLACEHOLDER
 from turnlog.rules.http_tools import values_in
 from turnlog.sessions.state.family import commits_of_line
@@ -22,20 +23,9 @@ MOST_BYTES: Final = 4 << 20
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 NOT_YET: Final = "the call ended before its input was looked up"
 TOO_MUCH: Final = "too much waited to be looked at"
-_LATE: Final = frozenset({NOT_YET, TOO_MUCH})
+NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY})
+"""Why an input was not looked up, or not all of it."""
 _REDACTED: Final = PLACEHOLDER.encode()
-
-
-class PastOutput(Struct, frozen=True):
-    """The recorded output of an attempt."""
-
-    call: bytes
-    attempt: int
-    content: bytes
-    is_tainted: bool | None = False
-    """`None` if it is where the input carries tainted values, which was not looked up while the call ran."""
-    own_input: bytes = b""
-    """The input of the same call, if its output is tainted or may be."""
 
 
 class GivenAnswer(Struct, frozen=True):
@@ -43,6 +33,8 @@ class GivenAnswer(Struct, frozen=True):
 
     content: bytes
     """Empty if it is gone."""
+    missing: str
+    """Why `content` lacks something; empty if it does not."""
     is_tainted: bool | None
     """`False` if it is endorsed; `None` if nothing is said of it, so that the input decides."""
 
@@ -57,11 +49,13 @@ class Declaration(Struct, frozen=True, kw_only=True):
 class History(Struct, frozen=True, kw_only=True):
     """The past of a session, oldest first."""
 
-    items: list[PastOutput | Declaration]
+    items: list[RecordedOutput | Declaration]
     until: int
     """The seq of the newest commit that was read; -1 for none."""
     is_whole: bool
     """Whether nothing was left out for its age or size, nor by the record."""
+    left_out: int = -1
+    """The seq of the newest commit that was left out for its age or size; -1 for none."""
 
 
 EMPTY: Final = History(items=[], until=-1, is_whole=True)
@@ -104,26 +98,49 @@ def read_history(
     first = max(after, row.head_seq - MOST_COMMITS)
     line = commits_of_line(view, session, after=first)
     commits = [c for c in line if _may_tell(c) and c.link.epoch != without]
-    found, room, is_kept = deque[PastOutput | Declaration](), MOST_BYTES, True
+    found, room, is_kept = deque[RecordedOutput | Declaration](), MOST_BYTES, True
+    left_out = first if first > after else -1
     for commit in reversed(commits):
         item = _item(view, commit, tainted)
-        if isinstance(item, PastOutput):
+        if isinstance(item, RecordedOutput):
             room -= len(item.content)
         if room < 0:
+            left_out = commit.link.seq
             break
         if item is not None:
             found.appendleft(item)
         is_kept = is_kept and not _is_gone(commit, item)
-    is_whole = room >= 0 and first == after and is_kept
-    return History(items=list(found), until=row.head_seq, is_whole=is_whole)
+    is_whole = left_out < 0 and is_kept
+    return History(items=list(found), until=row.head_seq, is_whole=is_whole, left_out=left_out)
 
 
-def _is_gone(commit: Commit, item: PastOutput | Declaration | None) -> bool:
+def read_tainted(
+    view: View, session: bytes, *, until: int, tainted: frozenset[OutputKey] | None
+) -> tuple[list[RecordedOutput], bool]:
+    """Return the outputs up to the commit `until` that are tainted or may be, oldest first, and whether these are
+    all. `tainted` is as in `read_history`, and the bound of bytes as well.
+    """
+    found, room = list[RecordedOutput](), MOST_BYTES
+    for commit in commits_of_line(view, session):
+        if commit.link.seq > until:
+            break
+        item = _item(view, commit, tainted) if _may_tell(commit) else None
+        if isinstance(item, RecordedOutput) and item.is_tainted is not False:
+            found.append(item)
+            room -= len(item.content)
+            if room < 0:
+                return found, False
+    return found, True
+
+
+def _is_gone(commit: Commit, item: RecordedOutput | Declaration | None) -> bool:
     """Return whether the content of a commit, or of the answer that it was given, cannot be read any more."""
-    if isinstance(item, PastOutput):
-        return commit.facts.status is Status.REPLAYED and not item.content
+    if isinstance(item, RecordedOutput) and (
+        item.content or commit.facts.status is Status.REPLAYED
+    ):
+        return not item.content
     had_content = commit.gone is not None or bool(commit.body and commit.body.output_blob)
-    return item is None and had_content
+    return not isinstance(item, Declaration) and had_content
 
 
 def _may_tell(commit: Commit) -> bool:
@@ -133,39 +150,40 @@ def _may_tell(commit: Commit) -> bool:
 
 def _item(
     view: View, commit: Commit, tainted: frozenset[OutputKey] | None
-) -> PastOutput | Declaration | None:
-    body = commit.body
-    if body is None:
-        return None
-    if commit.facts.kind is not CommitKind.OUTCOME:
+) -> RecordedOutput | Declaration | None:
+    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
+    if facts.kind is not CommitKind.OUTCOME:
         return declared_in(commit)
-    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
     if facts.status is Status.REPLAYED:
-        return _given_output(view, commit, tainted)
-    blob = view.blob(body.output_blob) if body.output_blob else None
-    if not isinstance(blob, Blob):
+        given = given_answer(view, facts.call, commit.link.session)
+        if given is None:
+            return None
+        is_tainted = given.is_tainted if tainted is None else key in tainted
+        return _output(view, facts, given.content, given.missing, is_tainted)
+    is_tainted = _is_tainted(commit) if tainted is None else key in tainted
+    content, missing = recorded_output(view, commit)
+    if not content and (is_tainted is False or not missing):
         return None
-    is_tainted: bool | None = has_tainted_output(facts) if tainted is None else key in tainted
-    if tainted is None and body.partial in _LATE and not is_tainted:
-        is_tainted = None if Flag.TAINT_ENDORSED not in facts.flags else False
-    own_input = b"" if is_tainted is False else input_of(view, key)
-    if is_tainted is None and facts.method not in MCP_METHODS:
-        own_input = values_in(own_input)
-    return PastOutput(*key, start_of(blob), is_tainted, own_input)
+    return _output(view, facts, content, missing, is_tainted)
 
 
-def _given_output(
-    view: View, commit: Commit, tainted: frozenset[OutputKey] | None
-) -> PastOutput | None:
-    facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
-    given = given_answer(view, facts.call, commit.link.session)
-    if given is None:
-        return None
-    is_tainted = given.is_tainted if tainted is None else key in tainted
-    own_input = b"" if is_tainted is False else input_of(view, key)
-    if is_tainted is None and facts.method not in MCP_METHODS:
-        own_input = values_in(own_input)
-    return PastOutput(*key, given.content, is_tainted, own_input)
+def _is_tainted(commit: Commit) -> bool | None:
+    """Return whether an output is recorded as tainted; `None` if its input was not looked up to its end."""
+    facts, body = commit.facts, commit.body
+    if has_tainted_output(facts):
+        return True
+    is_open = facts.bytes_in > LOOKED_AT or (body is not None and body.partial in NOT_WHOLE)
+    return None if is_open and Flag.TAINT_ENDORSED not in facts.flags else False
+
+
+def _output(
+    view: View, facts: Facts, content: bytes, missing: str, is_tainted: bool | None
+) -> RecordedOutput:
+    source = ValueSource(facts.call, facts.attempt)
+    if is_tainted is False:
+        return RecordedOutput(source, content[: LOOKED_AT + 1])
+    own_input, is_cut = recorded_input(view, facts)
+    return RecordedOutput(source, content, is_tainted, own_input, missing, is_cut)
 
 
 def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
@@ -177,10 +195,7 @@ def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
     if not ended or ended[-1].link.session == session:
         return None
     outcome = next((c for c in reversed(ended) if c.body and c.body.output_blob), ended[-1])
-    handle = outcome.body.output_blob if outcome.body else b""
-    blob = view.blob(handle) if handle else None
-    content = start_of(blob) if isinstance(blob, Blob) else b""
-    return GivenAnswer(content, _said_of(view, outcome))
+    return GivenAnswer(*recorded_output(view, outcome), _said_of(view, outcome))
 
 
 def _said_of(view: View, outcome: Commit) -> bool | None:
@@ -198,18 +213,46 @@ def _said_of(view: View, outcome: Commit) -> bool | None:
     return has_tainted_output(facts) or None
 
 
-def input_of(view: View, key: OutputKey) -> bytes:
-    """Return the recorded input of an attempt; empty if there is none any more."""
-    for commit in view.readable(key[0]):
-        is_it = commit.facts.kind is CommitKind.INTENT and commit.facts.attempt == key[1]
+def recorded_output(view: View, outcome: Commit) -> tuple[bytes, str]:
+    """Return what is looked at of the output of an attempt, and why it lacks something; empty for nothing."""
+    body = outcome.body
+    blob = view.blob(body.output_blob) if body and body.output_blob else outcome.gone
+    if isinstance(blob, Blob):
+        missing = missing_content(outcome.facts, is_recorded=True, is_cut=blob.cut)
+        return start_of(blob, LOOKED_AT_FOR_TAINT), missing
+    return b"", missing_content(outcome.facts, is_recorded=False, gone=blob)
+
+
+def is_purged(view: View, outcome: Commit) -> bool:
+    """Return whether an operator has purged the output of an attempt."""
+    body = outcome.body
+    blob = view.blob(body.output_blob) if body and body.output_blob else outcome.gone
+    return blob is Gone.PURGED
+
+
+def recorded_input(view: View, facts: Facts) -> tuple[bytes, bool]:
+    """Return what is looked at of the recorded input of an attempt, and whether it was longer; empty if there is
+    none any more."""
+    for commit in view.readable(facts.call):
+        is_it = commit.facts.kind is CommitKind.INTENT and commit.facts.attempt == facts.attempt
         if is_it and commit.body is not None and commit.body.input_blob:
-            blob = view.blob(commit.body.input_blob)
-            return blob.data if isinstance(blob, Blob) else b""
-    return b""
+            return content_of_input(view, commit)
+    return b"", True
 
 
-def start_of(blob: Blob) -> bytes:
+def content_of_input(view: View, intent: Commit) -> tuple[bytes, bool]:
+    """Return the same of an intent."""
+    blob = view.blob(intent.body.input_blob) if intent.body and intent.body.input_blob else None
+    if not isinstance(blob, Blob):
+        return b"", True
+    content = start_of(blob, LOOKED_AT_FOR_TAINT)
+    is_cut = blob.cut or len(content) > LOOKED_AT_FOR_TAINT
+    is_mcp = intent.facts.method in MCP_METHODS
+    return content if is_mcp else values_in(content), is_cut
+
+
+def start_of(blob: Blob, most: int = LOOKED_AT) -> bytes:
     """Return what is looked at of a recorded content: the start, without the marks of what was redacted."""
     # One byte more than is looked at, so that it shows that there is more.
-    start = blob.data[: LOOKED_AT + 1]
+    start = blob.data[: most + 1]
     return start.replace(_REDACTED, b"") if blob.redacted else start

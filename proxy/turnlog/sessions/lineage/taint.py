@@ -7,18 +7,16 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.commit import HEAD, Commit
-from turnlog.core.kinds import MCP_METHODS, CommitKind, MatchEvidence, NoteKind, Status
+from turnlog.core.kinds import CommitKind, MatchEvidence, NoteKind, Status
 from turnlog.core.live_view import LiveView
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold, TaintMark
-from turnlog.rules.http_tools import values_in
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.family import commits_of_line, line_of
-from turnlog.store.base import Blob
 from turnlog.store.read.view import View
 
-from .history import GivenAnswer, declared_in, given_answer, start_of
+from .history import content_of_input, declared_in, given_answer, recorded_output
 
 _KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
@@ -112,28 +110,34 @@ class _ContaminationFold:
             if commit.facts.kind is CommitKind.INTENT:
                 key = commit.facts.call, commit.facts.attempt
                 self._begun[key] = commit
-                fold.on_input(key, _content(view, commit))
+                content, is_cut = content_of_input(view, commit)
+                fold.on_input(key, content, is_cut=is_cut)
             elif commit.facts.kind is CommitKind.OUTCOME:
-                is_replayed = commit.facts.status is Status.REPLAYED
-                session = commit.link.session
-                given = given_answer(view, commit.facts.call, session) if is_replayed else None
-                self._on_outcome(fold, commit, _content(view, commit), given)
+                self._on_outcome(view, fold, commit)
             elif (declared := declared_in(commit)) is not None:
                 fold.declare(declared.text, str(declared.seq))
         self.partial = fold.partial
+        for key, why in fold.missed.items():
+            of = self._ended[key].link
+            said = f"values of {ids.to_text(of.session)}:{of.seq} may be missing: {why}"
+            self.partial[said] = None
 
-    def _on_outcome(
-        self, fold: TaintFold, commit: Commit, content: bytes, given: GivenAnswer | None
-    ) -> None:
-        key = commit.facts.call, commit.facts.attempt
+    def _on_outcome(self, view: View, fold: TaintFold, commit: Commit) -> None:
+        key, session = (commit.facts.call, commit.facts.attempt), commit.link.session
         recorded = commit.body.lineage if commit.body else ()
-        is_source_tainted = None
-        if given is not None:
-            content, is_source_tainted = given.content, given.is_tainted
+        is_replayed, is_source_tainted = commit.facts.status is Status.REPLAYED, None
+        content, missing = recorded_output(view, commit)
+        if is_replayed and (given := given_answer(view, commit.facts.call, session)) is not None:
+            content, missing, is_source_tainted = given.content, given.missing, given.is_tainted
             if not content:
                 fold.partial[OUTPUT_GONE] = None
         made = fold.on_output(
-            key, commit.facts, content, recorded, is_source_tainted=is_source_tainted
+            key,
+            commit.facts,
+            content,
+            recorded,
+            is_source_tainted=is_source_tainted,
+            missing=missing,
         )
         if key in self._ended and not (content or made.reasons):
             return  # a later outcome without an answer takes nothing back
@@ -225,16 +229,3 @@ def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
         newest = f"; its newest commit is {row.head_seq}" if row is not None else ""
         raise NotFoundError(f"commit {seq} of the session belongs to no call{newest}")
     return commit.facts.call, commit.facts.attempt
-
-
-def _content(view: View, commit: Commit) -> bytes:
-    """Return the recorded input or output in a commit; empty if there is none any more."""
-    body = commit.body
-    if body is None:
-        return b""
-    is_input = commit.facts.kind is CommitKind.INTENT
-    handle = body.input_blob if is_input else body.output_blob
-    blob = view.blob(handle) if handle else None
-    content = start_of(blob) if isinstance(blob, Blob) else b""
-    is_plain = is_input and commit.facts.method not in MCP_METHODS
-    return values_in(content) if is_plain else content

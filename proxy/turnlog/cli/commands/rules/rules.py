@@ -33,6 +33,9 @@ from turnlog.settings.layers import Flags, read_store_settings
 
 _ASPECTS = tuple(map(Column, ("ASPECT", "RULE", "WHERE", "IN FORCE")))
 _RETRIES = tuple(map(Column, ("ERROR", "KIND", "RETRY CLASS", "RETRIED")))
+_GATED = (
+    "refused if its arguments carry values of a tainted output, or may carry some that were missed"
+)
 _NEVER_TWICE = (
     "A repeat of a call is found in a session with a name (/s/NAME/..., Turnlog-Session, wrap --session,",
     "a client that names its conversations, Mcp-Session-Id), or by an idempotency key. It is not where",
@@ -218,7 +221,7 @@ def _outcome(explanation: Explanation) -> list[str]:
         # Effect and retries only matter for calls that are sent.
         return [escape_unprintable(f"denied, never sent: {explanation.why}".removesuffix(": "))]
     is_gated = explanation.aspects["block_if"].value == BlockIf.TAINTED
-    gate = ["refused if its arguments carry values of a tainted output"] if is_gated else []
+    gate = [_GATED] if is_gated else []
     return [*gate, *_effect(explanation), *_retries(explanation.retries)]
 
 

@@ -1,0 +1,70 @@
+"""The outputs of a session as they are indexed: tainted, clean, or tainted where their own input was."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from turnlog.core.commit import Facts
+from turnlog.core.kinds import Flag, Gone, Phase, Status
+
+from .values import SessionValues, ValueSource
+
+INPUT_CUT: Final = "its input may have had tainted values and is not recorded whole"
+_CUT: Final = "it is not recorded whole"
+_UNRECORDED: Final = "its content is not recorded"
+
+
+class RecordedOutput(Struct, frozen=True, gc=False):
+    """The output of an attempt, as it is recorded."""
+
+    source: ValueSource
+    content: bytes
+    """As far as it is looked at."""
+    is_tainted: bool | None = False
+    """`None` if it is where `own_input` carries tainted values, which is still to be looked up."""
+    own_input: bytes = b""
+    """The input of the same call, if its output is tainted or may be: what the output only repeats of it is
+    not indexed."""
+    missing: str = ""
+    """Why `content` lacks values that the agent was given; empty if it does not."""
+    is_input_cut: bool = False
+    """Whether `own_input` is not the whole input."""
+
+
+def indexing(values: SessionValues, output: RecordedOutput) -> Iterator[None]:
+    """Return the steps in which an output is indexed."""
+    if output.is_tainted is False:
+        return values.adding(output.source, output.content)
+    return _adding_tainted(values, output) if output.is_tainted else _deciding(values, output)
+
+
+def _adding_tainted(values: SessionValues, output: RecordedOutput) -> Iterator[None]:
+    if output.missing:
+        values.miss(output.source, output.missing)
+    return values.adding(output.source, output.content, tainted=True, own_input=output.own_input)
+
+
+def _deciding(values: SessionValues, output: RecordedOutput) -> Iterator[None]:
+    if (yield from values.carrying(output.own_input)):
+        yield from _adding_tainted(values, output)
+        return
+    if output.is_input_cut and values.has_tainted:
+        values.miss(output.source, INPUT_CUT)
+    yield from values.adding(output.source, output.content)
+
+
+def missing_content(
+    facts: Facts, *, is_recorded: bool, is_cut: bool = False, gone: Gone | None = None
+) -> str:
+    """Return why the recorded content of an outcome lacks something; empty if it does not.
+
+    What an operator purged is not missed: it was taken away on purpose.
+    """
+    if gone is not None:
+        return "" if gone is Gone.PURGED else f"its content is gone ({gone.value})"
+    if is_recorded or facts.status is Status.REPLAYED:
+        return _CUT if is_cut else ""
+    # An answer that broke off may have had no content at all.
+    had_content = facts.phase is Phase.DONE or Flag.TAINT_MARKED in facts.flags
+    return _UNRECORDED if had_content and facts.bytes_out else ""

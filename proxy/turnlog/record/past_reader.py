@@ -1,0 +1,221 @@
+"""Reads from the store what a session's memory lacks: its past, what other processes recorded, and marks."""
+
+import asyncio
+from collections.abc import Callable, Sequence, Set
+from typing import Final
+
+from turnlog.observe.clock import Clock
+from turnlog.provenance.outputs import RecordedOutput, indexing
+from turnlog.provenance.taint import OutputKey
+from turnlog.provenance.values import SessionValues, ValueSource
+from turnlog.sessions.lineage.history import (
+    EMPTY,
+    Declaration,
+    History,
+    read_history,
+    read_tainted,
+)
+from turnlog.sessions.lineage.taint import notes_about, tainted_by_marks
+from turnlog.store.base import StoreError
+from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
+
+from .session_memory import SLICE, SessionMemories, SessionMemory
+
+UNREAD: Final = "earlier outputs could not be read"
+_UNREADABLE: Final = "it could not be read"
+_TOO_MANY: Final = "it is followed by more tainted outputs than are read from the store"
+_OLDER: Final = "not all earlier outputs were read"
+_FEW: Final = 64
+"""Commits that are read in the loop, in less time than a switch to a thread takes; more are read in a thread."""
+_LOOK: Final = 1_000_000_000
+"""ns between two looks whether other processes have the store open."""
+
+
+class PastReader:
+    """Reads the pasts of sessions. While one is read in a thread, what waits in its session waits."""
+
+    def __init__(
+        self,
+        store: LmdbStore,
+        clock: Clock,
+        work: asyncio.TaskGroup,
+        report: Callable[[Exception], None],
+        memories: SessionMemories,
+        on_read: Callable[[SessionMemory, Set[ValueSource]], None],
+    ) -> None:
+        """`report` is called with an error of what reads content, `on_read` with each session that was read in a
+        thread, and the outputs that were in its past."""
+        self._store = store
+        self._now = clock.monotonic
+        self._work = work
+        self._report = report
+        self._memories = memories
+        self._on_read = on_read
+        self._controls = store.control_counter()
+        self._looked_at = -_LOOK
+        self._shared_until = 0
+        """Until when other processes may have written to the store, as far as is known."""
+
+    def meet(self, memory: SessionMemory) -> None:
+        """Read the past of a session that this process has not met, if it has any."""
+        try:
+            with self._store.view() as view:
+                is_known = view.session_of(memory.ref) is not None
+        except StoreError:
+            memory.partial = memory.unread = UNREAD
+            return
+        if is_known:
+            self._read(memory)
+
+    def look_at_marks(self, memory: SessionMemory) -> None:
+        """Read a session anew if an operator has marked or endorsed one of its outputs since."""
+        count = self._controls.count
+        if memory.is_reading:
+            return
+        try:
+            with self._store.view() as view:
+                session = view.session_of(memory.ref)
+                notes = [] if session is None else notes_about(view, session)
+        except StoreError:
+            return  # the next call looks again
+        memory.controls = count
+        if (notes[-1].position if notes else -1) != memory.marked:
+            self.read_anew(memory)
+
+    def read_anew(self, memory: SessionMemory) -> None:
+        """Forget a session's values and read them from the store."""
+        memory.values, memory.read_until, memory.left_out = SessionValues(), -1, -1
+        memory.partial = memory.unread = ""
+        self._read(memory)
+
+    def read_news(self, memory: SessionMemory) -> None:
+        """Index what other processes have recorded of a session since it was last read."""
+        try:
+            with self._store.view() as view:
+                session = view.session_of(memory.ref)
+                row = view.session(session) if session is not None else None
+                if row is None or row.head_seq - memory.read_until > _FEW:
+                    self._read(memory)
+                    return
+                # A mark that is among them is looked at by the next call.
+                past, _ = self._past(view, row.session, memory.read_until)
+        except StoreError:
+            memory.partial = memory.unread = UNREAD
+            return
+        memory.read_at = self._now()
+        for item in past.items:  # there are few
+            self.learn(memory, item)
+        _set_read(memory, past)
+
+    def may_have_news(self, memory: SessionMemory) -> bool:
+        """Return whether another process may have recorded outputs of a session that were not read."""
+        now = self._now()
+        if now - self._looked_at >= _LOOK:
+            self._looked_at = now
+            if self._store.is_shared():
+                self._shared_until = now + _LOOK
+        return memory.read_at < self._shared_until
+
+    async def read_left_out(self, memory: SessionMemory) -> None:
+        """Index those of the outputs that were left out as too old or too many that are tainted or may be."""
+        until, values = memory.left_out, memory.values
+        if until < 0:
+            return
+        try:
+            found, is_whole = await asyncio.to_thread(self._left_out, memory, until)
+        except StoreError:
+            memory.unread = UNREAD
+            return
+        if memory.values is not values:
+            return  # it was read anew meanwhile
+        await self._learn_all(memory, found)
+        memory.left_out = -1
+        if not is_whole:
+            values.miss(found[-1].source, _TOO_MANY)
+
+    def learn(self, memory: SessionMemory, item: RecordedOutput | Declaration) -> None:
+        """Index an output or a declaration at once."""
+        try:
+            if isinstance(item, Declaration):
+                memory.values.declare(item.text, str(item.seq))
+            else:
+                for _ in indexing(memory.values, item):
+                    pass
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            self._report(error)
+            memory.partial = UNREAD
+            if isinstance(item, RecordedOutput) and item.is_tainted is not False:
+                memory.values.miss(item.source, _UNREADABLE)
+        self._memories.count(memory)
+
+    def _read(self, memory: SessionMemory) -> None:
+        memory.is_reading, memory.read_at = True, self._now()
+        memory.controls = self._controls.count
+        self._work.create_task(self._read_past(memory))
+
+    async def _read_past(self, memory: SessionMemory) -> None:
+        """Index what the store has of a session that this process has not indexed."""
+        read = frozenset[ValueSource]()
+        try:
+            if memory.read_until < 0:
+                # What this process has recorded of it before may still be on its way.
+                await self._store.flush()
+            past, memory.marked = await asyncio.to_thread(self._whole_past, memory)
+            await self._learn_all(memory, past.items)
+            _set_read(memory, past)
+            outputs = (item for item in past.items if isinstance(item, RecordedOutput))
+            read = frozenset(output.source for output in outputs)
+        except StoreError:
+            memory.partial = memory.unread = UNREAD
+        finally:
+            memory.is_reading = False
+            # What waits and was read counts as it was read, with the marks.
+            self._on_read(memory, read)
+
+    async def _learn_all(
+        self, memory: SessionMemory, items: Sequence[RecordedOutput | Declaration]
+    ) -> None:
+        until = self._now() + SLICE
+        for item in items:
+            self.learn(memory, item)
+            if self._now() > until:
+                await asyncio.sleep(0)
+                until = self._now() + SLICE
+
+    def _whole_past(self, memory: SessionMemory) -> tuple[History, int]:
+        with self._store.view() as view:
+            session = view.session_of(memory.ref)
+            if session is None:
+                return EMPTY, -1
+            return self._past(view, session, memory.read_until)
+
+    def _past(self, view: View, session: bytes, after: int) -> tuple[History, int]:
+        """Return the past of a session after a commit that was read before, and the newest note by which an
+        operator marked an output."""
+        marked, tainted = _marks(view, session)
+        without = self._store.epoch if after >= 0 else None
+        past = read_history(view, session, after=after, without=without, tainted=tainted)
+        return past, marked
+
+    def _left_out(self, memory: SessionMemory, until: int) -> tuple[list[RecordedOutput], bool]:
+        with self._store.view() as view:
+            session = view.session_of(memory.ref)
+            if session is None:
+                return [], True
+            _, tainted = _marks(view, session)
+            return read_tainted(view, session, until=until, tainted=tainted)
+
+
+def _set_read(memory: SessionMemory, past: History) -> None:
+    memory.read_until = max(memory.read_until, past.until)
+    memory.left_out = max(memory.left_out, past.left_out)
+    if not past.is_whole:
+        memory.partial = _OLDER
+
+
+def _marks(view: View, session: bytes) -> tuple[int, frozenset[OutputKey] | None]:
+    """Return the position of the newest note by which an operator marked an output, -1 for none, and the
+    outputs that are tainted by all such notes; `None` if there are none."""
+    notes = notes_about(view, session)
+    return (notes[-1].position, tainted_by_marks(view, session)) if notes else (-1, None)
