@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 
 from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
-from kit.clients import MCP_HEADERS, call
-from kit.upstreams import RawUpstream, answer, ok, text_result
+from kit.clients import MCP_HEADERS, call, wait_until
+from kit.upstreams import Peer, RawUpstream, answer, ok, text_result
 
 RULES = """
 rules:
@@ -630,3 +631,36 @@ def test_an_answer_from_another_session_counts_as_an_output_of_the_session(
         assert kept_out(rig, TOKEN) is is_refused
         given(rig, "pay_flag", "paid", target=TOKEN)
         assert "unverified" not in rig.ended_rows(1)[0].flags
+
+
+@pytest.mark.parametrize(("path", "is_refused"), [("mail", True), ("news", False)])
+def test_a_joined_answer_of_a_plain_http_call_counts_in_the_session_that_was_given_it(
+    tmp_path: Path, path: str, is_refused: bool
+) -> None:
+    rules = GIVEN_RULES + (
+        "  - {match: {method: POST, path: [/mail, /news]}, effect: write}\n"
+        "  - {match: {method: POST, path: /mail}, taint: mark}\n"
+    )
+    may_answer = threading.Event()
+
+    def held(peer: Peer) -> None:
+        peer.read()
+        may_answer.wait(30)
+        peer.send(ok(b'{"text":"use %s"}' % TOKEN.encode()))
+
+    headers = (("Content-Type", "application/json"), ("Idempotency-Key", "key-4711"))
+    with ruled(tmp_path, rules) as rig, rig.client() as one, rig.client() as other:
+        rig.upstream.script = held
+        one.ask("POST", f"/s/first/{path}", b'{"id":"mail-1234"}', headers=headers)
+        wait_until(lambda: len(rig.upstream.requests) == 1, "the server has the call")
+        rig.session = "second"
+        other.ask("POST", f"/s/second/{path}", b'{"id":"mail-1234"}', headers=headers)
+        may_answer.set()
+        answers = [client.response("POST").body for client in (one, other)]
+        assert TOKEN.encode() in answers[0]
+        assert answers[0] == answers[1]
+        assert len(rig.upstream.requests) == 1
+        assert rig.ended_rows(1)[0].status == "replayed"
+        assert kept_out(rig, TOKEN) is is_refused
+        given(rig, "pay_flag", "paid", target=TOKEN)
+        assert "unverified" not in rig.ended_rows(3)[-1].flags

@@ -6,14 +6,19 @@ from pathlib import Path
 
 from msgspec import structs
 
+from e2e.stores import Call, session_id, written
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import SUCCESS, failed
 from turnlog.core.commit import CommitBody, Lineage
-from turnlog.core.kinds import Effect, ErrorKind, MatchEvidence, Phase, ValueOrigin
+from turnlog.core.kinds import Effect, ErrorKind, Flag, MatchEvidence, Phase, Rung, ValueOrigin
 from turnlog.core.note import UserInput
 from turnlog.exchange.outcome import AnswerFacts
-from turnlog.record.attempt import Attempt
-from turnlog.store.base import SessionRef
+from turnlog.record.attempt import Ask, Attempt
+from turnlog.record.input_gate import gated
+from turnlog.rules.model import BlockIf
+from turnlog.rules.policy import Policy
+from turnlog.sessions.lineage.history import MOST_BYTES
+from turnlog.store.base import SessionRef, alias
 
 PATH = "/srv/reports/q3-4711.txt"
 UNSEEN = Lineage(pointer="/path", origin=ValueOrigin.UNVERIFIED)
@@ -193,3 +198,60 @@ async def test_an_output_that_was_left_out_and_may_be_tainted_is_read_for_a_rule
         await rounds()
         assert attempt.inputs is not None
         assert attempt.inputs.has_tainted
+
+
+def gated_ask(one: Bench, ref: SessionRef, path: str) -> Ask:
+    """Return a call that a rule keeps tainted values from."""
+    policy = Policy(block_if=BlockIf.TAINTED, decided_by={"block_if": "no sending"})
+    arguments = json.dumps({"path": path}).encode()
+    return ask(ref, one.recorder.new_call(), arguments=arguments, policy=policy)
+
+
+async def test_a_rule_refuses_while_the_store_cannot_be_read(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        await made(one, ref, text=PATH)
+        assert not (await gated(one.lineage, one.store, gated_ask(one, ref, PATH))).is_blocked
+        await one.store.close()
+        unmet = session("other")
+        refused = await gated(one.lineage, one.store, gated_ask(one, unmet, PATH))
+        assert refused.gate.tainted == (
+            "the rule 'no sending' refuses calls while tainted values may have been missed: "
+            "earlier outputs could not be read; the next call tries it again"
+        )
+        passed = await gated(one.lineage, one.store, gated_ask(one, unmet, "main"))
+        assert not passed.is_blocked
+
+
+def written_session() -> SessionRef:
+    """Return the session in which `written` writes."""
+    name = alias(Rung.EXPLICIT, "work", "somebody")
+    return SessionRef(candidate=session_id("work"), rung=Rung.EXPLICIT, aliases=(name,))
+
+
+async def test_of_a_long_session_the_old_outputs_are_read_that_are_tainted(tmp_path: Path) -> None:
+    marked = (Flag.TAINT_MARKED, Flag.TAINTED_OUT)
+    old = [Call(tool="a", minute=0, output=PATH.encode(), flags=marked)]
+    clean = [Call(tool="a", minute=0, output=b'"clean-4711"')]
+    rest = [Call(tool="a", minute=1, output=b"lorem " * 20_000) for _ in range(70)]
+    await written(tmp_path, [*old, *clean, *rest])
+    async with bench(tmp_path) as one:
+        ref = written_session()
+        refused = await gated(one.lineage, one.store, gated_ask(one, ref, PATH))
+        assert refused.is_blocked
+        memory = await one.lineage.caught_up(ref)
+        assert (memory.left_out, memory.values.missed) == (-1, {})
+        passed = await gated(one.lineage, one.store, gated_ask(one, ref, "clean-4711"))
+        assert not passed.is_blocked
+
+
+async def test_of_old_tainted_outputs_only_so_much_is_read_and_a_rule_refuses_the_rest(
+    tmp_path: Path,
+) -> None:
+    large = b"lorem ipsum\n" * (MOST_BYTES // 48)
+    old = [Call(tool="a", minute=0, output=large, flags=(Flag.TAINT_MARKED,)) for _ in range(9)]
+    await written(tmp_path, old)
+    async with bench(tmp_path) as one:
+        ref = written_session()
+        refused = await gated(one.lineage, one.store, gated_ask(one, ref, PATH))
+        assert "is followed by more tainted outputs than are read" in refused.gate.tainted
