@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,7 @@ rules:
 def answers_batches(peer: Peer) -> None:
     """Answer each call of a request, which may be a batch."""
     content: Any = json.loads(peer.read().body)
-    messages: list[dict[str, Any]] = content if isinstance(content, list) else [content]
+    messages = cast("list[dict[str, Any]]", content if isinstance(content, list) else [content])
     answers = [text_result(one["id"], "done") for one in messages]
     peer.send(ok(json.dumps(answers if isinstance(content, list) else answers[0]).encode()))
 
