@@ -315,9 +315,12 @@ def referred_by_others(
     return named
 
 
-def late_outcomes(txn: Txn, tables: Tables) -> Iterator[tuple[bytes, str, set[bytes]]]:
-    """Yield session, server and handles of each outcome that came after its session was packed."""
-    for _, late in keys_with(txn, tables.aliases, late_prefix(b"")):
+def late_outcomes(
+    txn: Txn, tables: Tables, session: bytes = b""
+) -> Iterator[tuple[bytes, str, set[bytes]]]:
+    """Yield session, server and handles of each outcome that came after its session was packed, of all sessions
+    or one."""
+    for _, late in keys_with(txn, tables.aliases, late_prefix(session)):
         with suppress(msgspec.DecodeError):
             header, body = msgspec.msgpack.decode(late, type=tuple[bytes, bytes])
             link, facts = decode_header(header)

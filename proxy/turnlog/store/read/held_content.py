@@ -1,5 +1,7 @@
 """The buckets that hold content of sessions under a hold."""
 
+from collections.abc import Iterable
+
 from turnlog.core.commit import CommitBody
 from turnlog.store.blobs import Bucket, bucket_of
 
@@ -26,11 +28,15 @@ class HeldContent:
             seq = commit.link.seq
             found |= buckets_of(view, commit.body)
         self._known[session] = (seq, found)
-        return found
+        # What came after it was packed lies beside its log, until it goes on.
+        return found | _buckets(view.late_contents(session))
 
 
 def buckets_of(view: View, body: CommitBody | None) -> set[Bucket]:
     """Return the buckets in which the payloads of a commit were put."""
     named = filter(None, (body.input_blob, body.output_blob) if body is not None else ())
-    handles = map(view.handle_here, named)
+    return _buckets(map(view.handle_here, named))
+
+
+def _buckets(handles: Iterable[bytes]) -> set[Bucket]:
     return {bucket for handle in handles if (bucket := bucket_of(handle)) is not None}

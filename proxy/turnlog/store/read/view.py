@@ -348,6 +348,12 @@ class View:
                 named |= {body.input_blob, body.output_blob}
         return frozenset(map(self.handle_here, named)) - {b"", *_WORDS}
 
+    @guarded
+    def late_contents(self, session: bytes) -> frozenset[bytes]:
+        """Return the handles of the payloads of outcomes that came after a session was packed."""
+        found = late_outcomes(self._snapshot.txn, self._snapshot.tables, session)
+        return frozenset[bytes]().union(*(handles for _, _, handles in found))
+
     @guarded_iterator
     def payload_owners(
         self, buckets: frozenset[Bucket]
