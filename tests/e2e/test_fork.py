@@ -260,6 +260,42 @@ def test_a_replay_answers_with_the_errors_that_the_parent_got(rig: Rig, then: st
 
 
 @pytest.mark.promise("FORK-4")
+def test_a_replay_diverges_at_an_answer_that_was_not_kept_whole(tmp_path: Path) -> None:
+    limits = {"record": 2048}
+    (tmp_path / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], "limits": limits}
+    with (
+        RawUpstream() as upstream,
+        proxy_beside(tmp_path, upstream.url, settings=settings) as proxy,
+    ):
+        upstream.script = Sized()
+        rig = Rig(upstream, proxy)
+        for size in (1, 4096, 1):
+            ask(rig, "parent", "read", size=size)
+        for then in ("stop", "live"):
+            forked(rig, "parent:0", then, "--mode", "replay", "--then", then)
+            assert ask(rig, then, "read", size=1)["status"] == "replayed"
+        sent = len(upstream.requests)
+        cut = ask(rig, "stop", "read", size=4096)
+        assert (cut["kind"], cut["executed"]) == ("policy_blocked", "no")
+        later = ask(rig, "stop", "read", size=1)
+        assert later["kind"] == "policy_blocked"
+        assert cut["call"] in cli(rig, "show", later["call"]).stdout
+        assert len(upstream.requests) == sent
+        for size in (4096, 1):
+            assert ask(rig, "live", "read", size=size)["status"] == "ok"
+        assert len(upstream.requests) == sent + 2
+
+
+class Sized:
+    """A server that answers with so many characters as it is asked for."""
+
+    def __call__(self, peer: Peer) -> None:
+        asked = json.loads(peer.read().body)
+        peer.send_json(text_result(asked["id"], "x" * asked["params"]["arguments"]["size"]))
+
+
+@pytest.mark.promise("FORK-4")
 def test_a_replay_stops_with_a_call_that_no_record_can_answer(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-replay"
     ask(rig, parent, "read", path="/a")

@@ -389,18 +389,25 @@ class DuplicateIndex:
                 if (stopped := self._records.stopped(view, replay)) is not None:
                     return DuplicateMatch(earlier=nothing, call=stopped.call, seq=stopped.seq)
                 commits = self._records.take(view, replay, ask.server, ask.tool, form)
-                if not commits and replay.is_over:
-                    return None
-                if not commits:
-                    replay.stopped = Divergence(ask.call)
-                    return DuplicateMatch(earlier=nothing, call=ask.call, divergence=replay.link)
-                earlier = structs.replace(
-                    earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain),
-                    likeness=Likeness.RECORDED,
-                )
+                match = self._in_record(view, commits) if commits else None
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return DuplicateMatch(earlier=nothing, call=ask.call)
+        # An answer that is not kept whole would be another one than the parent got.
+        if match is not None and self.answer(match) is not None:
+            return match
+        if replay.then is AfterDivergence.LIVE:
+            replay.is_over = True
+            return None
+        replay.stopped = Divergence(ask.call)
+        return DuplicateMatch(earlier=nothing, call=ask.call, divergence=replay.link)
+
+    def _in_record(self, view: View, commits: Sequence[Commit]) -> DuplicateMatch:
+        """Return a call of the record that a session replays, by its commits."""
+        earlier = structs.replace(
+            earlier_call(commits, self.clock.wall(), view.is_alive, self.limits.drain),
+            likeness=Likeness.RECORDED,
+        )
         return DuplicateMatch(earlier=earlier, call=commits[0].facts.call, commits=commits)
 
     def _wanted_effect(self, ask: Ask) -> WantedEffect | None:

@@ -97,14 +97,13 @@ class ParentRecords:
     ) -> list[Commit]:
         """Return the commits of the next recorded call of this identity; each is returned once.
 
-        `form` is the canonical input. If there is no such call, a replay that then goes live is over.
+        `form` is the canonical input.
         """
         key = self._store.keyed_for(replay.parent, b"hashes of redacted content")
         for hashed in (input_hash(form), input_hash(form, key=key)):
             if left := replay.answers.get((server, tool, hashed)):
                 begun = view.get(replay.parent, left.pop())
                 return view.readable(begun.facts.call) if begun else []
-        replay.is_over = replay.then is AfterDivergence.LIVE
         return []
 
 
