@@ -175,6 +175,20 @@ def test_a_purge_is_refused_where_the_session_has_changed_since_its_plan(data: P
     assert done.returncode == 0
 
 
+def test_a_purged_session_takes_no_hold_and_no_mark(data: Path) -> None:
+    turnlog("purge", "other-harmless", "--yes", data=data)
+    (line, _) = turnlog("sessions", "--json", data=data).stdout.splitlines()
+    purged = msgspec.json.decode(line)
+    for arguments in (
+        ("sessions", "hold", purged["session"]),
+        ("taint", "mark", f"{purged['session']}:1", "--why", "wrong"),
+    ):
+        refused = turnlog(*arguments, data=data)
+        assert refused.returncode == 2
+        assert "the session is purged, so nothing can be noted in it" in refused.stderr
+    assert turnlog("sessions", "--json", data=data).stdout.splitlines()[0] == line
+
+
 def test_a_purge_can_be_repeated(data: Path) -> None:
     turnlog("purge", "other-harmless", "--yes", data=data)
     session_id = msgspec.json.decode(

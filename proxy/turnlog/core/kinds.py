@@ -61,6 +61,16 @@ class NoteKind(StrEnum):
     """An operator says that the output of the call is not tainted."""
 
 
+NOTES_OF_PROXIES: Final = frozenset(
+    {
+        NoteKind.ABANDONED,
+        NoteKind.CANCEL_FORWARDED,
+        NoteKind.DELIVERED,
+        NoteKind.UNANSWERED,
+        NoteKind.RESUMABLE,
+    }
+)
+"""The notes about calls that a proxy writes by itself."""
 TAINT_NOTES: Final = frozenset({NoteKind.TAINT, NoteKind.ENDORSE})
 
 

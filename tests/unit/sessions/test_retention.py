@@ -22,7 +22,7 @@ from turnlog.core import ids
 from turnlog.core.canon import input_hash
 from turnlog.core.commit import CommitBody, Facts
 from turnlog.core.kinds import CommitKind, Effect, Gone, NoteKind, Rung
-from turnlog.core.lifecycle import Action
+from turnlog.core.lifecycle import Action, LifecycleContent, SessionStage
 from turnlog.core.note import Decision, encode_note
 from turnlog.core.state.session_state import state_hash
 from turnlog.observe.clock import Clock
@@ -49,7 +49,7 @@ from turnlog.sessions.retention.housekeeping import EVERY, EVERY_BY_RULES, NOTIC
 from turnlog.sessions.retention.purge import PurgeOrder, Purger, purge_plan
 from turnlog.sessions.state.backlog import BUSY
 from turnlog.sessions.state.state_at import head_of, saved_states, state_at
-from turnlog.store.base import Blob, Draft, SessionRef
+from turnlog.store.base import Blob, Draft, SessionRef, TransitionRefused
 from turnlog.store.blobs import Bucket, BucketRewrite, number_in_bucket
 from turnlog.store.lmdb import DAY, LmdbStore
 from turnlog.store.log.keys import NOTES_CHECK, TOLD
@@ -222,6 +222,53 @@ async def test_what_a_held_session_adds_is_held_too(days: Days) -> None:
     assert len(holds.buckets(days.store.view())) == 2
     await days.noter.change_hold("a", NoteKind.RELEASE, "")
     assert not holds.buckets(days.store.view())
+
+
+async def test_what_came_after_a_held_session_was_packed_is_held_too(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, 0, b"first")
+    call = new_id(days.now)
+    begun = await begin(days.store, intent(ref, call, at=days.now))
+    await days.noter.change_hold("a", NoteKind.HOLD, "")
+    packed = LifecycleContent(moved=True, packed=True)
+    controls = ControlWriter(days.store, Redactor(), days.clock)
+    await controls.write(known(ref), ControlRequest(action=Action.PAUSE, content=packed))
+
+    days.now += DAY
+    late = outcome(ref, call, begun, at=days.now, blob=Blob(b"late"))
+    await put(days.store, late)
+    await days.store.flush()
+    days.now += 20 * DAY
+
+    assert await days.collect() == []
+    resumed = ControlRequest(action=Action.RESUME)
+    await controls.write(known(ref), resumed)
+    assert days.kept(ref) == [PayloadState.WHOLE] * 2
+
+
+async def test_nothing_is_noted_in_a_purged_session(days: Days) -> None:
+    ref = session("a")
+    await days.call(ref, 0, b"first")
+    call = new_id(days.now)
+    begun = await begin(days.store, intent(ref, call, at=days.now))
+    controls = ControlWriter(days.store, Redactor(), days.clock)
+    for action in (Action.CLOSE, Action.PURGE):
+        await controls.write(known(ref), ControlRequest(action=action))
+    with days.store.view() as view:
+        (first, *_) = view.commits(known(ref), after=1)
+    refusals = (
+        partial(days.noter.change_hold, ids.to_text(known(ref)), NoteKind.HOLD, "evidence"),
+        partial(days.noter.write, ref, Decision(text="go")),
+        partial(days.noter.mark_output, first, NoteKind.TAINT, "wrong"),
+    )
+    for refused in refusals:
+        with pytest.raises(TransitionRefused, match="is purged") as found:
+            await refused()
+        assert (found.value.stage, found.value.action) == (SessionStage.PURGED, None)
+    # What turnlog notes of a call that was under way is no content.
+    ended = await put(days.store, outcome(ref, call, begun, at=days.now))
+    facts = structs.replace(ended.facts, kind=CommitKind.NOTE, note=NoteKind.DELIVERED)
+    assert (await put(days.store, Draft(session=ref, facts=facts))).facts.note == "delivered"
 
 
 async def test_only_a_held_session_can_be_released(days: Days) -> None:

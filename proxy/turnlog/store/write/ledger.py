@@ -24,7 +24,16 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import TAINT_NOTES, Actor, CommitKind, Flag, Phase, Rung, Status
+from turnlog.core.kinds import (
+    NOTES_OF_PROXIES,
+    TAINT_NOTES,
+    Actor,
+    CommitKind,
+    Flag,
+    Phase,
+    Rung,
+    Status,
+)
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
     Action,
@@ -163,10 +172,10 @@ class Ledger:
         if draft.expected_head is not None:
             self._append_control(txn, session, draft)
             return
-        if self.heads[session].control is not None:
-            self._purge_content(txn, session, draft)
-            if self._keep_out(txn, session, draft):
-                return
+        if self.heads[session].control is not None and (
+            self._keep_purged(txn, session, draft) or self._keep_out(txn, session, draft)
+        ):
+            return
         body, facts, intent = draft.body, draft.facts, draft.intent
         found = self._find(txn, session, facts)
         if found is not None or (body is not None and body.note_key):
@@ -436,12 +445,23 @@ class Ledger:
         newest = self._read(txn, entry) if entry is not None else None
         return newest is not None and ends_bundle(newest.facts, newest.body)
 
-    def _purge_content(self, txn: Txn, session: bytes, draft: Draft) -> None:
-        """Remove the content of a call that was under way when its session was purged."""
-        control = self.heads[session].control
-        is_purged = control is not None and control.stage is SessionStage.PURGED
-        if is_purged and purge_content(draft):
+    def _keep_purged(self, txn: Txn, session: bytes, draft: Draft) -> bool:
+        """Keep content out of a purged session: refuse a note, remove that of a call which was under way; return
+        whether the draft was refused."""
+        head, facts = self.heads[session], draft.facts
+        if head.control is None or head.control.stage is not SessionStage.PURGED:
+            return False
+        if facts.kind is CommitKind.NOTE and facts.note not in NOTES_OF_PROXIES:
+            draft.refused = TransitionRefused(
+                f"the session is purged, so nothing can be noted in it (its newest commit is {head.seq})",
+                stage=SessionStage.PURGED,
+                action=None,
+                seq=head.seq,
+            )
+            return True
+        if purge_content(draft):
             txn.put(PURGE + session, PURGE_BEGUN, db=self._tables.meta)
+        return False
 
     def _keep_out(self, txn: Txn, session: bytes, draft: Draft) -> bool:
         """Keep what comes after a session was packed out of its log; return whether this draft was.
