@@ -3,7 +3,6 @@
 `api.api` routes requests by the table, `api.openapi` describes the API from it.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -52,7 +51,7 @@ from turnlog.sessions.pages import (
 )
 from turnlog.sessions.resolve import Claim, resolve
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import GcFate, GcLine, expired, purge_line
+from turnlog.sessions.retention.gc import GcFate, GcLine, due_lines, expired, purge_line
 from turnlog.sessions.retention.housekeeping import enforced
 from turnlog.sessions.retention.purge import PurgeOrder, PurgePlan, Purger, purge_plan
 from turnlog.sessions.rows import Row
@@ -71,7 +70,6 @@ from turnlog.sessions.state.state_at import (
     shared_at_head,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
-from turnlog.store.base import Draft
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -350,24 +348,22 @@ async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> F
         fence=wanted.fence,
     )
 
-    def drafted() -> Draft:
-        with context.store.view() as view:
-            return fork_draft(view, request.saved, order, context.clock)
-
-    return await fork(context.store, await asyncio.to_thread(drafted), order)
+    draft = await context.store.read(
+        lambda view: fork_draft(view, request.saved, order, context.clock)
+    )
+    return await fork(context.store, draft, order)
 
 
 async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) -> RewindPlan:
     if (wanted.seq is None) == (wanted.turn is None):
         raise OperationError("give seq or turn, one of them")
 
-    def planned() -> RewindPlan:
-        with context.store.view() as view:
-            session = request.session(view)
-            target = rewind_target(view, session, seq=wanted.seq, turn=wanted.turn)
-            return rewind_plan(view, session, target, keep=wanted.keep, rules=context.rules.book)
+    def planned(view: View) -> RewindPlan:
+        session = request.session(view)
+        target = rewind_target(view, session, seq=wanted.seq, turn=wanted.turn)
+        return rewind_plan(view, session, target, keep=wanted.keep, rules=context.rules.book)
 
-    plan = await asyncio.to_thread(planned)
+    plan = await context.store.read(planned)
     if wanted.expect is None:
         return plan
     order = RewindOrder(
@@ -443,16 +439,13 @@ async def _purge(context: Context, request: ApiRequest, wanted: PurgeRequest) ->
 
 async def _gc(context: Context, request: ApiRequest, wanted: GcRequest) -> GcReport:
     purger, retention = _purger(context, request), context.retention
-    due = await asyncio.get_running_loop().run_in_executor(
-        request.threads,
-        lambda: expired(context.store.view(), retention, request.now, HeldContent()),
+    due = await context.store.read(
+        lambda view: expired(view, retention, request.now, HeldContent()), request.threads
     )
     with context.store.view() as view:
         purges = view.purges()
     if not wanted.yes:
-        lines = [one.line(GcFate.DUE) for one in due if one.has_content]
-        lines += [purge_line(session, GcFate.DUE) for session in purges]
-        return GcReport(retention=retention.text(), items=lines)
+        return GcReport(retention=retention.text(), items=due_lines(due, purges))
     for session in (session for session, is_erased in purges.items() if not is_erased):
         await purger.go_on(session)
     gone = [line async for line in purger.collector.collect(due)]

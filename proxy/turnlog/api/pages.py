@@ -95,15 +95,10 @@ class Snapshots:
 
     async def read(self, work: Callable[[View], T]) -> T:
         """Return the result of `work` on a snapshot. Raises `ProblemError` if it takes too long."""
-
-        def in_thread() -> T:
-            with self._store.view() as view:
-                return work(view)
-
         async with in_time(self.limit):
             # Answers to reads do not wait for the disk: their outcomes may not be written yet.
             await self._store.flush()
-            return await asyncio.get_running_loop().run_in_executor(self.threads, in_thread)
+            return await self._store.read(work, self.threads)
 
 
 def caller_of(request: web.Request) -> CallerEvidence:

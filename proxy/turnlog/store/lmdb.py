@@ -6,9 +6,10 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from turnlog.core.commit import Commit
 from turnlog.core.ids import Entropy
@@ -50,6 +51,7 @@ from .base import Adopted, Blob, Draft, Incoming, StoreError, StoreFull
 from .blobs import BlobReader, BlobWriter, Bucket, BucketRewrite, flaws, sweep
 from .quota import Quota
 
+T = TypeVar("T")
 DEFAULT_LIMIT = 10 << 30
 DAY = 86_400_000_000_000
 _FIRST_EPOCHS: Final = 1 << 31
@@ -142,7 +144,12 @@ class LmdbStore:
             blobs = BlobReader(data / "blobs", boot, readonly=False)
             undo.callback(blobs.close)
             quota = Quota(data, limit)
-            held, tails = HeldContent(), TailCache()
+            contents, tails = HeldContent(), TailCache()
+
+            def held() -> frozenset[Bucket]:
+                with View(data, env, tables, tails, blobs) as view:
+                    return contents.buckets(view)
+
             engine = LmdbEngine(
                 data,
                 env,
@@ -157,7 +164,7 @@ class LmdbStore:
                     entropy=entropy,
                     report=report,
                     trimmed=trimmed,
-                    held=lambda: held.buckets(View(data, env, tables, tails, blobs)),
+                    held=held,
                 ),
             )
             recovered = [*engine.recover(), *engine.expire(now())]
@@ -236,6 +243,15 @@ class LmdbStore:
     def view(self) -> View:
         """Open a snapshot."""
         return View(self.data, self._env, self._tables, self._tails, self._blobs)
+
+    async def read(self, work: Callable[[View], T], thread: Executor | None = None) -> T:
+        """Return what `work` reads from a snapshot, in `thread`, else one of the loop's. Raises `StoreError`."""
+
+        def in_thread() -> T:
+            with self.view() as view:
+                return work(view)
+
+        return await asyncio.get_running_loop().run_in_executor(thread, in_thread)
 
     def is_shared(self) -> bool:
         """Return whether other processes may write to the store. Raises `StoreError`."""

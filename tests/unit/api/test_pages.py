@@ -423,7 +423,8 @@ async def test_a_state_from_before_a_compaction_is_gone(pages: Pages) -> None:
     await pages.call()
     context = pages.context
     later = context.clock.wall() + 400 * DAY
-    due = expired(context.store.view(), Retention(), later, HeldContent())
+    with context.store.view() as view:
+        due = expired(view, Retention(), later, HeldContent())
     collector = Collector(context.store, context.saved_states, context.clock)
     assert len([line async for line in collector.collect(due)]) == 2
 

@@ -119,7 +119,8 @@ class Days:
 
     async def lines(self, retention: Retention = WEEK) -> list[GcLine]:
         """Delete what is due; return the lines about it."""
-        due = expired(self.store.view(), retention, self.now, HeldContent())
+        with self.store.view() as view:
+            due = expired(view, retention, self.now, HeldContent())
         collector = Collector(self.store, self.saved, self.clock)
         return [line async for line in collector.collect(due)]
 
@@ -216,12 +217,12 @@ async def test_what_a_held_session_adds_is_held_too(days: Days) -> None:
     ref, holds = session("a"), HeldContent()
     await days.call(ref, -20, b"first")
     await days.noter.change_hold("a", NoteKind.HOLD, "")
-    assert len(holds.buckets(days.store.view())) == 1
+    assert len(await days.store.read(holds.buckets)) == 1
     await days.call(ref, 0, b"second")
 
-    assert len(holds.buckets(days.store.view())) == 2
+    assert len(await days.store.read(holds.buckets)) == 2
     await days.noter.change_hold("a", NoteKind.RELEASE, "")
-    assert not holds.buckets(days.store.view())
+    assert not await days.store.read(holds.buckets)
 
 
 async def test_what_came_after_a_held_session_was_packed_is_held_too(days: Days) -> None:

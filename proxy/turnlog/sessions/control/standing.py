@@ -9,7 +9,7 @@ from msgspec import structs
 
 from turnlog.core.commit import HEAD, Commit
 from turnlog.core.kinds import CommitKind, Executed, Status
-from turnlog.core.live_view import ForkContent, LiveView, StandingEffect, decode_fork
+from turnlog.core.live_view import LiveView, StandingEffect, decode_fork
 from turnlog.exchange.delivery import last_of
 from turnlog.sessions.live import SessionBranches, content_of
 from turnlog.sessions.state.family import ancestry
@@ -41,7 +41,7 @@ def left_behind(view: View, session: bytes, until: int = HEAD) -> list[StandingE
     found = dict(_of_rewinds(view, session, until))
     child = session
     for point in ancestry(view, session):
-        for one in _of_fork(view, child, point.session):
+        for one in _of_fork(view, child):
             found.setdefault((one.seq, one.session), one)
         for key, one in _of_rewinds(view, point.session, point.seq):
             found.setdefault(key, one)
@@ -49,11 +49,9 @@ def left_behind(view: View, session: bytes, until: int = HEAD) -> list[StandingE
     return [found[key] for key in sorted(found, reverse=True)]
 
 
-def _of_fork(view: View, fork: bytes, parent: bytes) -> tuple[StandingEffect, ...]:
+def _of_fork(view: View, fork: bytes) -> tuple[StandingEffect, ...]:
     opened = view.opened(fork)
-    content = decode_fork(opened.body.note) if opened and opened.body else ForkContent()
-    # Forks of older versions carry only where the calls began.
-    return content.effects or effects_of(view, parent, content.standing)
+    return decode_fork(opened.body.note).effects if opened and opened.body else ()
 
 
 def _of_rewinds(
@@ -64,8 +62,7 @@ def _of_rewinds(
     for commit in reversed(branches.commits):
         if commit.link.seq > until:
             continue
-        content = content_of(commit)
-        for one in content.effects or effects_of(view, session, content.standing, content.keep):
+        for one in content_of(commit).effects:
             yield (one.seq, session), _as_shown(one, live)
 
 

@@ -108,40 +108,11 @@ def _ages(
     return Ages(tuple(found), otherwise)
 
 
-class _NotedRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`RetentionRule` in the data folder."""
-
-    server: tuple[str, ...] = ("*",)
-    session: tuple[str, ...] = ("*",)
-    payloads: float | str | None = None
-    """A text for forever."""
-    bodies: float | str | None = None
-
-
-class _NotedAges(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`Retention` in the data folder; `None` for forever."""
-
-    payloads: float | None
-    bodies: float | None
-    rules: tuple[_NotedRule, ...] = ()
-
-
 def write_retention(data: Path, retention: Retention) -> None:
     """Write the retention of a proxy into its data folder, for `turnlog gc`. Raises `OSError`."""
-    ages = [None if a == math.inf else a for a in (retention.payloads, retention.bodies)]
-    rules = [
-        _NotedRule(
-            server=rule.server,
-            session=rule.session,
-            payloads=_FOREVER if rule.payloads == math.inf else rule.payloads,
-            bodies=_FOREVER if rule.bodies == math.inf else rule.bodies,
-        )
-        for rule in retention.rules
-    ]
-    noted = _NotedAges(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
     # Whole or not at all: of a part other ages would be read.
     with whole_file(data / _NOTE, replace=True) as stream:
-        stream.write(msgspec.json.encode(noted) + b"\n")
+        stream.write(msgspec.msgpack.encode(retention))  # JSON has no number for `forever`
 
 
 def noted_retention(data: Path) -> Retention | None:
@@ -151,24 +122,13 @@ def noted_retention(data: Path) -> Retention | None:
     """
     note = data / _NOTE
     try:
-        noted = msgspec.json.decode(note.read_bytes(), type=_NotedAges)
+        return msgspec.msgpack.decode(note.read_bytes(), type=Retention)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise StoreError(
             f"cannot read {str(note)!r} ({error}); start the proxy once, or give --config"
         ) from None
-    ages = [math.inf if age is None else age for age in (noted.payloads, noted.bodies)]
-    rules = [
-        RetentionRule(
-            server=rule.server,
-            session=rule.session,
-            payloads=math.inf if isinstance(rule.payloads, str) else rule.payloads,
-            bodies=math.inf if isinstance(rule.bodies, str) else rule.bodies,
-        )
-        for rule in noted.rules
-    ]
-    return Retention(payloads=ages[0], bodies=ages[1], rules=tuple(rules))
 
 
 def _age_text(seconds: float) -> str:

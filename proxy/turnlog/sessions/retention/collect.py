@@ -156,11 +156,7 @@ class Collector(Struct, frozen=True):
     async def read(self, work: Callable[[View], T]) -> T:
         """Return what `work` reads, in the thread. Raises `StoreError`."""
 
-        def read() -> T:
-            with self.store.view() as view:
-                return work(view)
-
-        return await asyncio.get_running_loop().run_in_executor(self.thread, read)
+        return await self.store.read(work, self.thread)
 
 
 def transactions(positions: list[int]) -> Iterator[list[int]]:

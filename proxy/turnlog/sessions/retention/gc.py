@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
@@ -180,15 +180,20 @@ Expired = ExpiredBucket | ExpiredBodies
 
 
 def expired(view: View, retention: Retention, now: int, holds: HeldContent) -> list[Expired]:
-    """Return what has outlived its retention; closes the view. Raises `StoreError`."""
-    with view:
-        bodies = list(_bodies(view, retention, now))
-        found = list(_buckets(view, retention, now))
-        held = holds.buckets(view) if found else frozenset[Bucket]()
-        return [
-            *(structs.replace(one, held=True) if one.bucket in held else one for one in found),
-            *bodies,
-        ]
+    """Return what has outlived its retention. Raises `StoreError`."""
+    bodies = list(_bodies(view, retention, now))
+    found = list(_buckets(view, retention, now))
+    held = holds.buckets(view) if found else frozenset[Bucket]()
+    return [
+        *(structs.replace(one, held=True) if one.bucket in held else one for one in found),
+        *bodies,
+    ]
+
+
+def due_lines(due: Iterable[Expired], purges: Iterable[bytes]) -> list[GcLine]:
+    """Return the lines of the report about what is due, and about purges that are not done."""
+    lines = [one.line(GcFate.DUE) for one in due if one.has_content]
+    return lines + [purge_line(session, GcFate.DUE) for session in purges]
 
 
 def _buckets(view: View, retention: Retention, now: int) -> Iterator[ExpiredBucket]:

@@ -1,6 +1,5 @@
 """Deletes what has outlived its retention while the proxy has little else to do."""
 
-import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -8,9 +7,8 @@ from typing import Final
 
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
-from turnlog.observe.events import Log, RetentionAnnounced, RetentionEnforced, StoreFailed
-from turnlog.sessions.state.backlog import SHARE, Pace
-from turnlog.store.base import StoreError
+from turnlog.observe.events import Log, RetentionAnnounced, RetentionEnforced
+from turnlog.sessions.state.backlog import SHARE, Pace, repeat
 from turnlog.store.blobs import RewriteBusy
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
@@ -90,10 +88,9 @@ class Housekeeper:
         return announced_at + NOTICE
 
     async def _due(self, at: int) -> list[Expired]:
-        def read() -> list[Expired]:
-            return expired(self._store.view(), self._retention, at, self._holds)
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+        return await self._store.read(
+            lambda view: expired(view, self._retention, at, self._holds), self._thread
+        )
 
     def _announce(self, due: list[Expired], begins: int) -> None:
         goes = [one for one in due if not one.held]
@@ -122,16 +119,7 @@ def enforced(gone: Iterable[GcLine]) -> RetentionEnforced:
 async def keep_house(
     store: LmdbStore, saved: SavedStates, retention: Retention, clock: Clock, log: Log
 ) -> None:
-    """Delete what is due until cancelled. What fails is logged once, and tried again."""
-    logged = ""
+    """Delete what is due until cancelled."""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-retention") as thread:
-        keeper = Housekeeper(store, saved, retention, clock, log, thread)
-        while True:
-            await asyncio.sleep(LOOK)
-            try:
-                await keeper.look()
-            except StoreError as error:
-                if (reason := str(error)) != logged:
-                    log.emit(StoreFailed(reason=reason))
-                logged = reason
+        await repeat(Housekeeper(store, saved, retention, clock, log, thread).look, LOOK, log)

@@ -1,7 +1,7 @@
 """Saves states of growing sessions while the proxy has little else to do, a few commits at a time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from typing import Final
@@ -152,38 +152,34 @@ class StateSaver:
         """Fold what has grown, unless there is much to do. Raises `StoreError`."""
         if await self._is_busy():
             return
-        await self._do(self._saving.look)
+        await self._store.read(self._saving.look, self._thread)
         while self._saving.is_due:
             before = self._clock.monotonic()
-            await self._do(self._saving.step)
+            await self._store.read(self._saving.step, self._thread)
             took = (self._clock.monotonic() - before) / 1e9
             await asyncio.sleep((SHARE - 1) * took)
             if self._pace.seconds > LOOK and await self._is_busy():
                 return
 
     async def _is_busy(self) -> bool:
-        return self._pace.is_busy(await self._do(lambda view: view.last))
-
-    async def _do(self, work: Callable[[View], int | None]) -> int:
-        def read() -> int:
-            with self._store.view() as view:
-                return work(view) or 0
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+        return self._pace.is_busy(await self._store.read(lambda view: view.last, self._thread))
 
 
 async def save_states(store: LmdbStore, saved: SavedStates, clock: Clock, log: Log) -> None:
-    """Save states until cancelled. What cannot be read is logged once, and tried again."""
-    saving = StateBacklog(saved)
-    told = ""
+    """Save states until cancelled."""
     # The thread must have ended before the store is closed.
     with ThreadPoolExecutor(1, "turnlog-states") as thread:
-        rounds = StateSaver(store, saving, clock, thread)
-        while True:
-            await asyncio.sleep(LOOK)
-            try:
-                await rounds.make()
-            except StoreError as error:
-                if (reason := str(error)) != told:
-                    log.emit(StoreFailed(reason=reason))
-                told = reason
+        await repeat(StateSaver(store, StateBacklog(saved), clock, thread).make, LOOK, log)
+
+
+async def repeat(work: Callable[[], Awaitable[None]], every: float, log: Log) -> None:
+    """Do work again and again until cancelled, `every` s apart. What fails is logged once, and tried again."""
+    logged = ""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            await work()
+        except StoreError as error:
+            if (reason := str(error)) != logged:
+                log.emit(StoreFailed(reason=reason))
+            logged = reason

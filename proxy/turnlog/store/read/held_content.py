@@ -16,11 +16,10 @@ class HeldContent:
         """Of each held session the newest seq that was read, and the buckets up to it."""
 
     def buckets(self, view: View) -> frozenset[Bucket]:
-        """Return the buckets with content of held sessions; closes the view. Raises `StoreError`."""
-        with view:
-            held = view.held()
-            self._known = {s: known for s, known in self._known.items() if s in held}
-            return frozenset[Bucket]().union(*[self._of(view, session) for session in held])
+        """Return the buckets with content of held sessions. Raises `StoreError`."""
+        held = view.held()
+        self._known = {s: known for s, known in self._known.items() if s in held}
+        return frozenset[Bucket]().union(*[self._of(view, session) for session in held])
 
     def _of(self, view: View, session: bytes) -> set[Bucket]:
         seq, found = self._known.get(session, (-1, set[Bucket]()))

@@ -1,5 +1,6 @@
 """One moment of the store: derived tables up to the watermark, and the tail behind it in memory."""
 
+import heapq
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -172,8 +173,7 @@ class Snapshot:
         """Return the redactions of a session, oldest first."""
         known = self._redactions.get(session)
         if known is None:
-            found = self.term(control_term(session), 1, self.last, newest_first=False)
-            entries = filter(None, map(self.readable, found))
+            entries = self.listed(control_term(session))
             known = [_redaction(e) for e in entries if e.facts.kind is CommitKind.REDACT]
             self._redactions[session] = known
         return known
@@ -219,6 +219,11 @@ class Snapshot:
             self.txn, self.tables.postings, term, low, high, newest_first=newest_first
         )
         return chain(reversed(recent), older) if newest_first else chain(older, recent)
+
+    def listed(self, *terms: bytes, newest_first: bool = False) -> Iterator[Entry]:
+        """Yield the commits on these posting lists, in order; damaged ones are left out, and counted."""
+        found = (self.term(term, 1, self.last, newest_first=newest_first) for term in terms)
+        return filter(None, map(self.readable, heapq.merge(*found, reverse=newest_first)))
 
     def terms(self, mark: bytes) -> Iterator[bytes]:
         """Yield once all terms that start with `mark`, in no order."""

@@ -1,6 +1,5 @@
 """The reading side of the LMDB store."""
 
-import heapq
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
@@ -161,10 +160,7 @@ class View:
     @guarded_iterator
     def rewound(self) -> Iterator[bytes]:
         """Yield the sessions that have rewinds, once each."""
-        snapshot = self._snapshot
-        found = snapshot.term(REWINDS, 1, snapshot.last, newest_first=False)
-        entries = filter(None, map(snapshot.readable, found))
-        yield from dict.fromkeys(entry.link.session for entry in entries)
+        yield from dict.fromkeys(e.link.session for e in self._snapshot.listed(REWINDS))
 
     @guarded
     def is_erased(self, session: bytes, after: int, until: int) -> bool:
@@ -246,9 +242,7 @@ class View:
         return entry.facts.at if entry else 0
 
     def _newest_compact(self, session: bytes) -> int | None:
-        snapshot = self._snapshot
-        found = snapshot.term(control_term(session), 1, snapshot.last, newest_first=True)
-        entries = filter(None, map(snapshot.readable, found))
+        entries = self._snapshot.listed(control_term(session), newest_first=True)
         return next((e.position for e in entries if e.facts.kind is CommitKind.COMPACT), None)
 
     @guarded
@@ -326,9 +320,7 @@ class View:
     @guarded_iterator
     def calls_with_note(self, note: NoteKind) -> Iterator[bytes]:
         """Yield the calls that have a note of this kind once each, in the order of the notes."""
-        snapshot = self._snapshot
-        found = snapshot.term(text_term(NOTE, note), 1, snapshot.last, newest_first=False)
-        notes = filter(None, map(snapshot.readable, found))
+        notes = self._snapshot.listed(text_term(NOTE, note))
         yield from dict.fromkeys(entry.facts.call for entry in notes)
 
     @guarded
@@ -388,10 +380,9 @@ class View:
     @guarded
     def held(self) -> frozenset[bytes]:
         """Return the sessions whose newest hold was not released."""
-        snapshot, held = self._snapshot, set[bytes]()
+        held = set[bytes]()
         terms = (text_term(NOTE, kind) for kind in (NoteKind.HOLD, NoteKind.RELEASE))
-        found = (snapshot.term(term, 1, snapshot.last, newest_first=False) for term in terms)
-        for entry in filter(None, map(snapshot.readable, heapq.merge(*found))):
+        for entry in self._snapshot.listed(*terms):
             change = held.add if entry.facts.note == NoteKind.HOLD else held.discard
             change(entry.link.session)
         return frozenset(held)
@@ -400,9 +391,7 @@ class View:
     def taint_notes(self, sessions: frozenset[bytes]) -> list[Commit]:
         """Return the notes that mark or endorse outputs of these sessions, oldest first."""
         snapshot = self._snapshot
-        terms = (text_term(NOTE, kind) for kind in TAINT_NOTES)
-        found = (snapshot.term(term, 1, snapshot.last, newest_first=False) for term in terms)
-        entries = filter(None, map(snapshot.readable, heapq.merge(*found)))
+        entries = snapshot.listed(*(text_term(NOTE, kind) for kind in TAINT_NOTES))
         return [snapshot.readable_commit(e) for e in entries if e.link.session in sessions]
 
     @guarded_iterator

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from turnlog.cli.attempts import time_cell
-from turnlog.cli.options import WrittenStore, json_option, printout, writing_options
+from turnlog.cli.options import WrittenStore, json_option, open_view, printout, writing_options
 from turnlog.cli.render import (
     Cell,
     Column,
@@ -21,12 +21,20 @@ from turnlog.core.text.units import counted, human_size
 from turnlog.observe.clock import Clock
 from turnlog.sessions.retention.ages import Retention, noted_retention
 from turnlog.sessions.retention.collect import Collector
-from turnlog.sessions.retention.gc import Expired, GcFate, GcItem, GcLine, expired, purge_line
+from turnlog.sessions.retention.gc import (
+    Expired,
+    GcFate,
+    GcItem,
+    GcLine,
+    due_lines,
+    expired,
+    purge_line,
+)
 from turnlog.sessions.retention.purge import Purger
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store import blobs
 from turnlog.store.compact_copy import is_pending, replace_log
-from turnlog.store.lmdb import LmdbReader, LmdbStore
+from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.held_content import HeldContent
 
 _COLUMNS = (
@@ -52,15 +60,13 @@ def command(yes: bool, target: WrittenStore, as_json: bool) -> None:
     (`turnlog sessions hold`) uses is kept. Works beside running proxies.
     """
     folder, (retention, origin) = target.folder, _retention(target)
-    with LmdbReader.open(folder) as reader, ProgressLine() as progress:
+    with open_view(folder) as view, ProgressLine() as progress:
         due = progress.during(
             "looking for what is due",
-            lambda: expired(reader.view(), retention, time.time_ns(), HeldContent()),
+            lambda: expired(view, retention, time.time_ns(), HeldContent()),
         )
-        with reader.view() as view:
-            purges = view.purges()
-    lines = [one.line(GcFate.DUE) for one in due if one.has_content]
-    lines += [purge_line(session, GcFate.DUE) for session in purges]
+        purges = view.purges()
+    lines = due_lines(due, purges)
     if yes and (purges or any(not one.held for one in due)):
         lines = _collect(target, due, purges)
     elif yes:
