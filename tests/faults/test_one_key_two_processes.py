@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.stores import turnlog
 from kit.beside import proxy_beside, session_rows
 from kit.clients import MCP_HEADERS, Client, Response, call, message, wait_until
 from kit.holding import nobody_writes
@@ -155,6 +156,37 @@ def test_a_call_that_is_being_recorded_is_joined_though_its_key_stood_for_one_th
         counting.go.set()
         answers = [text(each.response("POST")) for each in (first, second)]
     assert (answers, counting.asked) == (["done 2"] * 2, 2)
+
+
+@pytest.mark.promise("TWICE-21")
+def test_one_call_is_made_of_a_key_in_sessions_of_two_stores(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    counting, bundle = Counting(), str(tmp_path / "one.bundle")
+    counting.go.set()
+    with RawUpstream(counting) as upstream:
+        with proxy(here, upstream) as one, Client(one.url) as client:
+            client.request("POST", PATH, call("read"), headers=MCP_HEADERS)
+            wait_until(lambda: session_rows(one.data, "one")[0].status == "ok", "it has ended")
+            data = one.data
+        for command in (("resume", "one", "--bundle", bundle, "--data", str(data)),
+                        ("import", bundle, "--data", str(data_of(there)))):  # fmt: skip
+            done = turnlog(*command)
+            assert done.returncode == 0, done.stderr
+        with (
+            proxy(there, upstream) as one,
+            proxy(there, upstream) as other,
+            Client(one.url) as first,
+            Client(other.url) as second,
+        ):
+            with nobody_writes(one.data):
+                for client, session in ((first, "one"), (second, "own")):
+                    path, headers = f"/s/{session}/mcp", (*MCP_HEADERS, KEY)
+                    client.ask("POST", path, call("pay", {"a": 1}), headers=headers)
+                begun(1, one, other)
+            answers = {text(each.response("POST")) for each in (first, second)}
+    assert (answers, counting.asked) == ({"done 2"}, 2)
 
 
 @pytest.mark.promise("TWICE-21")

@@ -116,7 +116,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def claims(self) -> tuple[bytes, ...]:
         """The links for which only one process at a time may have a running call."""
-        return tuple(filter(None, (self.key, self.same, self.effect)))
+        keys = (self.key, *(key for key, _ in self.elsewhere))
+        return tuple(filter(None, (*keys, self.same, self.effect)))
 
     @property
     def stored(self) -> tuple[bytes, ...]:
