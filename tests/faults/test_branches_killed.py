@@ -1,14 +1,15 @@
 """Rewinds and forks that are killed, and many at once beside running calls: each is there whole or not at all."""
 
 import json
-import subprocess
-import sys
+import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from e2e.stores import Call, fill, session_id, turnlog
+from faults.killed_command import killed, points
 from kit.beside import ruled, session_rows
 from kit.clients import MCP_HEADERS, Client, call
 from kit.proxy import findings
@@ -18,12 +19,6 @@ from turnlog.store.lmdb import LmdbReader
 WORK = session_id("work")
 CALLS = [Call(tool="write", minute=minute) for minute in range(4)]
 RULES = "rules: [{match: {tool: 'write*'}, effect: write}]"
-KILLED = """
-import os, signal, sys, threading
-from turnlog.cli.main import main
-threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGKILL)).start()
-main(sys.argv[2:])
-"""
 
 
 def sessions(data: Path) -> dict[bytes, list[CommitKind]]:
@@ -33,26 +28,29 @@ def sessions(data: Path) -> dict[bytes, list[CommitKind]]:
         return {row.session: [c.facts.kind for c in view.commits(row.session)] for row in rows}
 
 
-def run_and_kill(data: Path, after: float, *arguments: str) -> None:
-    """Run a command line, and kill it so many seconds after its start."""
-    command = (sys.executable, "-c", KILLED, str(after), *arguments, "--data", str(data))
-    subprocess.run(command, check=False, capture_output=True, timeout=60)
+def kill(data: Path, folder: Path, share: float, *arguments: str) -> None:
+    """Kill a command line at a share of the points that it has on a copy of the store."""
+    copy = shutil.copytree(data, folder / arguments[0])
+    last = points(*arguments, "--data", str(copy))
+    done = killed(1 + int(share * (last - 1)), *arguments, "--data", str(data))
+    assert done.returncode in (-signal.SIGKILL, 0)  # threads may pass a point more or less
 
 
 @pytest.mark.promise("REWIND-1", "FORK-2")
-@pytest.mark.parametrize("after", [0.02, 0.1, 0.2, 0.3, 0.4, 0.6])
-def test_a_killed_rewind_or_fork_is_there_whole_or_not_at_all(tmp_path: Path, after: float) -> None:
-    fill(tmp_path, CALLS)
-    before = sessions(tmp_path)[WORK]
-    run_and_kill(tmp_path, after, "fork", "work:4", "--name", "other")
-    found = sessions(tmp_path)
+@pytest.mark.parametrize("share", [0, 0.2, 0.4, 0.6, 0.8, 1])
+def test_a_killed_rewind_or_fork_is_there_whole_or_not_at_all(tmp_path: Path, share: float) -> None:
+    data = tmp_path / "data"
+    fill(data, CALLS)
+    before = sessions(data)[WORK]
+    kill(data, tmp_path, share, "fork", "work:4", "--name", "other")
+    found = sessions(data)
     forks = [kinds for session, kinds in found.items() if session != WORK]
     assert found[WORK] == before
     assert forks in ([], [[CommitKind.OPEN, CommitKind.COMPACT]])
-    run_and_kill(tmp_path, after, "rewind", "work", "4", "--yes", "--expect", "8")
-    assert sessions(tmp_path)[WORK] in (before, [*before, CommitKind.REWIND])
-    assert all(one.verdict.intact for one in findings(tmp_path))
-    assert turnlog("state", "work", "--data", str(tmp_path)).returncode == 0
+    kill(data, tmp_path, share, "rewind", "work", "4", "--yes", "--expect", "8")
+    assert sessions(data)[WORK] in (before, [*before, CommitKind.REWIND])
+    assert all(one.verdict.intact for one in findings(data))
+    assert turnlog("state", "work", "--data", str(data)).returncode == 0
 
 
 @pytest.mark.promise("REWIND-3")

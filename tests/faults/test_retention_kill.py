@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -11,10 +9,10 @@ import pytest
 
 from e2e.stores import turnlog
 from e2e.test_cli_purge import PLANTED, TEXT, fill, holders
+from faults.killed_command import killed, points
 from turnlog.core import ids
 from turnlog.store.lmdb import DAY, LmdbReader
 
-CHILD = Path(__file__).with_name("retention_child.py")
 POINTS = 16
 """Points at which each command is killed."""
 OLD = -120 * DAY
@@ -32,19 +30,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def child(point: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CHILD), str(point), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def points(base: Path, tmp_path: Path, *arguments: str) -> int:
-    """Return how many points a command has."""
-    data = shutil.copytree(base, tmp_path / "whole")
-    done = child(0, *arguments, "--data", str(data))
-    assert done.returncode == 0, done.stderr
-    return int(done.stderr.rpartition("points ")[2])
-
-
 def output(data: Path, *arguments: str) -> str:
     done = turnlog(*arguments, data=data)
     assert done.returncode == 0, done.stderr
@@ -59,15 +44,16 @@ def told(data: Path, name: str) -> tuple[str, str]:
 
 def kills(base: Path, tmp_path: Path, *arguments: str) -> list[Path]:
     """Return copies of a store in each of which a command was killed at another point."""
-    last = points(base, tmp_path, *arguments)
-    killed: list[Path] = []
+    whole = shutil.copytree(base, tmp_path / "whole")
+    last = points(*arguments, "--data", str(whole))
+    found: list[Path] = []
     for number in range(POINTS):
         data = shutil.copytree(base, tmp_path / str(number))
-        done = child(1 + number * (last - 1) // (POINTS - 1), *arguments, "--data", str(data))
-        if done.returncode == -signal.SIGKILL:
-            killed.append(data)
-    assert len(killed) > POINTS // 2
-    return killed
+        point = 1 + number * (last - 1) // (POINTS - 1)
+        if killed(point, *arguments, "--data", str(data)).returncode == -signal.SIGKILL:
+            found.append(data)
+    assert len(found) > POINTS // 2
+    return found
 
 
 @pytest.mark.promise("STORE-16")

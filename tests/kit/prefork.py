@@ -112,9 +112,9 @@ def start(
 
 
 def run(
-    arguments: Sequence[str], *, env: Mapping[str, str], bound: float
+    arguments: Sequence[str], *, env: Mapping[str, str], bound: float, program: str = TURNLOG
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run `turnlog` until it ends; return what it printed. It has `bound` seconds."""
+    """Run a program until it ends; return what it printed. It has `bound` seconds."""
     with (
         Path(os.devnull).open() as nothing,
         tempfile.TemporaryFile() as stdout,
@@ -126,6 +126,7 @@ def run(
             stdout=stdout.fileno(),
             stderr=stderr.fileno(),
             env=env,
+            program=program,
         )
         try:
             code = process.wait(bound)
@@ -269,7 +270,7 @@ def _end_at_once(code: int) -> None:
 if __name__ == "__main__":
     _program = sys.argv[1]
     _code = 1  # unless it ends as it should
-    # The first that is registered runs last: after the threads have ended and all else that runs at exit.
+    # It is registered before what a program registers, so it runs after that, and when threads have ended.
     atexit.register(lambda: _end_at_once(_code))
     for _name in LOADED if _program == TURNLOG else (_program,):
         import_module(_name)
