@@ -546,7 +546,9 @@ async def test_a_state_that_is_too_large_for_a_commit_keeps_the_bodies(days: Day
     (line,) = await days.lines()
 
     assert (line.what, line.fate) == (GcItem.BODIES, GcFate.TOO_LARGE)
-    assert "compacted" not in days.states(ref)
+    with days.store.view() as view:
+        assert [commit.gone for commit in view.commits(known(ref))] == [None] * 701
+        assert state_at(view, days.saved, known(ref), 1)  # raises where it was compacted
     assert verdicts(days.data) == ["ok"]
 
 
