@@ -23,11 +23,11 @@ class RecordedOutput(Struct, frozen=True, gc=False):
     """As far as it is looked at."""
     is_tainted: bool | None = False
     """`None` if it is where `own_input` carries tainted values, which is still to be looked up."""
+    missing: str = ""
+    """Why `content` lacks values that the agent was given; empty if it does not."""
     own_input: bytes = b""
     """The input of the same call, if its output is tainted or may be: what the output only repeats of it is
     not indexed."""
-    missing: str = ""
-    """Why `content` lacks values that the agent was given; empty if it does not."""
     is_input_cut: bool = False
     """Whether `own_input` is not the whole input."""
 

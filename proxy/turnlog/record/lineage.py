@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import structs
 
+from turnlog.core.commit import Facts
 from turnlog.core.kinds import Phase, ValueOrigin
 from turnlog.core.note import Note
 from turnlog.core.pins import Provenance
@@ -32,6 +33,7 @@ from turnlog.sessions.lineage.history import (
     GivenAnswer,
     declaration,
     given_answer,
+    recorded_input,
     start_of,
 )
 from turnlog.store.base import Blob, Draft, SessionRef, StoreError, Ticket
@@ -108,54 +110,67 @@ class LineageTracker:
 
     def on_ended(self, attempt: Attempt, draft: Draft, place: ReservedPlace | None) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
-        facts, blob = draft.facts, draft.blob
-        # Most outcomes have nothing of this.
-        may_be_tainted = facts.flags or facts.error or facts.provenance == _MISMATCH
-        is_tainted: bool | None = bool(may_be_tainted) and has_tainted_output(facts)
-        if not is_tainted and _is_open(attempt):
-            is_tainted = None
-        memory = self._memory(attempt.ask.session)
+        memory, blob = self._memories.used(attempt.ask.session), draft.blob
+        is_tainted = _is_tainted(attempt, draft.facts)
         if blob is not None and blob.cut:
             memory.partial = _CUT
         if is_tainted is False:
             output = RecordedOutput(_source(attempt), start_of(blob) if blob is not None else b"")
         else:
-            output = _doubtful(attempt, draft, is_tainted=is_tainted)
+            output = self._doubtful(attempt, draft, is_tainted=is_tainted)
         if place is not None:
-            self._queue.fill(memory, place, output)
+            self._queue.fill(place, output)
         elif (output.content or output.missing) and not self._queue.add_output(memory, output):
             memory.partial = _LEFT_OUT
             if is_tainted is not False:
                 memory.unread = _LEFT_OUT
 
+    def _doubtful(
+        self, attempt: Attempt, draft: Draft, *, is_tainted: bool | None
+    ) -> RecordedOutput:
+        """Return an output that is tainted or may be."""
+        content, is_cut, blob = b"", False, draft.blob
+        if blob is not None:
+            content, is_cut = start_of(blob, LOOKED_AT_FOR_TAINT), blob.cut
+        missing = missing_content(draft.facts, is_recorded=blob is not None, is_cut=is_cut)
+        own_input = self._own_input(attempt)
+        return RecordedOutput(_source(attempt), content, is_tainted, missing, *own_input)
+
+    def _own_input(self, attempt: Attempt) -> tuple[bytes, bool]:
+        """Return what is looked at of an attempt's input, and whether it was longer."""
+        ask, start = attempt.ask, attempt.ask.arguments[:LOOKED_AT_FOR_TAINT]
+        if start:
+            is_whole = ask.complete and ask.says_all and len(ask.arguments) <= LOOKED_AT_FOR_TAINT
+            return start if ask.is_mcp else values_in(start), not is_whole
+        try:  # of a call that was long under way it is in the store alone
+            with self._store.view() as view:
+                return recorded_input(view, attempt.facts)
+        except StoreError:
+            return b"", True
+
     def reserve(self, attempt: Attempt) -> ReservedPlace:
         """Return the place of an output that is still being prepared: later look-ups wait for it."""
-        place = ReservedPlace()
-        self._memory(attempt.ask.session).waiting.append(place)
-        return place
+        return self._queue.reserve(self._memories.used(attempt.ask.session))
 
     async def on_given(self, attempt: Attempt, source: Ticket, place: ReservedPlace) -> None:
         """Index, at the place reserved for it, the answer of another session that an attempt was given."""
-        memory, given, is_read = self._memory(attempt.ask.session), None, False
+        output, of = None, _source(attempt)
         try:
             await self._store.flush()
             await source.done()  # it may still have been prepared
             given = await asyncio.to_thread(self._given, attempt.ask)
-            is_read = True
-        except StoreError:
-            pass
-        finally:
-            output = RecordedOutput(_source(attempt), b"")
+            output = RecordedOutput(of, b"")
             if given is not None:
-                own_input, is_cut = _own_input(attempt.ask)
+                own_input = self._own_input(attempt)
                 output = RecordedOutput(
-                    output.source, given.content, given.is_tainted, own_input, given.missing, is_cut
+                    of, given.content, given.is_tainted, given.missing, *own_input
                 )
-            if not is_read:
-                memory.partial = memory.unread = UNREAD
-            elif given is not None and not given.content:
-                memory.partial = UNREAD
-            self._queue.fill(memory, place, output)
+                if not given.content:
+                    place.memory.partial = UNREAD
+        except StoreError:
+            place.memory.partial = place.memory.unread = UNREAD
+        finally:
+            self._queue.fill(place, output or RecordedOutput(of, b""))
 
     def _given(self, ask: Ask) -> GivenAnswer | None:
         with self._store.view() as view:
@@ -208,7 +223,7 @@ class LineageTracker:
         if attempt.inputs is not None:
             return  # its call has ended
         found = memory.values.look_up(work.content)
-        if not work.is_second and _has_unseen(found) and self._past.may_have_news(memory):
+        if self._past.may_have_news(memory) and not work.is_second and _has_unseen(found):
             work.is_second = True
             self._queue.repeat(memory, work)
             self._past.read_news(memory)
@@ -227,31 +242,16 @@ def _source(attempt: Attempt) -> ValueSource:
     return ValueSource(attempt.ask.call, attempt.ask.number)
 
 
-def _is_open(attempt: Attempt) -> bool:
-    """Return whether it is not known whether an attempt's input had tainted values: it was not looked up to its
+def _is_tainted(attempt: Attempt, facts: Facts) -> bool | None:
+    """Return whether an output is tainted; `None` if that depends on its input, which was not looked up to its
     end before the call ended."""
-    inputs, ask = attempt.inputs, attempt.ask
-    if (inputs is not None and inputs.partial in NOT_WHOLE) or len(ask.arguments) > LOOKED_AT:
-        return ask.policy.taint is not TaintAction.ENDORSE
-    return False
-
-
-def _doubtful(attempt: Attempt, draft: Draft, *, is_tainted: bool | None) -> RecordedOutput:
-    """Return an output that is tainted or may be."""
-    blob, is_recorded = draft.blob, draft.blob is not None
-    missing = missing_content(
-        draft.facts, is_recorded=is_recorded, is_cut=blob is not None and blob.cut
-    )
-    content = start_of(blob, LOOKED_AT_FOR_TAINT) if blob is not None else b""
-    own_input, is_cut = _own_input(attempt.ask)
-    return RecordedOutput(_source(attempt), content, is_tainted, own_input, missing, is_cut)
-
-
-def _own_input(ask: Ask) -> tuple[bytes, bool]:
-    """Return what is looked at of an input, and whether it was longer."""
-    start, is_whole = ask.arguments[:LOOKED_AT_FOR_TAINT], ask.complete and ask.says_all
-    is_cut = not is_whole or len(ask.arguments) > LOOKED_AT_FOR_TAINT
-    return start if ask.is_mcp else values_in(start), is_cut
+    # Most outcomes have nothing of this.
+    may_be = facts.flags or facts.error or facts.provenance == _MISMATCH
+    if may_be and has_tainted_output(facts):
+        return True
+    inputs = attempt.inputs
+    is_open = facts.bytes_in > LOOKED_AT or (inputs is not None and inputs.partial in NOT_WHOLE)
+    return None if is_open and attempt.ask.policy.taint is not TaintAction.ENDORSE else False
 
 
 def _as_recorded(ask: Ask, blob: Blob | None) -> Inputs:

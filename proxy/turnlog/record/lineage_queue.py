@@ -38,6 +38,7 @@ class LineageQueue:
         """Bytes of all content that waits."""
         self._due: deque[SessionMemory] = deque()
         self._is_scheduled = False
+        self._call_soon = asyncio.get_running_loop().call_soon
         self._drained = asyncio.Event()
         """Set whenever a session has nothing left to do, or may go on."""
 
@@ -63,11 +64,18 @@ class LineageQueue:
                 self.go_on(each)
         return True
 
-    def fill(self, memory: SessionMemory, place: ReservedPlace, output: RecordedOutput) -> None:
+    def reserve(self, memory: SessionMemory) -> ReservedPlace:
+        """Return the place of an output that is still being prepared."""
+        place = ReservedPlace(memory)
+        memory.waiting.append(place)
+        return place
+
+    def fill(self, place: ReservedPlace, output: RecordedOutput) -> None:
         """Queue an output at the place that was reserved for it; it always fits."""
-        place.output = output
+        waiting = place.memory.waiting
+        waiting[waiting.index(place)] = output
         self._size += len(output.content)
-        self.go_on(memory)  # a look-up may wait behind it
+        self.go_on(place.memory)  # a look-up may wait behind it
 
     def repeat(self, memory: SessionMemory, work: WaitingInput) -> None:
         """Queue a look-up once more, before everything that waits."""
@@ -91,7 +99,7 @@ class LineageQueue:
         self._due.append(memory)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            self._call_soon(self._run)
 
     async def settled(self, memory: SessionMemory) -> None:
         """Do at once what waits in a session, and wait for what cannot be done yet."""
@@ -112,7 +120,7 @@ class LineageQueue:
             due.popleft().is_due = False
         self._is_scheduled = bool(due)
         if due:
-            asyncio.get_running_loop().call_soon(self._run)
+            self._call_soon(self._run)
 
     def _work(self, memory: SessionMemory, until: int) -> bool:
         """Do what waits in a session; return whether all that can be done was done before the time was up."""
@@ -129,29 +137,18 @@ class LineageQueue:
         return is_done
 
     def _do(self, memory: SessionMemory, until: int) -> bool:
+        waiting = memory.waiting
         while True:
             for _ in memory.steps:
                 if self._now() > until:
                     return False
-            work = self._next(memory)
-            if work is None:
+            if memory.is_reading or not waiting or isinstance(work := waiting[0], ReservedPlace):
                 return True
+            waiting.popleft()
+            self._size -= len(work.content)
             if isinstance(work, RecordedOutput):
                 memory.steps = indexing(memory.values, work)
                 continue
             self._look_up(memory, work)
             if self._now() > until:
                 return False
-
-    def _next(self, memory: SessionMemory) -> WaitingInput | RecordedOutput | None:
-        """Return what is to be done next in a session; `None` if there is nothing, or it cannot be done yet."""
-        if not memory.waiting or memory.is_reading:
-            return None
-        work = memory.waiting[0]
-        if isinstance(work, ReservedPlace):
-            if work.output is None:
-                return None
-            work = work.output
-        memory.waiting.popleft()
-        self._size -= len(work.content)
-        return work

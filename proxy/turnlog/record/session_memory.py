@@ -29,10 +29,10 @@ class WaitingInput(Struct, eq=False, gc=False):
     """Whether this look-up is made again, after outputs of other processes were read."""
 
 
-class ReservedPlace(Struct, eq=False, gc=False):
+class ReservedPlace(Struct, eq=False):
     """The place of an output that is still being prepared: what is behind it waits."""
 
-    output: RecordedOutput | None = None
+    memory: "SessionMemory"
 
 
 Work: TypeAlias = WaitingInput | RecordedOutput | ReservedPlace

@@ -42,7 +42,7 @@ def test_an_output_is_tainted_where_its_input_has_tainted_values_anywhere(
     own_input: bytes, before: bytes, is_tainted: bool
 ) -> None:
     values = tainted_session()
-    output = RecordedOutput(MADE, b"build-55d01e77", None, before + own_input)
+    output = RecordedOutput(MADE, b"build-55d01e77", None, own_input=before + own_input)
     indexed(values, output)
     (entry,) = values.look_up(b'"build-55d01e77"').lineage
     assert entry.tainted is is_tainted
@@ -52,7 +52,7 @@ def test_an_output_is_tainted_where_its_input_has_tainted_values_anywhere(
 def test_of_an_input_that_is_not_recorded_whole_it_is_not_known_whether_it_had_tainted_values() -> (
     None
 ):
-    output = RecordedOutput(MADE, b"build-55d01e77", None, b'{"a":"x"}', "", is_input_cut=True)
+    output = RecordedOutput(MADE, b"build-55d01e77", None, "", b'{"a":"x"}', is_input_cut=True)
     values, clean = tainted_session(), SessionValues()
     indexed(values, output)
     indexed(clean, output)

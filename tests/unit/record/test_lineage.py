@@ -255,3 +255,24 @@ async def test_of_old_tainted_outputs_only_so_much_is_read_and_a_rule_refuses_th
         ref = written_session()
         refused = await gated(one.lineage, one.store, gated_ask(one, ref, PATH))
         assert "is followed by more tainted outputs than are read" in refused.gate.tainted
+
+
+async def test_the_input_of_a_call_that_was_long_under_way_is_read_from_the_store(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        await made(one, ref)
+        bad = await begun(one, ref)
+        failure = failed(ErrorKind.TOOL_FAILED, Phase.DONE, Effect.READ)
+        one.recorder.end(bad, failure, answer(PATH))
+        arguments = json.dumps({"script": f"{'lorem ipsum ' * 9000} {PATH}"}).encode()
+        call = ask(ref, one.recorder.new_call(), arguments=arguments, size=len(arguments))
+        attempt = await one.recorder.begin(call)
+        assert attempt.intent is not None
+        await attempt.intent.done()
+        attempt.shrink()
+        assert not attempt.ask.arguments
+        one.recorder.end(attempt, SUCCESS, answer("made-8f3a9c21"))
+        refused = await gated(one.lineage, one.store, gated_ask(one, ref, "made-8f3a9c21"))
+        assert refused.is_blocked

@@ -182,8 +182,7 @@ def _output(
     source = ValueSource(facts.call, facts.attempt)
     if is_tainted is False:
         return RecordedOutput(source, content[: LOOKED_AT + 1])
-    own_input, is_cut = recorded_input(view, facts)
-    return RecordedOutput(source, content, is_tainted, own_input, missing, is_cut)
+    return RecordedOutput(source, content, is_tainted, missing, *recorded_input(view, facts))
 
 
 def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
