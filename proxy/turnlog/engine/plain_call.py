@@ -84,9 +84,9 @@ class PlainCall:
         """What came as events."""
 
     @property
-    def reads(self) -> int:
-        """How much of the answer has to be read, in bytes: no more than is kept."""
-        return 0
+    def keep(self) -> int:
+        """How many bytes of the answer are kept."""
+        return self._context.keep
 
     @property
     def waits(self) -> bool:
@@ -306,8 +306,8 @@ class PlainCall:
     hands_over = False
     """Whether an answer counts as delivered before its transfer ends: never."""
 
-    holds_others = False
-    """Whether it holds answers to other requests: never."""
+    others = ()
+    """Attempts of other exchanges whose responses came here: none."""
 
     giving_others = nullcontext
     """It holds no answers to other requests."""

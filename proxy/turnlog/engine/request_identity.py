@@ -299,6 +299,8 @@ class Request:
         self.asked = asked
         self.method = asked.method
         """HTTP method; empty where it came through a pipe."""
+        self.is_piped = not asked.method
+        """Whether it came through a pipe, and not over HTTP."""
         self.is_post = asked.method.upper() == "POST"
         """Whether it is a POST; in any case, because some servers ignore the case of methods."""
         self.route = route
@@ -380,11 +382,6 @@ class Request:
         self.scope = (self.server, self.mcp_session)
         self.kin = ""
         vars(self).pop("server_session", None)
-
-    @property
-    def is_piped(self) -> bool:
-        """Whether it came through a pipe, and not over HTTP."""
-        return not self.method
 
     def _kin(self, route: Route) -> str:
         told = (route.session, self._session, self.credential, self._agent)

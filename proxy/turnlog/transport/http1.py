@@ -381,12 +381,12 @@ class BodyReader(Struct, eq=False):
             return data
         if self._chunks is not None:
             return self._dechunk(self._chunks, data)
-        if 0 < missing < size:
-            data, rest, size = data[:missing], data[missing:], missing
+        if missing > 0:
+            if missing < size:
+                data, rest, size = data[:missing], data[missing:], missing
+            self.missing = missing - size
         self.pieces.append(data)
         self.size += size
-        if missing > 0:
-            self.missing = missing - size
         return rest
 
     def _dechunk(self, chunks: Chunks, data: bytes) -> bytes:

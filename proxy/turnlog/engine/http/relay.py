@@ -144,7 +144,7 @@ class Relay(Struct, eq=False):
             await self._gather()
         else:
             await self._flow()
-        if self._exchange.holds_others:
+        if self._exchange.others:
             with self._exchange.giving_others():
                 await self._mark_delivered()
 
@@ -292,7 +292,8 @@ class Relay(Struct, eq=False):
         body = MessageReader.of(clean.text, self._keep, clean.notes, content)
         if head.codings:
             body.unread = read.gave_up
-        body.checks = self._checks
+        if self._digests is not None:
+            body.checks = self._checks
         await self._settle(self._exchange.whole, body, head.media, len(raw))
         if read.is_sent_decoded and read.has_failed:
             self._keep_coding()

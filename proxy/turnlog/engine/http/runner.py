@@ -384,10 +384,10 @@ class HttpCarrier(Struct, eq=False):
             head = forwarded(self._changed, request.route, head.method)
         if attempt is not None:
             limits = self._policy.timeout
-            if limits != _UNLIMITED and (connect := connect_deadlines(limits)) is not None:
-                progress.deadlines = connect
-            elif limits != _UNLIMITED:
-                attempt.deadlines = progress.deadlines = Deadlines(limits, self._began)
+            if limits != _UNLIMITED:
+                progress.deadlines = connect_deadlines(limits)
+                if progress.deadlines is None:
+                    attempt.deadlines = progress.deadlines = Deadlines(limits, self._began)
             if attempt.ask.key_sent:
                 head = self._with_key(head, attempt.ask.key_sent)
         if driver is not None and driver.is_guarded:
@@ -488,7 +488,7 @@ class HttpCarrier(Struct, eq=False):
             AnswerBody(head, trusted),
             self._exchange,
             context.recorder,
-            max(context.keep, self._exchange.reads),
+            self._exchange.keep,
             self._lines_of(head.raw) if head.has_references or head.sets_cookies else head.lines,
             self._lines_of,
             answer.length,

@@ -125,7 +125,7 @@ class ResponseObserver(Struct, eq=False):
     """The head of the answer."""
     _is_numbered: bool = False
     """Whether the stream may be resumed: an event had an id."""
-    _others: tuple[Attempt, ...] = ()
+    others: tuple[Attempt, ...] = ()
     """Attempts of other exchanges whose responses were read here, and not handed over yet."""
     _unfit: MessageReader | None = None
     """The last message in the place of a response that answers no request."""
@@ -159,14 +159,13 @@ class ResponseObserver(Struct, eq=False):
         return self.driver is not None and self.driver.machine.stage is Stage.WITHDRAWN
 
     @property
-    def reads(self) -> int:
-        """How much of one message must be read, in bytes, if more than is kept of others."""
+    def keep(self) -> int:
+        """How many bytes of one message are kept, because they are read or recorded."""
+        keep, driver = self._context.keep, self.driver
         if self.attempt is not None:  # one call, and no list
-            return KEPT if self.driver is not None and self.driver.is_guarded else 0
-        for asked in self._messages:
-            if asked.method == LISTS:
-                return LIST_LIMIT
-        return LIST_LIMIT if self.listens else 0
+            return max(keep, KEPT) if driver is not None and driver.is_guarded else keep
+        may_list = self.listens or any(asked.method == LISTS for asked in self._messages)
+        return max(keep, LIST_LIMIT) if may_list else keep
 
     @property
     def is_answered_here(self) -> bool:
@@ -296,18 +295,13 @@ class ResponseObserver(Struct, eq=False):
     @property
     def hands_over(self) -> bool:
         """Whether a response was read that counts as delivered once the caller has it."""
-        return self._is_awaited or self.holds_others
-
-    @property
-    def holds_others(self) -> bool:
-        """Whether responses to calls of other exchanges were read, and not handed over yet."""
-        return bool(self._others)
+        return self._is_awaited or bool(self.others)
 
     def giving_others(self) -> ExitStack:
         """Keep repeats of the calls of other exchanges waiting, within the block, while the caller gets the
         responses to them (decision 79)."""
         giving = ExitStack()
-        for attempt in self._others:
+        for attempt in self.others:
             giving.enter_context(self._context.duplicate_index.giving(attempt.ask.call))
         return giving
 
@@ -322,7 +316,7 @@ class ResponseObserver(Struct, eq=False):
         """Mark the responses that were read as delivered to the caller."""
         if self.driver is not None and self._is_awaited:
             self.driver.on_delivered()
-        others, self._others = self._others, ()
+        others, self.others = self.others, ()
         for attempt in others:
             self._on_delivered(attempt)
 
@@ -448,7 +442,7 @@ class ResponseObserver(Struct, eq=False):
         if self._request.is_piped:
             self._on_delivered(attempt)
         else:
-            self._others = (*self._others, attempt)
+            self.others = (*self.others, attempt)
         return tickets
 
     def _server_asks(self, key: str) -> None:
@@ -683,7 +677,7 @@ class ResponseObserver(Struct, eq=False):
         """Record that the answer will never be complete."""
         if self._listening is not None and self._listening.is_channel:
             tickets = self._listening.break_off(failure, told=broken.between_events)
-            self._others = (*self._others, *self._listening.told)
+            self.others = (*self.others, *self._listening.told)
             return tickets
         if self._request.channel is not None and self._goes_on:
             self._detach()  # the answer comes on another stream
