@@ -55,6 +55,8 @@ class Deadlines(Struct, eq=False):
     _sent: bool = False
     runs: bool = False
     """Whether time is counted."""
+    is_for_connecting: bool = False
+    """Whether none of them counts once there is a connection."""
 
     def before_sent(self, kind: ErrorKind, now: float) -> tuple[float | None, ErrorKind]:
         """Return when a step before sending must be over (`None` for never), and the error if it is not.
@@ -147,7 +149,7 @@ def connect_deadlines(limits: Timeouts) -> Deadlines | None:
     """Return the deadlines of all calls with these limits, if none of them counts once a call is sent."""
     # The default rules limit only the time to connect; such deadlines never change.
     if limits.response == limits.idle == limits.total == inf:
-        return Deadlines(limits, 0.0)
+        return Deadlines(limits, 0.0, is_for_connecting=True)
     return None
 
 

@@ -126,8 +126,10 @@ class Connection(asyncio.Protocol):
         self._method, self._progress, self._interim = method, progress, interim
         self._body = self.length = self._upload = None
         progress.phase = _SENDING
-        if progress.deadlines is not None and not progress.deadlines.connected(self.expire):
-            progress.deadlines = None
+        deadlines = progress.deadlines
+        if deadlines is not None:
+            counts = not deadlines.is_for_connecting and deadlines.connected(self.expire)
+            progress.deadlines = deadlines if counts else None
         if self._closed or self._transport is None:
             raise Failure(ErrorKind.CONNECTION_LOST, Phase.SENDING, "the connection is closed")
         self._transport.write(request)
