@@ -10,10 +10,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 if sys.platform == "linux":
     PEER_CLOSED: Final = select.POLLRDHUP
@@ -99,3 +99,29 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole_file(
+    file: Path, *, replace: bool, mode: int = 0o600, durable: bool = True
+) -> Generator[IO[bytes]]:
+    """Open a file that gets its name once the block has written all of it, and it is on disk unless `durable` is false.
+
+    Raises `FileExistsError` where there is one and it is not to be replaced, `OSError`.
+    """
+    draft = file.with_name(f".{file.name}-{os.urandom(8).hex()}")
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+    try:
+        with os.fdopen(descriptor, "w+b") as stream:
+            yield stream
+            if durable:
+                stream.flush()
+                os.fsync(descriptor)
+        if replace:
+            draft.rename(file)
+        else:
+            os.link(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+    if durable:
+        sync_path(file.parent)

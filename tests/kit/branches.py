@@ -69,7 +69,9 @@ class Work:
         """Make a rewind."""
         with self.store.view() as view:
             plan = rewind_plan(view, self.id, target, keep=keep)
-        order = RewindOrder(expect=plan.head, at=START, clock=1, why=why)
+        order = RewindOrder(
+            expect=plan.head, clock=Clock(wall=lambda: START, monotonic=lambda: 1), why=why
+        )
         return (await rewind(self.store, plan, order)).rewound or 0
 
     def files(self, at: int | None = None, *, with_discarded: bool = False) -> set[str]:

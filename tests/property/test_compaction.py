@@ -80,7 +80,7 @@ class Story:
             if back > head:
                 return
             plan = rewind_plan(view, ref.id, head - back)
-        await rewind(self.store, plan, RewindOrder(expect=head, at=self.now, clock=self.now))
+        await rewind(self.store, plan, RewindOrder(expect=head, clock=self.clock))
 
     async def _call(self, ref: SessionRef, path: str, *, ends: bool) -> None:
         call = new_id(self.now)

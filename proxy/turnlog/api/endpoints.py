@@ -64,8 +64,8 @@ from turnlog.sessions.state.changes import (
 )
 from turnlog.sessions.state.state_at import (
     SessionState,
-    end_of_turn,
     head_of,
+    named_commit,
     read_state,
     shared_at_head,
 )
@@ -237,10 +237,7 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
     fields = tuple(StateField) if query.field is None else (query.field,)
     if query.at is not None and query.turn is not None:
         raise BadParameterError("at", "it excludes turn, give one")
-    if query.turn is not None:
-        at = end_of_turn(view, session, query.turn)
-    else:
-        at = head_of(view, session) if query.at is None else query.at
+    at = named_commit(view, session, query.at, query.turn)
     return read_state(view, request.saved, session, at, fields, with_discarded=query.all)
 
 
@@ -293,8 +290,7 @@ async def _resolve(context: Context, request: ApiRequest, resolution: Resolution
     claim = Claim(
         happened=resolution.verdict is Verdict.HAPPENED,
         why=context.clean(resolution.why),
-        at=context.clock.wall(),
-        clock=context.clock.monotonic(),
+        clock=context.clock,
         fence=resolution.fence,
     )
     row = await resolve(
@@ -369,8 +365,7 @@ async def _rewind(context: Context, request: ApiRequest, wanted: RewindRequest) 
     order = RewindOrder(
         expect=wanted.expect,
         why=context.clean(wanted.why),
-        at=context.clock.wall(),
-        clock=context.clock.monotonic(),
+        clock=context.clock,
         fence=wanted.fence,
     )
     made = await rewind(context.store, plan, order)

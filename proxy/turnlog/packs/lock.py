@@ -5,7 +5,6 @@ It is JSON with sorted keys, so that two locks can be compared line by line. YAM
 
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +16,7 @@ from msgspec import Struct
 from turnlog.core.canon import SHA256, canonical
 from turnlog.core.pins import ServerIdentity, ServerStatus, server_status
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.host import sync_path
+from turnlog.host import whole_file
 from turnlog.wire.tool_definition import Json, KeptDefinition
 
 from . import load
@@ -200,24 +199,12 @@ def lock_text(lock: LockFile) -> str:
 def write_lock(path: Path, lock: LockFile) -> None:
     """Write a lock atomically. Raises `SettingError`."""
     path = path.resolve()
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
-        try:
-            _write(draft, lock_text(lock).encode())
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-        sync_path(path.parent)
+        with whole_file(path, replace=True, mode=0o666) as stream:
+            stream.write(lock_text(lock).encode())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SettingError(str(path), f"cannot be written ({reason}), check its folder") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def lock_name(server: str, place: Sequence[str], folder: str) -> str:

@@ -160,8 +160,15 @@ def _unsettled(view: View, wanted: DanglingFilter, left: _Abandoned) -> Iterator
         intent = attempt[0]
         noted = left.get(intent.facts.call, ())
         standing = open_reason(attempt, noted, alive=is_alive(attempt[-1].link.epoch))
-        abandoned = _has_note(noted, NoteKind.ABANDONED, intent)
-        yield DanglingCall(standing=standing, abandoned=abandoned, attempt=attempt)
+        yield _dangling(standing, attempt, noted)
+
+
+def _dangling(
+    standing: DanglingReason, attempt: list[Commit], noted: Iterable[Commit]
+) -> DanglingCall:
+    """Return a call by its newest attempt; `noted` are the commits that may say that it was abandoned."""
+    abandoned = _has_note(noted, NoteKind.ABANDONED, attempt[0])
+    return DanglingCall(standing=standing, abandoned=abandoned, attempt=attempt)
 
 
 def open_reason(attempt: list[Commit], noted: Iterable[Commit], *, alive: bool) -> DanglingReason:
@@ -187,10 +194,7 @@ def _detached(view: View, wanted: DanglingFilter, live: LiveCalls) -> Iterator[D
     for commits in live.detached(sessions):
         attempt = newest_attempt(commits)
         if len(attempt) > 1:
-            abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
-            yield DanglingCall(
-                standing=DanglingReason.DETACHED, abandoned=abandoned, attempt=attempt
-            )
+            yield _dangling(DanglingReason.DETACHED, attempt, commits)
 
 
 def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
@@ -199,9 +203,9 @@ def _abandoned(left: _Abandoned) -> Iterator[DanglingCall]:
         attempt = newest_attempt(commits)
         if len(attempt) < 2 or attempt[-1].facts.status.unsettled:
             continue
-        abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
-        if abandoned and not _has_note(commits, NoteKind.DELIVERED, attempt[0]):
-            yield DanglingCall(standing=DanglingReason.UNDELIVERED, abandoned=True, attempt=attempt)
+        call = _dangling(DanglingReason.UNDELIVERED, attempt, commits)
+        if call.abandoned and not _has_note(commits, NoteKind.DELIVERED, attempt[0]):
+            yield call
 
 
 def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
@@ -217,10 +221,7 @@ def _undelivered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
         alive = is_alive(outcome.link.epoch)
         on_its_way = is_settling(commits, outcome, alive=alive, ended=ended)
         if not on_its_way and not is_delivered(commits, outcome):
-            abandoned = _has_note(commits, NoteKind.ABANDONED, attempt[0])
-            yield DanglingCall(
-                standing=DanglingReason.UNDELIVERED, abandoned=abandoned, attempt=attempt
-            )
+            yield _dangling(DanglingReason.UNDELIVERED, attempt, commits)
 
 
 def _recovered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
@@ -235,9 +236,7 @@ def _recovered(view: View, wanted: DanglingFilter) -> Iterator[DanglingCall]:
             and wanted.covers(intent)
             and newest_attempt(view.readable(last.call))[:1] == [intent]
         ):
-            yield DanglingCall(
-                standing=DanglingReason.UNDELIVERED, abandoned=False, attempt=attempt
-            )
+            yield _dangling(DanglingReason.UNDELIVERED, attempt, ())
 
 
 def newest_attempt(commits: list[Commit]) -> list[Commit]:

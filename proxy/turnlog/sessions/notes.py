@@ -8,14 +8,14 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, NoteKind, Phase, Rung, Status, TurnSource
+from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.kinds import Actor, CommitKind, NoteKind, Rung, TurnSource
 from turnlog.core.note import EffectNote, Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
 from turnlog.observe.clock import Clock
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
-from turnlog.store.base import Draft, SessionRef
+from turnlog.store.base import Draft, SessionRef, session_facts
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -108,7 +108,7 @@ class NoteWriter:
         return await self._append(
             Draft(
                 session=session,
-                facts=self._facts(kind, Actor.OPERATOR),
+                facts=session_facts(CommitKind.NOTE, Actor.OPERATOR, self._clock, note=kind),
                 body=self._reason(summary, why),
                 fence=fence,
             )
@@ -121,7 +121,7 @@ class NoteWriter:
         """
         link, of = output.link, output.facts
         facts = structs.replace(
-            self._facts(kind, Actor.OPERATOR),
+            session_facts(CommitKind.NOTE, Actor.OPERATOR, self._clock, note=kind),
             call=of.call,
             leg=of.leg,
             attempt=of.attempt,
@@ -147,17 +147,6 @@ class NoteWriter:
     def _reason(self, summary: str, why: str) -> CommitBody:
         return CommitBody(summary=summary, detail=self._redactor.text(why)[0])
 
-    def _facts(self, kind: NoteKind, actor: Actor) -> Facts:
-        return Facts(
-            kind=CommitKind.NOTE,
-            at=self._clock.wall(),
-            clock=self._clock.monotonic(),
-            actor=actor,
-            phase=Phase.DONE,
-            status=Status.OK,
-            note=kind,
-        )
-
     def _draft(self, session: SessionRef, note: Note, note_id: str, actor: Actor) -> Draft:
         if len(note_id) > ID_CHARS:
             raise NoteError(
@@ -176,7 +165,7 @@ class NoteWriter:
             raise NoteError(f"the note has {len(data)} bytes, {NOTE_BYTES} are kept; cut it")
         if decode_note(data) is None:
             raise NoteError("the note is too long once its secrets are cut out; cut it")
-        facts = self._facts(note_kind(kept), actor)
+        facts = session_facts(CommitKind.NOTE, actor, self._clock, note=note_kind(kept))
         if isinstance(kept, TurnStart):
             facts = structs.replace(facts, turn_label=kept.name, turn_source=TurnSource.EXPLICIT)
         return Draft(

@@ -19,6 +19,7 @@ from turnlog.core.kinds import (
     Status,
 )
 from turnlog.exchange.delivery import runs_on
+from turnlog.observe.clock import Clock
 from turnlog.store.base import Draft, SessionRef, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
@@ -28,13 +29,12 @@ from .rows import Row, row_of
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """An operator's statement about a call. Times are ns, wall clock (`at`) and monotonic (`clock`)."""
+    """An operator's statement about a call."""
 
     happened: bool
     why: str = ""
     """The reason, redacted, at most `LONGEST_WHY` characters."""
-    at: int
-    clock: int
+    clock: Clock = Clock()
     fence: int | None = None
     """The number of the lease that the operator holds."""
 
@@ -127,8 +127,8 @@ def _facts(intent: Facts, last: Facts, claim: Claim) -> Facts:
     return structs.replace(
         intent,
         kind=CommitKind.OUTCOME,
-        at=claim.at,
-        clock=claim.clock,
+        at=claim.clock.wall(),
+        clock=claim.clock.monotonic(),
         actor=Actor.OPERATOR,
         n=last.n + 1 if last.kind is CommitKind.OUTCOME else 0,
         phase=last.phase,

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.kinds import Gone
-from turnlog.host import boot_id, sync_path
+from turnlog.host import boot_id, sync_path, whole_file
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES
 from turnlog.store.log.translate_errors import translated
@@ -121,5 +121,5 @@ def _copy_files(data: Path, draft: Path) -> None:
     for name in COPIED:
         with suppress(FileNotFoundError):
             content = (data / name).read_bytes()
-            with data_folder.whole_file(draft / name, replace=True) as stream:
+            with whole_file(draft / name, replace=True) as stream:
                 stream.write(content)

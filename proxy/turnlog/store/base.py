@@ -13,9 +13,10 @@ from typing import Final, Protocol, TypeAlias
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Rung
+from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import Action, Control, SessionStage, Suspension
 from turnlog.core.turns import TurnPosition
+from turnlog.observe.clock import Clock
 
 ALIAS_SEPARATOR = "\x1f"
 
@@ -242,6 +243,22 @@ class Draft(Struct, kw_only=True, eq=False):
         if placed is not None:
             return placed
         raise self.error or StoreError("the draft was not written")
+
+
+def session_facts(
+    kind: CommitKind, actor: Actor, clock: Clock, *, note: str = "", server: str = ""
+) -> Facts:
+    """Return the facts of a commit that is about a session and no call: it is done when it is written."""
+    return Facts(
+        kind=kind,
+        at=clock.wall(),
+        clock=clock.monotonic(),
+        actor=actor,
+        server=server,
+        phase=Phase.DONE,
+        status=Status.OK,
+        note=note,
+    )
 
 
 class Incoming(Struct, frozen=True, kw_only=True):

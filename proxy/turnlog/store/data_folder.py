@@ -15,14 +15,14 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import IO, Final
+from typing import Final
 from uuid import UUID
 
-from turnlog.host import sync_path
+from turnlog.host import sync_path, whole_file
 from turnlog.store.log.environment import id_taken, identity, is_id_taken
 from turnlog.store.log.translate_errors import explained, translated
 
@@ -283,28 +283,6 @@ def publish(file: Path, content: bytes) -> None:
     """Create `file` with `content`, whole and on disk, unless it exists."""
     with suppress(FileExistsError), whole_file(file, replace=False) as stream:
         stream.write(content)
-
-
-@contextmanager
-def whole_file(file: Path, *, replace: bool) -> Generator[IO[bytes]]:
-    """Open a private file that gets its name once the block has written all of it, and it is on disk.
-
-    Raises `FileExistsError` where there is one and it is not to be replaced, `OSError`.
-    """
-    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
-        with os.fdopen(descriptor, "w+b") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(descriptor)
-        if replace:
-            draft.rename(file)
-        else:
-            os.link(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
-    sync_path(file.parent)
 
 
 _LENGTH = 32

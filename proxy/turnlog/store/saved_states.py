@@ -8,7 +8,6 @@ time; one that does not match the log is ignored. The least recently used are re
 
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core import ids
+from turnlog.host import whole_file
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of one compressed state; a larger one is not saved."""
@@ -89,14 +89,8 @@ class SavedStates:
     def _put(self, target: Path, packed: bytes) -> None:
         for folder in (self._folder, target.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-        draft = target.with_name(f".{secrets.token_hex(8)}")
-        try:
-            descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(packed)
-            draft.rename(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        with whole_file(target, replace=True, durable=False) as file:
+            file.write(packed)
 
     def _all(self, session: bytes) -> Iterator[Saved]:
         with suppress(OSError):

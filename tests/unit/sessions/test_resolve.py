@@ -14,6 +14,7 @@ from turnlog.core.commit import CommitBody
 from turnlog.core.kinds import Flag, NoteKind, Status
 from turnlog.core.operation import Operation
 from turnlog.core.state.state_view import state_table
+from turnlog.observe.clock import Clock
 from turnlog.sessions.dangling import DanglingFilter, find_dangling
 from turnlog.sessions.errors import NotFoundError, UnresolvableError, UnresolvableReason
 from turnlog.sessions.resolve import Claim, resolve
@@ -21,8 +22,14 @@ from turnlog.sessions.rows import Row
 from turnlog.sessions.state.state_at import saved_states, state_at
 from turnlog.store.lmdb import LmdbStore
 
-HAPPENED = Claim(happened=True, why="the file is there", at=START + 10**9, clock=1)
-DID_NOT = Claim(happened=False, at=START + 10**9, clock=1)
+
+def clock_at(time: int) -> Clock:
+    return Clock(wall=lambda: time, monotonic=lambda: 1)
+
+
+LATER = clock_at(START + 10**9)
+HAPPENED = Claim(happened=True, why="the file is there", clock=LATER)
+DID_NOT = Claim(happened=False, clock=LATER)
 MOVE = Operation(field="files_modified", op="renamed", key="/a", to="/b", maybe=True)
 
 
@@ -153,7 +160,9 @@ async def test_only_one_of_several_simultaneous_claims_is_recorded(
 ) -> None:
     name = await unknown(store)
     other = LmdbStore.open(tmp_path / "data")
-    claims = [structs.replace(HAPPENED if n % 2 else DID_NOT, at=START + n) for n in range(8)]
+    claims = [
+        structs.replace(HAPPENED if n % 2 else DID_NOT, clock=clock_at(START + n)) for n in range(8)
+    ]
     said = await asyncio.gather(
         *(resolve(store if n < 4 else other, name, claim) for n, claim in enumerate(claims)),
         return_exceptions=True,

@@ -488,7 +488,7 @@ async def test_what_a_rewind_discarded_expires_as_all_else(days: Days) -> None:
     days.now = TODAY - 100 * DAY
     with days.store.view() as view:
         plan = rewind_plan(view, known(ref), 2)
-    await rewind(days.store, plan, RewindOrder(expect=4, at=days.now, clock=0))
+    await rewind(days.store, plan, RewindOrder(expect=4, clock=days.clock))
     days.now = TODAY
     before = days.states(ref)
 
@@ -507,7 +507,7 @@ async def test_what_rewinds_kept_and_why_a_session_was_changed_does_not_expire(d
     days.now = TODAY - 100 * DAY
     with days.store.view() as view:
         plan = rewind_plan(view, known(ref), 0, keep=(3,))
-    order = RewindOrder(expect=4, at=days.now, clock=0, why="the wrong customer")
+    order = RewindOrder(expect=4, clock=days.clock, why="the wrong customer")
     await rewind(days.store, plan, order)
     controls = ControlWriter(days.store, Redactor(), days.clock)
     await controls.write(known(ref), ControlRequest(action=Action.PAUSE, why="lunch"))
@@ -966,7 +966,7 @@ async def test_an_effect_that_a_rewind_discarded_is_known_after_its_body_expired
     await put(days.store, outcome(ref, call, ticket, at=days.now))
     with days.store.view() as view:
         plan = rewind_plan(view, known(ref), 0)
-    await rewind(days.store, plan, RewindOrder(expect=plan.head, at=days.now, clock=0))
+    await rewind(days.store, plan, RewindOrder(expect=plan.head, clock=days.clock))
     await days.call(ref, -100, b"content")
     days.now = TODAY
 

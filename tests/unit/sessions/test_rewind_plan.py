@@ -58,7 +58,7 @@ def rewound(data: Path, made: RewindPlan, expect: int | None = None) -> RewindPl
         store = LmdbStore.open(data)
         try:
             head = made.head if expect is None else expect
-            return await rewind(store, made, RewindOrder(expect=head, at=1, clock=1))
+            return await rewind(store, made, RewindOrder(expect=head))
         finally:
             await store.close()
 

@@ -3,12 +3,13 @@
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.commit import CommitBody
+from turnlog.core.kinds import Actor, CommitKind, Rung
 from turnlog.core.lifecycle import SessionStage, encode_content
 from turnlog.core.live_view import RewindContent, StandingEffect
+from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import OperationError
-from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.base import Conflict, Draft, SessionRef, session_facts
 from turnlog.store.lmdb import LmdbStore
 
 from .rewind_plan import MAX_DISCARDED_EFFECTS, EffectGroup, RewindPlan
@@ -22,10 +23,7 @@ class RewindOrder(Struct, frozen=True, kw_only=True):
     """The newest commit that its author has seen."""
     why: str = ""
     """The reason, redacted."""
-    at: int
-    """ns, UTC."""
-    clock: int
-    """ns, monotonic."""
+    clock: Clock = Clock()
     fence: int | None = None
     """Number of the lease that its author holds, if any."""
 
@@ -72,14 +70,7 @@ def _draft(
     )
     return Draft(
         session=SessionRef(candidate=ids.from_text(plan.session), rung=Rung.IMPLICIT),
-        facts=Facts(
-            kind=CommitKind.REWIND,
-            at=order.at,
-            clock=order.clock,
-            actor=Actor.OPERATOR,
-            phase=Phase.DONE,
-            status=Status.OK,
-        ),
+        facts=session_facts(CommitKind.REWIND, Actor.OPERATOR, order.clock),
         body=CommitBody(
             summary=f"to commit {plan.target}", note=encode_content(content), detail=order.why
         ),

@@ -2,11 +2,11 @@
 
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.kinds import Actor, CommitKind, Rung
 from turnlog.core.lifecycle import (
     Action,
     Control,
@@ -21,7 +21,7 @@ from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.log import session_row
-from turnlog.store.base import Corrupt, Draft, LeaseRefused, SessionRef, SessionRow
+from turnlog.store.base import Corrupt, Draft, LeaseRefused, SessionRef, SessionRow, session_facts
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -82,22 +82,15 @@ class ControlWriter:
         """
         with self._store.view() as view:
             row = session_row(view, session)
-        now, content = self._clock.wall(), operation.content
-        facts = Facts(
-            kind=CommitKind.LIFECYCLE,
-            at=now,
-            clock=self._clock.monotonic(),
-            actor=operation.actor,
-            phase=Phase.DONE,
-            status=Status.OK,
-            expires=0 if operation.lease is None else now + round(operation.lease * 1e9),
-            note=operation.action.value,
-        )
+        content, note = operation.content, operation.action.value
+        facts = session_facts(CommitKind.LIFECYCLE, operation.actor, self._clock, note=note)
+        if operation.lease is not None:
+            facts = structs.replace(facts, expires=facts.at + round(operation.lease * 1e9))
         draft = Draft(
             session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
             facts=facts,
             body=CommitBody(
-                summary=operation.action.value,
+                summary=note,
                 detail=self._redactor.text(operation.why)[0],
                 note=encode_content(content) if content is not None else b"",
             ),

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from turnlog.core.text.units import Age, counted, duration_text
+from turnlog.host import whole_file
 from turnlog.rules.model import Servers
 from turnlog.rules.policy import matches_glob
 from turnlog.store.base import StoreError
-from turnlog.store.data_folder import whole_file
 
 _NOTE: Final = "retention"
 _FOREVER: Final = "forever"

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from turnlog.core.commit import Commit, CommitBody, Facts
-from turnlog.core.kinds import Actor, CommitKind, Gone, Phase, Rung, Status
+from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.kinds import Actor, CommitKind, Gone, Rung
 from turnlog.host import boot_id
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
@@ -19,7 +19,7 @@ from turnlog.sessions.live import SessionBranches
 from turnlog.sessions.state.compacted import compact_draft, compacted_until
 from turnlog.sessions.state.state_at import head_of, state_until
 from turnlog.store import blobs
-from turnlog.store.base import Conflict, Draft, SessionRef
+from turnlog.store.base import Conflict, Draft, SessionRef, session_facts
 from turnlog.store.blobs import BucketRewrite, RewriteBusy
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log import blocks
@@ -219,15 +219,8 @@ def redact_draft(
     """
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
-        facts=Facts(
-            kind=CommitKind.REDACT,
-            at=clock.wall(),
-            clock=clock.monotonic(),
-            actor=Actor.TURNLOG,
-            phase=Phase.DONE,
-            status=Status.OK,
-            server=server,
-            note=reason.value,
+        facts=session_facts(
+            CommitKind.REDACT, Actor.TURNLOG, clock, note=reason.value, server=server
         ),
         body=CommitBody(summary=f"{summary} up to commit {until}", detail=why),
         expected_head=head,

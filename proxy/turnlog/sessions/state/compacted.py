@@ -8,15 +8,15 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit, CommitBody, Facts, decoder
-from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.commit import Commit, CommitBody, decoder
+from turnlog.core.kinds import Actor, CommitKind, Rung
 from turnlog.core.lifecycle import encode_content
 from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
 from turnlog.sessions.live import SessionBranches
-from turnlog.store.base import Draft, SessionRef
+from turnlog.store.base import Draft, SessionRef, session_facts
 from turnlog.store.read.view import View
 
 if sys.version_info >= (3, 14):
@@ -53,14 +53,7 @@ def compact_draft(session: bytes, state: State, head: int, clock: Clock) -> Draf
     content = CompactContent(version=VERSION, seq=state.seq, hash=state_hash(state), state=packed)
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
-        facts=Facts(
-            kind=CommitKind.COMPACT,
-            at=clock.wall(),
-            clock=clock.monotonic(),
-            actor=Actor.TURNLOG,
-            phase=Phase.DONE,
-            status=Status.OK,
-        ),
+        facts=session_facts(CommitKind.COMPACT, Actor.TURNLOG, clock),
         body=CommitBody(
             summary=f"the state after commit {state.seq}", note=encode_content(content)
         ),

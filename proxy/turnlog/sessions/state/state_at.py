@@ -237,6 +237,13 @@ def head_of(view: View, session: bytes) -> int:
     return session_row(view, session).head_seq
 
 
+def named_commit(view: View, session: bytes, at: int | None, turn: int | None) -> int:
+    """Return the commit `at`, else the end of a turn, else the newest one. Raises `NotFoundError`."""
+    if at is not None:
+        return at
+    return head_of(view, session) if turn is None else end_of_turn(view, session, turn)
+
+
 def end_of_turn(view: View, session: bytes, turn: int) -> int:
     """Return the last commit of a turn; -1 is the newest turn. Raises `NotFoundError`."""
     return end_of(view, session, turn_number(turn, newest_turn(view, session)))

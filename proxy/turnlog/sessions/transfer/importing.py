@@ -15,7 +15,6 @@ from turnlog.core import ids
 from turnlog.core.commit import (
     GENESIS,
     CommitBody,
-    Facts,
     body_digest,
     decode_body,
     decode_header,
@@ -25,13 +24,13 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
+from turnlog.core.kinds import Actor, CommitKind, Rung
 from turnlog.core.lifecycle import Action, encode_content
 from turnlog.core.live_view import decode_rewind
 from turnlog.observe.clock import Clock
 from turnlog.sessions.overview import names_of
 from turnlog.sessions.state.compacted import with_calls
-from turnlog.store.base import Blob, Conflict, Draft, Incoming, SessionRef
+from turnlog.store.base import Blob, Conflict, Draft, Incoming, SessionRef, session_facts
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.log.index import is_linked
 from turnlog.store.read.view import View
@@ -293,14 +292,6 @@ def _control(session: bytes, head: BundleHead, why: str, clock: Clock) -> Draft 
     action = Action.PAUSE if head.was_paused else Action.RESUME
     return Draft(
         session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
-        facts=Facts(
-            kind=CommitKind.LIFECYCLE,
-            at=clock.wall(),
-            clock=clock.monotonic(),
-            actor=Actor.OPERATOR,
-            phase=Phase.DONE,
-            status=Status.OK,
-            note=action.value,
-        ),
+        facts=session_facts(CommitKind.LIFECYCLE, Actor.OPERATOR, clock, note=action.value),
         body=CommitBody(summary=action.value, detail=why),
     )

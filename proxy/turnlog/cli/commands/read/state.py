@@ -26,12 +26,10 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
     EvictedKey,
     SessionState,
-    end_of_turn,
-    head_of,
+    named_commit,
     read_state,
     saved_states,
 )
-from turnlog.store.read.view import View
 
 
 @click.command("state")
@@ -62,16 +60,10 @@ def command(
     with reading(data) as (view, write):
         found = find_session(view, session)
         fields = tuple(StateField) if field is None else (field,)
-        seq = _seq(view, found, at, turn)
+        seq = named_commit(view, found, at, turn)
         state = read_state(view, saved, found, seq, fields, with_discarded=with_discarded)
         for line in [json_line(state)] if as_json else _text(state, alone=field is not None):
             write(line)
-
-
-def _seq(view: View, session: bytes, at: int | None, turn: int | None) -> int:
-    if at is not None:
-        return at
-    return head_of(view, session) if turn is None else end_of_turn(view, session, turn)
 
 
 def _text(state: SessionState, *, alone: bool) -> list[str]:

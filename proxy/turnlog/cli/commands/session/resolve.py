@@ -1,7 +1,5 @@
 """`turnlog resolve`: settle a call whose outcome is unknown."""
 
-import time
-
 import click
 
 from turnlog.cli.options import (
@@ -49,13 +47,7 @@ def command(
     # A reader neither creates a store nor closes calls of dead processes, if there is no such call.
     with open_view(target.folder) as view:
         find_resolvable(view, call)
-    claim = Claim(
-        happened=happened,
-        why=target.clean(why),
-        at=time.time_ns(),
-        clock=time.monotonic_ns(),
-        fence=fence,
-    )
+    claim = Claim(happened=happened, why=target.clean(why), fence=fence)
     with printout() as write:
         row = target.write(lambda store: resolve(store, call, claim))
         write(json_line(row) if as_json else _text(row))

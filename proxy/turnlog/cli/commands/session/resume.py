@@ -28,6 +28,7 @@ from turnlog.cli.render import (
 )
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
+from turnlog.host import whole_file
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.writer import ControlWriter
 from turnlog.sessions.log import find_session
@@ -43,7 +44,7 @@ from turnlog.sessions.transfer.resume import (
     pack_session,
     resumption,
 )
-from turnlog.store.data_folder import Secrets, read_key, whole_file
+from turnlog.store.data_folder import Secrets, read_key
 from turnlog.store.lmdb import LmdbStore
 
 

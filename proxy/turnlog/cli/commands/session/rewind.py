@@ -1,7 +1,6 @@
 """`turnlog rewind`: take a session back to an earlier commit; without --yes only the plan."""
 
 import shlex
-import time
 from collections.abc import Iterator
 
 import click
@@ -93,13 +92,7 @@ def command(
             to = rewind_target(view, found, seq=seq, turn=turn)
             plan = rewind_plan(view, found, to, keep=keep, rules=book)
         if yes and expect is not None:
-            order = RewindOrder(
-                expect=expect,
-                why=target.clean(why),
-                at=time.time_ns(),
-                clock=time.monotonic_ns(),
-                fence=fence,
-            )
+            order = RewindOrder(expect=expect, why=target.clean(why), fence=fence)
             planned = plan
             plan = target.write(lambda store: rewind(store, planned, order))
         given = {"--config": target.config, "--data": target.data}

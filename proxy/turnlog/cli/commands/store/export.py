@@ -15,10 +15,10 @@ from turnlog.cli.filters import query_of, query_options, refuse_range
 from turnlog.cli.options import data_option, open_view, warn_of_damage, word_of
 from turnlog.cli.render import ProgressLine, json_line
 from turnlog.core.text.units import counted
+from turnlog.host import whole_file
 from turnlog.sessions.log import Query, find_session, only_session
 from turnlog.sessions.pages import LogPage, export_pages
 from turnlog.sessions.rows import Row
-from turnlog.store.data_folder import whole_file
 from turnlog.store.lmdb import LmdbReader
 
 
