@@ -44,6 +44,8 @@ from .lineage_queue import LineageQueue
 from .past_reader import UNREAD, PastReader
 from .session_memory import ReservedPlace, SessionMemories, SessionMemory, WaitingInput
 
+_LOOK: Final = 1_000_000_000
+"""ns between two looks whether other processes have the store open."""
 _MOST_WAITING: Final = 16 << 20
 _MOST_VALUES: Final = 262_144
 _QUEUED: Final = Phase.QUEUED
@@ -77,7 +79,11 @@ class LineageTracker:
         """
         self._store = store
         self._controls = store.control_counter()
+        self._now = clock.monotonic
         self._report = report
+        self._looked_at = -_LOOK
+        self._shared_until = 0
+        """Until when other processes may have written to the store, as far as is known."""
         self._memories = SessionMemories(most_values, self._on_met)
         self._queue = LineageQueue(
             self._memories, clock, self._look_up, self._on_error, most_waiting
@@ -94,7 +100,7 @@ class LineageTracker:
         if blob is None:
             attempt.inputs = _NOT_RECORDED
             return
-        content = start_of(blob) if ask.is_mcp else values_in(start_of(blob))
+        content = _start(blob) if ask.is_mcp else values_in(_start(blob))
         if not self._queue.add_look_up(memory, WaitingInput(attempt, content, blob.cut)):
             attempt.inputs = _TOO_MUCH
 
@@ -115,12 +121,14 @@ class LineageTracker:
         if blob is not None and blob.cut:
             memory.partial = _CUT
         if is_tainted is False:
-            output = RecordedOutput(_source(attempt), start_of(blob) if blob is not None else b"")
+            output = RecordedOutput(_source(attempt), _start(blob) if blob is not None else b"")
         else:
             output = self._doubtful(attempt, draft, is_tainted=is_tainted)
         if place is not None:
             self._queue.fill(place, output)
-        elif (output.content or output.missing) and not self._queue.add_output(memory, output):
+            if place.memory is memory:
+                return
+        if (output.content or output.missing) and not self._queue.add_output(memory, output):
             memory.partial = _LEFT_OUT
             if is_tainted is not False:
                 memory.unread = _LEFT_OUT
@@ -191,16 +199,14 @@ class LineageTracker:
         the session is long, the tainted ones. Where `unread` is set, outputs could not be read.
         """
         memory = self._memory(session)
+        memory.is_gated = True
         await self._queue.settled(memory)
-        if memory.unread:
+        if memory.unread or memory.left_out >= 0:
             self._past.read_anew(memory)
             await self._queue.settled(memory)
         # What this process knows shows nothing of them: prose that is tainted there is not missed here.
         if self._store.is_shared():
             self._past.read_news(memory)
-            await self._queue.settled(memory)
-        while memory.left_out >= 0 and not memory.unread:
-            await self._past.read_left_out(memory)
             await self._queue.settled(memory)
         return memory
 
@@ -223,7 +229,7 @@ class LineageTracker:
         if attempt.inputs is not None:
             return  # its call has ended
         found = memory.values.look_up(work.content)
-        if self._past.may_have_news(memory) and not work.is_second and _has_unseen(found):
+        if self._may_have_news(memory) and not work.is_second and _has_unseen(found):
             work.is_second = True
             self._queue.repeat(memory, work)
             self._past.read_news(memory)
@@ -233,9 +239,25 @@ class LineageTracker:
             found if partial == found.partial else structs.replace(found, partial=partial)
         )
 
+    def _may_have_news(self, memory: SessionMemory) -> bool:
+        """Return whether another process may have recorded outputs of a session that were not read."""
+        now = self._now()
+        if now - self._looked_at >= _LOOK:
+            self._looked_at = now
+            if self._store.is_shared():
+                self._shared_until = now + _LOOK
+        return memory.read_at < self._shared_until
+
 
 def _has_unseen(found: Inputs) -> bool:
     return any(entry.origin is _UNSEEN for entry in found.lineage)
+
+
+def _start(blob: Blob) -> bytes:
+    """Return what is looked at of a recorded content."""
+    # Most have nothing redacted, and are shorter.
+    is_short = len(blob.data) <= LOOKED_AT and not blob.redacted
+    return blob.data if is_short else start_of(blob)
 
 
 def _source(attempt: Attempt) -> ValueSource:

@@ -6,14 +6,14 @@ from typing import Final
 
 from turnlog.observe.clock import Clock
 from turnlog.provenance.outputs import RecordedOutput, indexing
-from turnlog.provenance.taint import OutputKey
 from turnlog.provenance.values import SessionValues, ValueSource
 from turnlog.sessions.lineage.history import (
     EMPTY,
     Declaration,
     History,
+    PastItem,
+    Wanted,
     read_history,
-    read_tainted,
 )
 from turnlog.sessions.lineage.taint import notes_about, tainted_by_marks
 from turnlog.store.base import StoreError
@@ -24,12 +24,9 @@ from .session_memory import SLICE, SessionMemories, SessionMemory
 
 UNREAD: Final = "earlier outputs could not be read"
 _UNREADABLE: Final = "it could not be read"
-_TOO_MANY: Final = "it is followed by more tainted outputs than are read from the store"
 _OLDER: Final = "not all earlier outputs were read"
 _FEW: Final = 64
 """Commits that are read in the loop, in less time than a switch to a thread takes; more are read in a thread."""
-_LOOK: Final = 1_000_000_000
-"""ns between two looks whether other processes have the store open."""
 
 
 class PastReader:
@@ -53,9 +50,6 @@ class PastReader:
         self._memories = memories
         self._on_read = on_read
         self._controls = store.control_counter()
-        self._looked_at = -_LOOK
-        self._shared_until = 0
-        """Until when other processes may have written to the store, as far as is known."""
 
     def meet(self, memory: SessionMemory) -> None:
         """Read the past of a session that this process has not met, if it has any."""
@@ -99,7 +93,7 @@ class PastReader:
                     self._read(memory)
                     return
                 # A mark that is among them is looked at by the next call.
-                past, _ = self._past(view, row.session, memory.read_until)
+                past, _ = self._past(view, row.session, memory)
         except StoreError:
             memory.partial = memory.unread = UNREAD
             return
@@ -108,33 +102,7 @@ class PastReader:
             self.learn(memory, item)
         _set_read(memory, past)
 
-    def may_have_news(self, memory: SessionMemory) -> bool:
-        """Return whether another process may have recorded outputs of a session that were not read."""
-        now = self._now()
-        if now - self._looked_at >= _LOOK:
-            self._looked_at = now
-            if self._store.is_shared():
-                self._shared_until = now + _LOOK
-        return memory.read_at < self._shared_until
-
-    async def read_left_out(self, memory: SessionMemory) -> None:
-        """Index those of the outputs that were left out as too old or too many that are tainted or may be."""
-        until, values = memory.left_out, memory.values
-        if until < 0:
-            return
-        try:
-            found, is_whole = await asyncio.to_thread(self._left_out, memory, until)
-        except StoreError:
-            memory.unread = UNREAD
-            return
-        if memory.values is not values:
-            return  # it was read anew meanwhile
-        await self._learn_all(memory, found)
-        memory.left_out = -1
-        if not is_whole:
-            values.miss(found[-1].source, _TOO_MANY)
-
-    def learn(self, memory: SessionMemory, item: RecordedOutput | Declaration) -> None:
+    def learn(self, memory: SessionMemory, item: PastItem) -> None:
         """Index an output or a declaration at once."""
         try:
             if isinstance(item, Declaration):
@@ -173,9 +141,7 @@ class PastReader:
             # What waits and was read counts as it was read, with the marks.
             self._on_read(memory, read)
 
-    async def _learn_all(
-        self, memory: SessionMemory, items: Sequence[RecordedOutput | Declaration]
-    ) -> None:
+    async def _learn_all(self, memory: SessionMemory, items: Sequence[PastItem]) -> None:
         until = self._now() + SLICE
         for item in items:
             self.learn(memory, item)
@@ -188,23 +154,20 @@ class PastReader:
             session = view.session_of(memory.ref)
             if session is None:
                 return EMPTY, -1
-            return self._past(view, session, memory.read_until)
+            return self._past(view, session, memory)
 
-    def _past(self, view: View, session: bytes, after: int) -> tuple[History, int]:
-        """Return the past of a session after a commit that was read before, and the newest note by which an
-        operator marked an output."""
-        marked, tainted = _marks(view, session)
-        without = self._store.epoch if after >= 0 else None
-        past = read_history(view, session, after=after, without=without, tainted=tainted)
-        return past, marked
-
-    def _left_out(self, memory: SessionMemory, until: int) -> tuple[list[RecordedOutput], bool]:
-        with self._store.view() as view:
-            session = view.session_of(memory.ref)
-            if session is None:
-                return [], True
-            _, tainted = _marks(view, session)
-            return read_tainted(view, session, until=until, tainted=tainted)
+    def _past(self, view: View, session: bytes, memory: SessionMemory) -> tuple[History, int]:
+        """Return the past of a session that was not read before, and the position of the newest note by which an
+        operator marked an output, -1 for none."""
+        notes, after = notes_about(view, session), memory.read_until
+        want = Wanted(
+            after=after,
+            without=self._store.epoch if after >= 0 else None,
+            tainted=tainted_by_marks(view, session) if notes else None,
+            for_rule=memory.is_gated,
+            has_tainted=memory.values.has_tainted,
+        )
+        return read_history(view, session, want), notes[-1].position if notes else -1
 
 
 def _set_read(memory: SessionMemory, past: History) -> None:
@@ -212,10 +175,3 @@ def _set_read(memory: SessionMemory, past: History) -> None:
     memory.left_out = max(memory.left_out, past.left_out)
     if not past.is_whole:
         memory.partial = _OLDER
-
-
-def _marks(view: View, session: bytes) -> tuple[int, frozenset[OutputKey] | None]:
-    """Return the position of the newest note by which an operator marked an output, -1 for none, and the
-    outputs that are tainted by all such notes; `None` if there are none."""
-    notes = notes_about(view, session)
-    return (notes[-1].position, tainted_by_marks(view, session)) if notes else (-1, None)

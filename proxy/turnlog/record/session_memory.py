@@ -52,6 +52,8 @@ class SessionMemory(Struct, eq=False):
     """Why outputs are missing that may be tainted, and that may be read once more; empty if none are."""
     left_out: int = -1
     """The newest commit that was left out when its past was read, for its age or size; -1 for none."""
+    is_gated: bool = False
+    """Whether a rule depends on its values: then tainted outputs are read however old they are."""
     is_due: bool = False
     is_reading: bool = False
     """Whether its past is being read from the store; what waits goes on afterwards."""

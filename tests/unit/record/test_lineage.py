@@ -21,6 +21,7 @@ from turnlog.sessions.lineage.history import MOST_BYTES
 from turnlog.store.base import SessionRef, alias
 
 PATH = "/srv/reports/q3-4711.txt"
+ENDORSED = Flag.TAINT_ENDORSED
 UNSEEN = Lineage(pointer="/path", origin=ValueOrigin.UNVERIFIED)
 
 
@@ -276,3 +277,26 @@ async def test_the_input_of_a_call_that_was_long_under_way_is_read_from_the_stor
         one.recorder.end(attempt, SUCCESS, answer("made-8f3a9c21"))
         refused = await gated(one.lineage, one.store, gated_ask(one, ref, "made-8f3a9c21"))
         assert refused.is_blocked
+
+
+async def test_a_rule_finds_what_calls_carried_on_before_an_old_tainted_output_was_known(
+    tmp_path: Path,
+) -> None:
+    marked = (Flag.TAINT_MARKED, Flag.TAINTED_OUT)
+    used = json.dumps({"path": PATH}).encode()
+    calls = [
+        Call(tool="read", minute=0, output=PATH.encode(), flags=marked),
+        *[Call(tool="list", minute=1, output=b"lorem " * 20_000) for _ in range(70)],
+        # It has no flag, as when it was made the first output was not in memory.
+        Call(tool="make", minute=2, input=used, output=b'"made-8f3a9c21"'),
+        Call(tool="make", minute=3, output=b'"clean-55d01e77"'),
+        Call(tool="check", minute=4, input=used, output=b'"fine-90ab34cd"', flags=(ENDORSED,)),
+    ]
+    await written(tmp_path, calls)
+    async with bench(tmp_path) as one:
+        ref = written_session()
+        refused = [
+            (await gated(one.lineage, one.store, gated_ask(one, ref, value))).is_blocked
+            for value in ("made-8f3a9c21", "clean-55d01e77", "fine-90ab34cd")
+        ]
+    assert refused == [True, False, False]

@@ -2,21 +2,22 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from e2e.stores import Call, fill, session_id
 from turnlog.core.note import Fact, FactAction, TurnStart, UserInput
 from turnlog.provenance.outputs import RecordedOutput
 from turnlog.provenance.values import LOOKED_AT
 from turnlog.sessions.lineage import history
-from turnlog.sessions.lineage.history import Declaration, History, read_history
+from turnlog.sessions.lineage.history import Declaration, History, Wanted, read_history
 from turnlog.store.lmdb import LmdbReader
 
 WORK = session_id("work")
 
 
-def past(data: Path, *, after: int = -1, without: int | None = None) -> History:
+def past(data: Path, **want: Any) -> History:
     with LmdbReader.open(data) as store, store.view() as view:
-        return read_history(view, WORK, after=after, without=without)
+        return read_history(view, WORK, Wanted(**want))
 
 
 def contents(found: History) -> list[bytes]:

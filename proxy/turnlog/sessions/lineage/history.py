@@ -1,7 +1,8 @@
 """The past of a session: its recorded outputs and the texts declared to it, in order."""
 
 from collections import deque
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -25,6 +26,8 @@ NOT_YET: Final = "the call ended before its input was looked up"
 TOO_MUCH: Final = "too much waited to be looked at"
 NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY})
 """Why an input was not looked up, or not all of it."""
+_TOO_MANY: Final = "it is followed by more tainted outputs than are read from the store"
+_START: Final = "only its first 64 KiB is looked at"
 _REDACTED: Final = PLACEHOLDER.encode()
 
 
@@ -46,10 +49,31 @@ class Declaration(Struct, frozen=True, kw_only=True):
     text: str
 
 
+PastItem: TypeAlias = RecordedOutput | Declaration
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The part of a session's past that is to be read."""
+
+    after: int = -1
+    """The commit behind which it begins; -1 for the first."""
+    without: int | None = None
+    """The epoch whose commits are left out."""
+    tainted: frozenset[OutputKey] | None = None
+    """The tainted outputs where an operator has marked some; else they are those that were recorded as tainted."""
+    for_rule: bool = False
+    """Whether tainted outputs are read however old they are, because a rule depends on them."""
+    has_tainted: bool = False
+    """Whether something before is tainted."""
+
+
+EVERYTHING: Final = Wanted()
+
+
 class History(Struct, frozen=True, kw_only=True):
     """The past of a session, oldest first."""
 
-    items: list[RecordedOutput | Declaration]
+    items: list[PastItem]
     until: int
     """The seq of the newest commit that was read; -1 for none."""
     is_whole: bool
@@ -79,61 +103,85 @@ def declared_in(commit: Commit) -> Declaration | None:
     return declaration(commit.link.seq, decode_note(commit.body.note))
 
 
-def read_history(
-    view: View,
-    session: bytes,
-    *,
-    after: int = -1,
-    without: int | None = None,
-    tainted: frozenset[OutputKey] | None = None,
-) -> History:
-    """Return what a session, and those that it was forked from, has seen after the commit `after`.
+def read_history(view: View, session: bytes, want: Wanted = EVERYTHING) -> History:
+    """Return what a session, and those that it was forked from, has seen.
 
-    Commits of the epoch `without` are left out. Bounded: the newest commits are read first. `tainted` names the
-    tainted outputs where an operator has marked some; else they are those that were recorded as tainted.
+    Bounded: the newest commits are read first.
     """
-    row = view.session(session)
+    row, after = view.session(session), want.after
     if row is None or row.head_seq <= after:
         return EMPTY if row is None else History(items=[], until=after, is_whole=True)
     first = max(after, row.head_seq - MOST_COMMITS)
     line = commits_of_line(view, session, after=first)
-    commits = [c for c in line if _may_tell(c) and c.link.epoch != without]
-    found, room, is_kept = deque[RecordedOutput | Declaration](), MOST_BYTES, True
+    commits = [c for c in line if _may_tell(c) and c.link.epoch != want.without]
+    found, room, is_kept = deque[tuple[Commit, PastItem]](), MOST_BYTES, True
     left_out = first if first > after else -1
     for commit in reversed(commits):
-        item = _item(view, commit, tainted)
+        item = _item(view, commit, want.tainted)
         if isinstance(item, RecordedOutput):
-            room -= len(item.content)
+            room -= len(item.content) + len(item.own_input)
         if room < 0:
             left_out = commit.link.seq
             break
         if item is not None:
-            found.appendleft(item)
+            found.appendleft((commit, item))
         is_kept = is_kept and not _is_gone(commit, item)
-    is_whole = left_out < 0 and is_kept
-    return History(items=list(found), until=row.head_seq, is_whole=is_whole, left_out=left_out)
+    is_whole, items = left_out < 0 and is_kept, list[PastItem]()
+    if want.for_rule and left_out >= 0:
+        items += _tainted_between(view, session, left_out, want)
+        left_out = -1
+    has_tainted = want.has_tainted or bool(items)
+    items += _doubted(view, found, want.tainted, has_tainted=has_tainted)
+    return History(items=items, until=row.head_seq, is_whole=is_whole, left_out=left_out)
 
 
-def read_tainted(
-    view: View, session: bytes, *, until: int, tainted: frozenset[OutputKey] | None
-) -> tuple[list[RecordedOutput], bool]:
-    """Return the outputs up to the commit `until` that are tainted or may be, oldest first, and whether these are
-    all. `tainted` is as in `read_history`, and the bound of bytes as well.
-    """
-    found, room = list[RecordedOutput](), MOST_BYTES
-    for commit in commits_of_line(view, session):
+def _tainted_between(view: View, session: bytes, until: int, want: Wanted) -> Iterator[PastItem]:
+    """Yield the outputs before those that are read otherwise that are tainted or may be, oldest first."""
+    room = MOST_BYTES
+    for commit in commits_of_line(view, session, after=want.after):
         if commit.link.seq > until:
             break
-        item = _item(view, commit, tainted) if _may_tell(commit) else None
+        item = _item(view, commit, want.tainted) if _may_tell(commit) else None
         if isinstance(item, RecordedOutput) and item.is_tainted is not False:
-            found.append(item)
-            room -= len(item.content)
+            room -= len(item.content) + len(item.own_input)
             if room < 0:
-                return found, False
-    return found, True
+                yield RecordedOutput(item.source, b"", is_tainted=True, missing=_TOO_MANY)
+                break
+            yield item
 
 
-def _is_gone(commit: Commit, item: RecordedOutput | Declaration | None) -> bool:
+def _doubted(
+    view: View,
+    found: Iterable[tuple[Commit, PastItem]],
+    tainted: frozenset[OutputKey] | None,
+    *,
+    has_tainted: bool,
+) -> Iterator[PastItem]:
+    """Yield items so that behind a tainted output each input is looked up again.
+
+    When these calls were made, the tainted output may not have been known.
+    """
+    room = MOST_BYTES
+    for commit, item in found:
+        if not isinstance(item, RecordedOutput):
+            yield item
+        elif has_tainted and item.is_tainted is False and _may_carry(commit.facts, tainted):
+            own_input, is_cut = recorded_input(view, commit.facts) if room > 0 else (b"", True)
+            room -= len(own_input)
+            missing = item.missing or (_START if len(item.content) > LOOKED_AT else "")
+            yield RecordedOutput(item.source, item.content, None, missing, own_input, is_cut)
+        else:
+            has_tainted = has_tainted or item.is_tainted is not False
+            yield item
+
+
+def _may_carry(facts: Facts, tainted: frozenset[OutputKey] | None) -> bool:
+    """Return whether an output may be tainted that is not recorded as such."""
+    is_said = facts.status is Status.REPLAYED or Flag.TAINT_ENDORSED in facts.flags
+    return tainted is None and not is_said
+
+
+def _is_gone(commit: Commit, item: PastItem | None) -> bool:
     """Return whether the content of a commit, or of the answer that it was given, cannot be read any more."""
     if isinstance(item, RecordedOutput) and (
         item.content or commit.facts.status is Status.REPLAYED
@@ -148,9 +196,7 @@ def _may_tell(commit: Commit) -> bool:
     return commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING
 
 
-def _item(
-    view: View, commit: Commit, tainted: frozenset[OutputKey] | None
-) -> RecordedOutput | Declaration | None:
+def _item(view: View, commit: Commit, tainted: frozenset[OutputKey] | None) -> PastItem | None:
     facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
     if facts.kind is not CommitKind.OUTCOME:
         return declared_in(commit)
@@ -181,7 +227,7 @@ def _output(
 ) -> RecordedOutput:
     source = ValueSource(facts.call, facts.attempt)
     if is_tainted is False:
-        return RecordedOutput(source, content[: LOOKED_AT + 1])
+        return RecordedOutput(source, content[: LOOKED_AT + 1], missing=missing)
     return RecordedOutput(source, content, is_tainted, missing, *recorded_input(view, facts))
 
 
