@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import BytesIO, TextIOWrapper
@@ -21,7 +21,7 @@ from turnlog.core.operation import Operation
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.notes import NoteWriter
-from turnlog.store.base import Blob, Draft, SessionRef, alias
+from turnlog.store.base import Blob, Draft, SessionRef, Ticket, alias
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.write.engine import FLUSH_EVERY
 
@@ -71,22 +71,29 @@ def session_id(name: str) -> bytes:
     )
 
 
-def fill(data: Path, calls: Sequence[Call]) -> None:
-    """Write calls to the store in folder `data`, with the writer that the proxy uses."""
-    asyncio.run(written(data, calls))
+def fill(data: Path, calls: Sequence[Call], *, at_once: int = 0) -> None:
+    """Write calls to the store in folder `data`, with the writer that the proxy uses.
+
+    Each commit is in a transaction of its own, unless so many calls may be written `at_once`.
+    """
+    asyncio.run(written(data, calls, at_once=at_once))
 
 
-async def written(data: Path, calls: Sequence[Call], *, flush_every: int = FLUSH_EVERY) -> None:
+async def written(
+    data: Path, calls: Sequence[Call], *, flush_every: int = FLUSH_EVERY, at_once: int = 0
+) -> None:
     """Do what `fill` does, on a loop that runs."""
     store = LmdbStore.open(data, flush_every=flush_every)
     sessions = {name: _session(name) for name in {call.session for call in calls}}
+    redactor = Redactor()
     try:
         for number, call in enumerate(calls):
-            await _write(store, sessions[call.session], number, call)
+            for ticket in _submitted(store, sessions[call.session], number, call):
+                if at_once == 0 or number % at_once == 0:
+                    await ticket.done()
             at = START + call.minute * MINUTE
-            noter = NoteWriter(
-                store, Redactor(), Clock(wall=partial(int, at), monotonic=partial(int, at))
-            )
+            clock = Clock(wall=partial(int, at), monotonic=partial(int, at))
+            noter = NoteWriter(store, redactor, clock)
             for note in call.notes:
                 await noter.write(sessions[call.session], note)
     finally:
@@ -102,7 +109,8 @@ def _session(name: str) -> SessionRef:
     )
 
 
-async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call) -> None:
+def _submitted(store: LmdbStore, session: SessionRef, number: int, call: Call) -> Iterator[Ticket]:
+    """Submit the commits of a call, one after the other."""
     at = START + call.minute * MINUTE
     name = call_id(number if call.of is None else call.of)
     intent = store.submit(
@@ -118,10 +126,10 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
         ),
         wait=True,
     )  # fmt: skip
-    await intent.done()
+    yield intent
     if call.status is None:
         return
-    outcome = store.submit(
+    yield store.submit(
         Draft(
             session=session,
             intent=intent,
@@ -140,7 +148,6 @@ async def _write(store: LmdbStore, session: SessionRef, number: int, call: Call)
         ),
         wait=True,
     )  # fmt: skip
-    await outcome.done()
 
 
 class Done(Struct, frozen=True):

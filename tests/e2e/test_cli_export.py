@@ -37,7 +37,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Call(tool="read_file", minute=MANY, session="few", status=Status.ERROR,
              error="timeout", error_kind="response_timeout"),
     ]  # fmt: skip
-    fill(folder, calls)
+    fill(folder, calls, at_once=50)
     return folder
 
 

@@ -400,7 +400,11 @@ def test_a_store_that_cannot_be_used_is_one_line_and_exit_code_3(
 
 
 def test_a_pipe_that_closes_early_ends_quietly(tmp_path: Path) -> None:
-    fill(tmp_path / "data", [Call(tool="t" * 400, minute=n, output=b"x" * 900) for n in range(300)])
+    fill(
+        tmp_path / "data",
+        [Call(tool="t" * 400, minute=n, output=b"x" * 900) for n in range(300)],
+        at_once=50,
+    )
     command = [sys.executable, "-m", "turnlog", "log", "--last", "300", "--json"]
 
     with subprocess.Popen(
