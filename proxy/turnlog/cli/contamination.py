@@ -1,6 +1,8 @@
 """A contamination as lines of text: a tree, or a graph for Graphviz or Mermaid."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
@@ -8,6 +10,11 @@ from turnlog.provenance.graph import GraphEdge, TreeLine, tree_lines
 from turnlog.sessions.lineage.taint import Contamination, TaintedBy, TaintedCall
 
 _Place = tuple[str | None, int | None]
+_SPECIAL: Final = re.compile(r"[^\w .,:/()-]")
+"""What Mermaid or HTML might read as their own: also `%%{` for settings, and a `#` of an entity."""
+_MERMAID_EDGES: Final = 500
+_MERMAID_CHARS: Final = 50_000
+"""What Mermaid draws unless the page sets more (`maxEdges`, `maxTextSize`)."""
 
 
 def as_tree(found: Contamination) -> Iterator[str]:
@@ -23,9 +30,9 @@ def as_tree(found: Contamination) -> Iterator[str]:
     for place in unused:
         yield escape_unprintable(f"{_title(nodes[place])}: no use of it was found")
     if found.weak:
-        yield f"besides, {counted(found.weak, 'match')} by weak evidence"
+        yield f"besides, {counted(found.weak, 'value')} by weak evidence"
     for said in found.partial:
-        yield f"partial: {said}"
+        yield escape_unprintable(f"partial: {said}")
 
 
 def _drawn(line: TreeLine[_Place], node: TaintedCall) -> str:
@@ -34,12 +41,17 @@ def _drawn(line: TreeLine[_Place], node: TaintedCall) -> str:
         before += "└─ " if line.lasts[-1] else "├─ "
     uses = [by for by in node.tainted_by if (by.session, by.seq) == line.above]
     how = f"  {_used(uses)}" if uses else ""
-    again = "  (what follows: see above)" if line.is_repeated else ""
-    return f"{before}{_title(node)}{how}{again}"
+    rest = "  (what follows: see above)" if line.is_repeated else ""
+    rest = "  (what follows: see below)" if line.is_cut else rest
+    return f"{before}{_title(node)}{how}{rest}"
 
 
 def _used(uses: list[TaintedBy]) -> str:
     return ", ".join(f"{by.pointer or '(all)'} ({by.evidence})" for by in uses[:3])
+
+
+def _escaped(uses: list[TaintedBy]) -> str:
+    return escape_unprintable(_used(uses))
 
 
 def _title(node: TaintedCall) -> str:
@@ -64,7 +76,7 @@ def as_dot(found: Contamination) -> Iterator[str]:
         yield f'  {names[place]} [label="{_quoted(_label(node))}"{mark}];'
     for (source, target), by in _uses(found).items():
         if source in names:
-            yield f'  {names[source]} -> {names[target]} [label="{_quoted(_used(by))}"];'
+            yield f'  {names[source]} -> {names[target]} [label="{_quoted([_escaped(by)])}"];'
     yield "}"
 
 
@@ -77,11 +89,22 @@ def as_mermaid(found: Contamination) -> Iterator[str]:
         yield f'  {names[place]}["{_entities(_label(node))}"]'
     for (source, target), by in _uses(found).items():
         if source in names:
-            yield f'  {names[source]} -->|"{_entities(_used(by))}"| {names[target]}'
+            yield f'  {names[source]} -->|"{_entities([_escaped(by)])}"| {names[target]}'
     marked = [names[_place(one)] for one in found.sources]
     if marked:
         yield "  classDef source stroke-width:3px"
         yield f"  class {','.join(marked)} source"
+
+
+def beyond_mermaid(found: Contamination, lines: list[str]) -> str:
+    """Return why Mermaid does not draw a flowchart without more settings; empty if it does."""
+    edges, size = len(_uses(found)), sum(len(line) + 1 for line in lines)
+    if edges <= _MERMAID_EDGES and size <= _MERMAID_CHARS:
+        return ""
+    return (
+        f"this has {counted(edges, 'edge')} and {size} characters, Mermaid draws {_MERMAID_EDGES} and {_MERMAID_CHARS} "
+        "unless its maxEdges and maxTextSize say more: narrow it by --to or --after, or use --format dot"
+    )
 
 
 def _nodes(found: Contamination) -> dict[_Place, TaintedCall]:
@@ -110,22 +133,19 @@ def _edges(found: Contamination) -> list[GraphEdge[_Place]]:
     return [GraphEdge(source, target) for source, target in _uses(found)]
 
 
-def _label(node: TaintedCall) -> str:
-    why = f"\n{'; '.join(node.why)}" if node.why else ""
-    return f"{node.seq} {node.server}/{node.tool}{why}"
+def _label(node: TaintedCall) -> list[str]:
+    """Return the lines of a node, without what is not printable."""
+    lines = [f"{node.seq} {node.server}/{node.tool}"]
+    if node.why:
+        lines.append("; ".join(node.why))
+    return list(map(escape_unprintable, lines))
 
 
-def _quoted(text: str) -> str:
-    """Return a text inside a quoted string of Graphviz."""
-    clean = "\n".join(map(escape_unprintable, text.split("\n")))
-    return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _quoted(lines: list[str]) -> str:
+    """Return lines inside a quoted string of Graphviz."""
+    return "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
 
 
-def _entities(text: str) -> str:
-    """Return a text inside a quoted string of Mermaid, which is HTML."""
-    clean = map(escape_unprintable, text.split("\n"))
-    escaped = (
-        line.replace("&", "#amp;").replace("<", "#lt;").replace(">", "#gt;").replace('"', "#quot;")
-        for line in clean
-    )
-    return "<br/>".join(escaped)
+def _entities(lines: list[str]) -> str:
+    """Return lines inside a quoted string of Mermaid, which is HTML, with entities as Mermaid writes them."""
+    return "<br/>".join(_SPECIAL.sub(lambda found: f"#{ord(found[0])};", line) for line in lines)

@@ -1,12 +1,14 @@
 """The way of tainted values as a graph: from outputs to the calls that used them, and back."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 P = TypeVar("P", bound=Hashable)
+DEEPEST: Final = 32
+"""Levels of a tree below its root."""
 
 
 class GraphEdge(Struct, Generic[P], frozen=True):
@@ -24,8 +26,10 @@ class TreeLine(Struct, Generic[P], frozen=True):
     """The place that it follows; `None` for a root."""
     lasts: tuple[bool, ...]
     """For each level from below the root down to its own, whether nothing follows at that level."""
-    is_repeated: bool
+    is_repeated: bool = False
     """Whether what follows it is shown where it stands first."""
+    is_cut: bool = False
+    """Whether what follows it is shown in a tree of its own, because this one is too deep."""
 
 
 def leading_to(edges: Iterable[GraphEdge[P]], target: P) -> set[P]:
@@ -47,17 +51,27 @@ def tree_lines(edges: Iterable[GraphEdge[P]], roots: Iterable[P]) -> Iterator[Tr
     targets: dict[P, dict[P, None]] = defaultdict(dict)
     for edge in edges:
         targets[edge.source][edge.target] = None
-    shown = set[P]()
-    # No recursion: a chain of calls may be as long as its session.
-    waiting: list[tuple[P, P | None, tuple[bool, ...]]] = [
-        (root, None, ()) for root in reversed(list(roots))
-    ]
+    shown, trees = set[P](), deque(roots)
+    while trees:
+        cut: dict[P, None] = {}
+        yield from _one_tree(targets, trees.popleft(), shown, cut)
+        trees.extendleft(reversed([place for place in cut if place not in shown]))
+
+
+def _one_tree(
+    targets: dict[P, dict[P, None]], root: P, shown: set[P], cut: dict[P, None]
+) -> Iterator[TreeLine[P]]:
+    # No recursion: a chain of calls may be as long as its session. Nor lines as long as the chain.
+    waiting: list[tuple[P, P | None, tuple[bool, ...]]] = [(root, None, ())]
     while waiting:
         place, above, lasts = waiting.pop()
         below = list(targets.get(place, ()))
         is_repeated = place in shown and bool(below)
-        yield TreeLine(place, above, lasts, is_repeated)
-        if place not in shown:
+        is_cut = len(lasts) == DEEPEST and bool(below) and not is_repeated
+        yield TreeLine(place, above, lasts, is_repeated, is_cut)
+        if is_cut:
+            cut[place] = None
+        elif place not in shown:
             shown.add(place)
             for number, one in enumerate(reversed(below)):
                 waiting.append((one, place, (*lasts, number == 0)))
