@@ -181,6 +181,39 @@ def test_why_follows_only_the_value_where_a_text_holds_several(world: World) -> 
     assert five.seq < six.seq
 
 
+def test_without_a_pointer_why_lists_those_that_can_be_followed(world: World) -> None:
+    one = world.call("find", f"one file: {PATH}")
+    two = world.call("copy", "ok", source=PATH, build="build-77123")
+    lines = printed(world.data, "why", f"one:{two.intent_seq}").splitlines()
+    assert lines == [
+        f"{two.session}:{two.seq} default/copy",
+        f"/source from {one.session}:{one.seq} /content/0/text (exact)",
+        "/build unverified: not seen before in this session",
+    ]
+    found = json.loads(printed(world.data, "why", f"one:{two.seq}", "--json"))
+    assert [each["pointer"] for each in found["origins"]] == ["/source", "/build"]
+    world.call("list", "none", count=3)
+    none = world.call("list", "none", count=3)
+    done = turnlog("why", f"one:{none.seq}", data=world.data)
+    assert (done.returncode, "has no value that is looked for" in done.stderr) == (2, True)
+
+
+def test_a_call_is_named_by_its_newest_commit_and_found_by_any_of_them(world: World) -> None:
+    one = world.call("find", f"one file: {PATH}")
+    two = world.call("copy", "ok", source=PATH)
+    by_intent = printed(world.data, "why", f"one:{two.intent_seq}", "/source")
+    assert by_intent == printed(world.data, "why", f"one:{two.seq}", "/source")
+    assert by_intent.startswith(f"{two.session}:{two.seq} /source")
+    printed(world.data, "taint", "mark", f"one:{one.intent_seq}", "--why", "forged")
+    shown = [
+        json.loads(printed(world.data, "taint", "show", "one", "--to", str(seq), "--json"))
+        for seq in (two.intent_seq, two.seq)
+    ]
+    assert [[c["seq"] for c in each["sources"] + each["calls"]] for each in shown] == [
+        [one.seq, two.seq]
+    ] * 2
+
+
 @pytest.mark.parametrize(
     ("commit", "pointer", "said"),
     [

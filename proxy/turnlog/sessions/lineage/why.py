@@ -24,6 +24,8 @@ DEEPEST: Final = 16
 """Calls that are followed one behind the other."""
 _MOST: Final = 16
 """Values that are followed from one call."""
+_MOST_STEPS: Final = 256
+"""Values that are followed in all: ways may part again and again."""
 _SHOWN: Final = 80
 """Bytes of a value that are shown."""
 _SOURCE: Final = ValueSource(b"", 1)
@@ -69,6 +71,7 @@ class Trail(Struct, frozen=True, kw_only=True):
 
     session: str
     seq: int
+    """Of the call's last commit."""
     pointer: str
     value: str | None
     """The value as recorded, at most 80 bytes; `None` if it is gone."""
@@ -77,31 +80,53 @@ class Trail(Struct, frozen=True, kw_only=True):
     steps: tuple[TrailStep, ...]
 
 
+class InputPlaces(Struct, frozen=True, kw_only=True):
+    """The places of a call's input whose origin is recorded."""
+
+    session: str
+    seq: int
+    """Of the call's last commit."""
+    tool: str
+    """`server/tool`."""
+    origins: tuple[InputOrigin, ...]
+    partial: str
+    """Why there may be more; empty if there are not."""
+
+
+def input_places(view: View, session: bytes, seq: int) -> InputPlaces:
+    """Return the places that can be followed in the input of the call with this commit. Raises `NotFoundError`."""
+    attempt = _attempt_at(view, session, seq)
+    found = input_origins(view, attempt)
+    if not found.origins:
+        raise NotFoundError(_nothing(_name(attempt), "", attempt, found, _value(view, attempt, "")))
+    return InputPlaces(
+        session=ids.to_text(attempt[-1].link.session),
+        seq=attempt[-1].link.seq,
+        tool=_tool(attempt[-1]),
+        origins=found.origins,
+        partial=found.partial,
+    )
+
+
 def trail(view: View, session: bytes, seq: int, pointer: str) -> Trail:
     """Return where the value at `pointer` in the input of the call with this commit came from.
 
     Raises `NotFoundError`, which says what to do.
     """
-    commit = view.get(session, seq)
-    name = f"{ids.to_text(session)}:{seq}"
-    if commit is None or not commit.facts.call:
-        what = "no commit" if commit is None else f"a commit of kind {commit.facts.kind.value!r}"
-        log = f"`turnlog log {ids.to_text(session)}`"
-        raise NotFoundError(f"{name} is {what}, not one of a call; {log} lists calls")
-    attempt = _attempt(view, commit)
+    attempt = _attempt_at(view, session, seq)
     found = input_origins(view, attempt)
     value = _value(view, attempt, pointer)
     chosen = [each for each in found.origins if _is_below(each.pointer, pointer)]
     if not chosen:
-        raise NotFoundError(_nothing(name, pointer, attempt, found, value))
+        raise NotFoundError(_nothing(_name(attempt), pointer, attempt, found, value))
     lineage, _ = recorded(attempt)
-    steps: list[TrailStep] = []
+    follower, steps = _Follower(view), list[TrailStep]()
     for below in dict.fromkeys(each.pointer for each in chosen):
         entries = [entry for entry in lineage if entry.pointer == below]
-        steps += _steps(view, attempt, entries, _value(view, attempt, below), DEEPEST)
+        steps += follower.steps(attempt, entries, _value(view, attempt, below), DEEPEST)
     return Trail(
         session=ids.to_text(session),
-        seq=seq,
+        seq=attempt[-1].link.seq,
         pointer=pointer,
         value=None if value is None else preview(_encode(value), _SHOWN),
         partial=found.partial,
@@ -109,56 +134,75 @@ def trail(view: View, session: bytes, seq: int, pointer: str) -> Trail:
     )
 
 
-def _steps(
-    view: View,
-    attempt: Sequence[Commit],
-    entries: Sequence[Lineage],
-    value: object,
-    depth: int,
-) -> Iterator[TrailStep]:
-    session = attempt[0].link.session
-    # One value may be found in several ways at once.
-    found = {(e.pointer, e.origin, e.call, e.attempt, e.place): e for e in reversed(entries)}
-    for entry in list(reversed(found.values()))[:_MOST]:
-        origin, last = origin_of(view, session, entry), attempt[-1]
-        step = partial(
-            TrailStep,
-            session=ids.to_text(last.link.session),
-            seq=last.link.seq,
-            tool=_tool(last),
-            origin=origin,
-        )
-        if entry.origin is not ValueOrigin.SOURCED:
-            is_declared = entry.origin is ValueOrigin.DECLARED
-            yield step(end=TrailEnd.DECLARED if is_declared else TrailEnd.UNVERIFIED)
-            continue
-        outcome = outcome_of(view, entry.call, entry.attempt)
-        if outcome is None:
-            yield step(end=TrailEnd.GONE)
-            continue
-        end, earlier = _before(view, outcome, value, depth)
-        yield step(source=_tool(outcome), end=end, earlier=earlier)
+def _attempt_at(view: View, session: bytes, seq: int) -> list[Commit]:
+    """Return the commits of the attempt that a commit belongs to. Raises `NotFoundError`."""
+    commit = view.get(session, seq)
+    if commit is None or not commit.facts.call:
+        name = f"{ids.to_text(session)}:{seq}"
+        what = "no commit" if commit is None else f"a commit of kind {commit.facts.kind.value!r}"
+        log = f"`turnlog log {ids.to_text(session)}`"
+        raise NotFoundError(f"{name} is {what}, not one of a call; {log} lists calls")
+    return _attempt(view, commit)
 
 
-def _before(
-    view: View, outcome: Commit, value: object, depth: int
-) -> tuple[TrailEnd | None, tuple[TrailStep, ...]]:
-    """Return how a value goes on that is in the output of the call with this outcome."""
-    attempt = _attempt(view, outcome)
-    given = read_input(view, attempt)
-    if value is None or given.kept.is_gone or given.kept is PayloadState.NONE:
-        return TrailEnd.GONE, ()
-    places = _places(given.text.encode(), value)
-    if not places:
-        return TrailEnd.ENTERED, ()
-    if depth == 0:
-        return TrailEnd.TOO_DEEP, ()
-    entries = [entry for entry in recorded(attempt)[0] if entry.pointer in places]
-    # The same text may hold other values, of other outputs.
-    of_value = [entry for entry in entries if _had(view, entry, value)]
-    entries = of_value or [e for e in entries if e.origin is not ValueOrigin.SOURCED]
-    earlier = tuple(_steps(view, attempt, entries, value, depth - 1))
-    return (None, earlier) if earlier else (TrailEnd.GONE, ())
+def _name(attempt: Sequence[Commit]) -> str:
+    link = attempt[-1].link
+    return f"{ids.to_text(link.session)}:{link.seq}"
+
+
+class _Follower:
+    """Follows values back from call to call, in all at most `_MOST_STEPS`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._left = _MOST_STEPS
+
+    def steps(
+        self, attempt: Sequence[Commit], entries: Sequence[Lineage], value: object, depth: int
+    ) -> Iterator[TrailStep]:
+        """Yield where a value came from, by the recorded origins of its place."""
+        session, last = attempt[0].link.session, attempt[-1]
+        # One value may be found in several ways at once.
+        found = {(e.pointer, e.origin, e.call, e.attempt, e.place): e for e in reversed(entries)}
+        for entry in list(reversed(found.values()))[:_MOST]:
+            self._left -= 1
+            step = partial(
+                TrailStep,
+                session=ids.to_text(last.link.session),
+                seq=last.link.seq,
+                tool=_tool(last),
+                origin=origin_of(self._view, session, entry),
+            )
+            if entry.origin is not ValueOrigin.SOURCED:
+                is_declared = entry.origin is ValueOrigin.DECLARED
+                yield step(end=TrailEnd.DECLARED if is_declared else TrailEnd.UNVERIFIED)
+                continue
+            outcome = outcome_of(self._view, entry.call, entry.attempt)
+            if outcome is None:
+                yield step(end=TrailEnd.GONE)
+                continue
+            end, earlier = self._before(outcome, value, depth)
+            yield step(source=_tool(outcome), end=end, earlier=earlier)
+
+    def _before(
+        self, outcome: Commit, value: object, depth: int
+    ) -> tuple[TrailEnd | None, tuple[TrailStep, ...]]:
+        """Return how a value goes on that is in the output of the call with this outcome."""
+        attempt = _attempt(self._view, outcome)
+        given = read_input(self._view, attempt)
+        if value is None or given.kept.is_gone or given.kept is PayloadState.NONE:
+            return TrailEnd.GONE, ()
+        places = _places(given.text.encode(), value)
+        if not places:
+            return TrailEnd.ENTERED, ()
+        if depth == 0 or self._left <= 0:
+            return TrailEnd.TOO_DEEP, ()
+        entries = [entry for entry in recorded(attempt)[0] if entry.pointer in places]
+        # The same text may hold other values, of other outputs.
+        of_value = [entry for entry in entries if _had(self._view, entry, value)]
+        entries = of_value or [e for e in entries if e.origin is not ValueOrigin.SOURCED]
+        earlier = tuple(self.steps(attempt, entries, value, depth - 1))
+        return (None, earlier) if earlier else (TrailEnd.GONE, ())
 
 
 def _had(view: View, entry: Lineage, value: object) -> bool:

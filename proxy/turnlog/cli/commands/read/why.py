@@ -9,7 +9,14 @@ from turnlog.cli.attempts import named_commit
 from turnlog.cli.options import data_option, json_option, reading
 from turnlog.cli.render import json_line
 from turnlog.core.text.terminal import escape_unprintable
-from turnlog.sessions.lineage.why import Trail, TrailEnd, TrailStep, trail
+from turnlog.sessions.lineage.why import (
+    InputPlaces,
+    Trail,
+    TrailEnd,
+    TrailStep,
+    input_places,
+    trail,
+)
 
 from .show import origin_text
 
@@ -23,19 +30,30 @@ _ENDS = {
 
 @click.command("why")
 @click.argument("commit", metavar="SESSION:SEQ")
-@click.argument("pointer")
+@click.argument("pointer", required=False)
 @data_option
 @json_option
-def command(commit: str, pointer: str, data: Path, as_json: bool) -> None:
+def command(commit: str, pointer: str | None, data: Path, as_json: bool) -> None:
     """Show which calls a value in an input came from.
 
-    POINTER is the JSON Pointer of the value in the input of the call, like /path or /edits/0/text. The value is followed from call to
+    SEQ is any commit of the call. POINTER is the JSON Pointer of the value in its input, like /path or
+    /edits/0/text; without it, the pointers that are known are listed. The value is followed from call to
     call, through their outputs and inputs, to where it entered the session: an output of a tool,
-    a text that the runtime declared, or this call itself (unverified). `turnlog show` lists the pointers of a call.
+    a text that the runtime declared, or this call itself (unverified).
     """
     with reading(data) as (view, write):
-        found = trail(view, *named_commit(view, commit), pointer)
-        write(json_line(found) if as_json else "\n".join(_text(found)))
+        named = named_commit(view, commit)
+        found = input_places(view, *named) if pointer is None else trail(view, *named, pointer)
+        lines = _listed(found) if isinstance(found, InputPlaces) else _text(found)
+        write(json_line(found) if as_json else "\n".join(lines))
+
+
+def _listed(found: InputPlaces) -> Iterator[str]:
+    yield escape_unprintable(f"{found.session}:{found.seq} {found.tool}")
+    for origin in found.origins:
+        yield escape_unprintable(origin_text(origin))
+    if found.partial:
+        yield escape_unprintable(f"partial: {found.partial}")
 
 
 def _text(found: Trail) -> Iterator[str]:
