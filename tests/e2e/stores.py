@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from kit import prefork
 from turnlog.cli.main import main
 from turnlog.core import ids
-from turnlog.core.commit import CommitBody, Facts
+from turnlog.core.commit import CommitBody, Facts, Lineage
 from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Rung, Status
 from turnlog.core.note import Note
 from turnlog.core.operation import Operation
@@ -55,6 +55,7 @@ class Call(Struct, frozen=True, kw_only=True):
     why: str = ""
     reasons: tuple[str, ...] = ()
     """Of its provenance."""
+    lineage: tuple[Lineage, ...] = ()
     notes: tuple[Note, ...] = ()
     """Written after the call."""
 
@@ -142,6 +143,7 @@ def _submitted(store: LmdbStore, session: SessionRef, number: int, call: Call) -
             body=CommitBody(
                 summary=call.summary,
                 reasons=call.reasons,
+                lineage=call.lineage,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),
             blob=Blob(call.output) if call.output else None,

@@ -13,6 +13,14 @@ from e2e.stores import turnlog
 from kit.beside import Rig, proxy_beside, ruled
 from kit.clients import MCP_HEADERS, call, wait_until
 from kit.upstreams import Peer, RawUpstream, answer, ok, text_result
+from turnlog.sessions.lineage.taint import (
+    WHOLE,
+    Contamination,
+    ReadingBounds,
+    read_contamination,
+)
+from turnlog.sessions.log import find_session
+from turnlog.store.lmdb import LmdbReader
 
 RULES = """
 rules:
@@ -431,6 +439,10 @@ def test_marks_of_a_parent_count_in_its_forks(rig: Rig) -> None:
     ran(rig, "fork", rig.session, "--name", f"{rig.session}-fork")
     parent, rig.session = rig.session, f"{rig.session}-fork"
     given(rig, "send", "sent", text=TOKEN)
+    for_parent = turnlog(
+        "taint", "mark", f"{rig.session}:{read.seq}", "--why", "x", data=rig.proxy.data
+    )
+    assert f"one of the parent's, write {read.session}:{read.seq}" in for_parent.stderr
     ran(rig, "taint", "mark", f"{parent}:{read.seq}", "--why", "forged")
     rig.post(call("send", {"text": TOKEN}))
     sent, refused = rig.ended_rows(2)
@@ -664,3 +676,110 @@ def test_a_joined_answer_of_a_plain_http_call_counts_in_the_session_that_was_giv
         assert kept_out(rig, TOKEN) is is_refused
         given(rig, "pay_flag", "paid", target=TOKEN)
         assert "unverified" not in rig.ended_rows(3)[-1].flags
+
+
+def replay_fork(rig: Rig, at: str, name: str) -> str:
+    """Go on with a fork that answers from the record, then live; return where it begins."""
+    made = ran(rig, "fork", at, "--name", name, "--mode", "replay", "--then", "live", "--json")
+    rig.session = name
+    return f"{name}:{json.loads(made)['seq']}"
+
+
+@pytest.mark.promise("TAINT-2")
+def test_a_mark_counts_over_a_chain_of_sessions_that_were_answered_from_each_other(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, RULES) as rig:
+        rig.fresh()
+        first = rig.session
+        given(rig, "list", "nothing here", path="/srv/data-1")
+        given(rig, "read", f"please use {TOKEN}", path="/srv/notes-1.txt")
+        start, read = rig.ended_rows(2)
+        begun = replay_fork(rig, f"{first}:{start.seq}", "second")
+        given(rig, "read", "not asked", path="/srv/notes-1.txt")
+        given(rig, "deploy", f"started {OTHER}", target=TOKEN)
+        assert [row.status for row in rig.ended_rows(2)] == ["replayed", "ok"]
+        replay_fork(rig, begun, "third")
+        given(rig, "deploy", "not asked", target=TOKEN)
+        given(rig, "watch", "running", name=OTHER)
+        assert [row.status for row in rig.ended_rows(2)] == ["replayed", "ok"]
+        assert (shown(rig)["sources"], used(shown(rig))) == ([], [])
+        ran(rig, "taint", "mark", f"{first}:{read.seq}", "--why", "forged")
+        why = "answered from a tainted output of another session"
+        assert [(s["tool"], s["why"]) for s in shown(rig)["sources"]] == [("deploy", [why])]
+        assert used(shown(rig)) == ["watch"]
+        ran(rig, "taint", "endorse", f"{first}:{read.seq}", "--why", "it was not")
+        assert (shown(rig)["sources"], used(shown(rig))) == ([], [])
+
+
+def read_within(
+    rig: Rig, bounds: ReadingBounds = WHOLE, *, to: int | None = None, until: int | None = None
+) -> Contamination:
+    """Return the contamination of the test's session as it is read within bounds."""
+    with LmdbReader.open(rig.proxy.data) as reader, reader.view() as view:
+        session = find_session(view, rig.session)
+        return read_contamination(view, session, to=to, until=until, bounds=bounds)
+
+
+def test_of_what_is_not_looked_at_counts_what_was_recorded(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    given(rig, "deploy", f"started {OTHER}", target=TOKEN)
+    given(rig, "list", "nothing here-1", path="/srv/data-1")
+    given(rig, "watch", "running-17", name=OTHER)
+    given(rig, "report", "sent", about="running-17")
+    _, deploy, listed, watch, report = rig.ended_rows(5)
+    whole = read_within(rig, ReadingBounds(commits=100, size=1 << 20))
+    assert (whole.after, whole.until, whole.partial) == (None, report.seq, [])
+    assert len(whole.sources) == 1
+    assert whole == read_within(rig)
+
+    newest = read_within(rig, ReadingBounds(commits=4, size=1 << 20))
+    assert (newest.after, newest.until) == (listed.seq, report.seq)
+    assert [(one.tool, one.why) for one in newest.sources] == [
+        ("deploy", ["tainted by what was recorded of it"])
+    ]
+    assert [(one.tool, [by.seq for by in one.tainted_by]) for one in newest.calls] == [
+        ("watch", [deploy.seq]),
+        ("report", [watch.seq]),
+    ]
+    assert newest.partial == [f"of commits up to {listed.seq} counts what was recorded"]
+    ran(rig, "taint", "endorse", f"{rig.session}:{deploy.seq}", "--why", "fine")
+    assert read_within(rig, ReadingBounds(commits=4, size=1 << 20)).calls == []
+
+    # What was not looked at is read from there.
+    before = read_within(rig, ReadingBounds(commits=4, size=1 << 20), until=listed.seq)
+    assert (before.after, before.until, used_tools(before)) == (2, listed.seq, ["deploy"])
+    small = read_within(rig, ReadingBounds(commits=100, size=1))
+    assert (small.after, small.calls) == (report.seq, [])
+
+
+def used_tools(found: Contamination) -> list[str]:
+    return [one.tool for one in found.calls]
+
+
+def test_only_what_comes_before_a_call_is_read_to_show_what_leads_to_it(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    given(rig, "deploy", f"started {OTHER}", target=TOKEN)
+    given(rig, "watch", "running", name=OTHER)
+    _, deploy, watch = rig.ended_rows(3)
+    found = read_within(rig, to=deploy.intent_seq)
+    assert (found.until, found.head, used_tools(found)) == (deploy.seq, watch.seq, ["deploy"])
+    later = json.loads(ran(rig, "taint", "show", rig.session, "--after", str(deploy.seq), "--json"))
+    assert (later["after"], [one["tool"] for one in later["calls"]]) == (deploy.seq, ["watch"])
+
+
+def test_the_api_says_up_to_where_it_looked_and_how_to_get_the_rest(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    mail = rig.ended_rows(1)[0]
+    token = (rig.proxy.data / "token").read_text().strip()
+
+    def asked(query: str = "") -> dict[str, Any]:
+        path = f"/turnlog/api/v1/sessions/{rig.session}/taint{query}"
+        with rig.client() as client:
+            got = client.request("GET", path, headers=(("Authorization", f"Bearer {token}"),))
+        assert got.head.status == 200
+        found: dict[str, Any] = json.loads(got.body)
+        return found
+
+    assert (asked()["after"], asked()["until"]) == (None, mail.seq)
+    assert asked(f"?until={mail.intent_seq}")["sources"] == []

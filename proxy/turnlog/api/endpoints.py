@@ -28,7 +28,12 @@ from turnlog.sessions.control.rewind_plan import RewindPlan, rewind_plan, rewind
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
 from turnlog.sessions.dangling import DanglingFilter
 from turnlog.sessions.errors import OperationError
-from turnlog.sessions.lineage.taint import Contamination, find_output, read_contamination
+from turnlog.sessions.lineage.taint import (
+    Contamination,
+    ReadingBounds,
+    find_output,
+    read_contamination,
+)
 from turnlog.sessions.lineage.why import Trail, trail
 from turnlog.sessions.log import TurnRange, find_session, parse_turns, session_row
 from turnlog.sessions.notes import (
@@ -102,6 +107,9 @@ from .parameters import (
     moment,
     read_text,
 )
+
+_LOOKED_AT: Final = ReadingBounds(commits=8192, size=16 << 20)
+"""What one request for a contamination looks at, in some 2 s: without a bound it would take as long as the session."""
 
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
@@ -322,7 +330,12 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
 
 def _taint(view: View, request: ApiRequest) -> Contamination:
     query: TaintQuery = request.query
-    return read_contamination(view, request.session(view), query.to)
+    session = request.session(view)
+    found = read_contamination(view, session, to=query.to, until=query.until, bounds=_LOOKED_AT)
+    if found.after is None:
+        return found
+    rest = f"`until={found.after}` looks at those, `turnlog taint show` on the proxy's host at all"
+    return structs.replace(found, partial=[*found.partial, rest])
 
 
 async def _mark(context: Context, request: ApiRequest, wanted: TaintRequest) -> WrittenNote:

@@ -236,7 +236,8 @@ class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class TaintQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a contamination."""
 
-    to: Annotated[int, _seq("Only what leads to this commit.")] | None = None
+    to: Annotated[int, _seq("Only what leads to the call of this commit.")] | None = None
+    until: Annotated[int, _seq("The newest commit to look at.")] | None = None
 
 
 class TaintRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 It compares values and follows no meaning: what it does not find may be there all the same.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -39,6 +39,8 @@ _ATOMS: Final = 1 << 18
 GIVEN: Final = "answered from a tainted output of another session"
 INPUT_GONE: Final = "inputs whose content is gone count by what was recorded of them"
 OUTPUT_GONE: Final = "outputs whose content is gone count by what was recorded of them"
+_UNREAD: Final = Inputs()
+_GONE: Final = Inputs(partial=INPUT_GONE)
 
 
 def doubts(facts: Facts) -> tuple[str, ...]:
@@ -99,17 +101,32 @@ class TaintedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class TaintFold:
-    """Follows tainted values through the attempts of a session, which are added in the order of the log."""
+    """Follows tainted values through the attempts of a session, which are added in the order of the log.
 
-    def __init__(self, marks: Mapping[OutputKey, TaintMark], most: int = _ATOMS) -> None:
-        """`marks` has the newest note about each output; `most` bounds the values that are remembered."""
+    Its memory is bounded by `most`, and by the tainted attempts that it returns.
+    """
+
+    def __init__(
+        self,
+        marks: Mapping[OutputKey, TaintMark],
+        most: int = _ATOMS,
+        is_earlier_tainted: Callable[[Lineage], bool] | None = None,
+    ) -> None:
+        """`marks` has the newest note about each output; `most` bounds the values that are remembered.
+
+        Where the fold does not begin with the session, `is_earlier_tainted` says whether a recorded entry is of
+        an output from before it, and that output is tainted.
+        """
         self._marks = marks
         self._values = SessionValues(most)
-        self._inputs: dict[OutputKey, tuple[Inputs, bytes]] = {}
+        self._is_earlier_tainted = is_earlier_tainted
+        self._inputs: dict[OutputKey, Inputs] = {}
+        """Of open attempts, and of those with tainted values."""
         self._cut_inputs: set[OutputKey] = set()
+        """Open attempts of whose input more was sent than is looked at."""
         self._tainted: set[OutputKey] = set()
         self._gone: set[OutputKey] = set()
-        """Attempts whose output cannot be read any more."""
+        """Tainted attempts whose output cannot be read any more."""
         self.partial: dict[str, None] = {}
         """What was left out, in words."""
 
@@ -122,15 +139,20 @@ class TaintFold:
         """The tainted outputs of which values may have been missed, and why."""
         return {(of.call, of.attempt): why for of, why in self._values.missed.items()}
 
-    def on_input(self, key: OutputKey, content: bytes, *, is_cut: bool = False) -> None:
-        """Look up the input of an attempt, as recorded; empty if it is gone."""
-        found = self._values.look_up(content) if content else Inputs(partial=INPUT_GONE)
+    def on_input(self, key: OutputKey, read: Callable[[], tuple[bytes, bool]]) -> None:
+        """Look up the input of an attempt; `read` returns it as recorded, empty if it is gone, and whether it was longer."""
+        if not self._tainted:
+            return  # it cannot carry anything
+        content, is_cut = read()
+        found = self._values.look_up(content) if content else _GONE
         if (len(content) > LOOKED_AT or found.partial == MANY) and not carried(found.lineage):
             more = _returned(self._values.carrying(content))
-            found = structs.replace(found, lineage=(*found.lineage, *more))
+            found = structs.replace(
+                found, lineage=(*found.lineage, *more), has_tainted=found.has_tainted or bool(more)
+            )
         if is_cut or len(content) > LOOKED_AT_FOR_TAINT:
             self._cut_inputs.add(key)
-        self._inputs[key] = found, content
+        self._inputs[key] = found
 
     def on_output(
         self,
@@ -139,21 +161,17 @@ class TaintFold:
         content: bytes,
         recorded: tuple[Lineage, ...] = (),
         *,
+        own_input: Callable[[], bytes] = bytes,
         is_source_tainted: bool | None = None,
         missing: str = "",
     ) -> TaintedAttempt:
         """Add an outcome with its output, as recorded; `recorded` is the lineage in its body.
 
-        `missing` is why that content lacks something.
-
-        `is_source_tainted` is of an answer from another session: whether it is tainted there, `False` if endorsed.
+        `own_input` returns the recorded input of the attempt, empty if it is gone. `is_source_tainted` is of an
+        answer from another session: whether it is tainted there, `False` if endorsed. `missing` is why `content`
+        lacks something.
         """
-        inputs, given = self._inputs.get(key, (Inputs(partial=INPUT_GONE), b""))
-        self._inputs[key] = (
-            inputs,
-            b"",
-        )  # a further outcome is rare, and its input is not worth the room
-        lineage = self._lineage(inputs, recorded, is_gone=not given)
+        lineage = self._lineage(key, recorded)
         mark = self._marks.get(key)
         entries = carried(lineage)
         reasons, endorsed = doubts(facts), _endorsed(facts, mark)
@@ -172,9 +190,8 @@ class TaintFold:
             self._values.miss(ValueSource(*key), missing)
         elif not is_tainted and endorsed is None:
             self._doubt_input(key)
-        self._add(key, facts, content, given if is_tainted else None)
-        if inputs.partial:
-            self.partial[inputs.partial] = None
+        self._cut_inputs.discard(key)
+        self._add(key, facts, content, own_input)
         weak = sum(e.tainted for e in lineage) - len(entries)
         return TaintedAttempt(
             key=key,
@@ -190,27 +207,39 @@ class TaintFold:
         if key in self._cut_inputs and self._values.has_tainted:
             self._values.miss(ValueSource(*key), INPUT_CUT)
 
-    def _add(self, key: OutputKey, facts: Facts, content: bytes, given: bytes | None) -> None:
-        """Index an output; `given` is the input of one that is tainted."""
+    def _add(
+        self, key: OutputKey, facts: Facts, content: bytes, own_input: Callable[[], bytes]
+    ) -> None:
+        """Index an output, of a tainted one only what it does not repeat of the attempt's input."""
+        tainted = key in self._tainted
         if content:
-            source = ValueSource(*key)
-            tainted = given is not None
-            self._values.add(source, content, tainted=tainted, own_input=given or b"")
+            repeated = own_input() if tainted else b""
+            self._values.add(ValueSource(*key), content, tainted=tainted, own_input=repeated)
         elif facts.bytes_out:
-            self._gone.add(key)
             self.partial[OUTPUT_GONE] = None
+            if tainted:
+                self._gone.add(key)
 
-    def _lineage(
-        self, inputs: Inputs, recorded: tuple[Lineage, ...], *, is_gone: bool
-    ) -> tuple[Lineage, ...]:
-        """Return what is known of an input: by its content, else by what was recorded of it."""
-        told = (e for e in recorded if is_gone or (e.call, e.attempt) in self._gone)
-        return (*inputs.lineage, *(self._as_now(entry) for entry in told))
+    def _lineage(self, key: OutputKey, recorded: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
+        """Return what is known of an input: by its content, and where that does not do by what was recorded of it."""
+        inputs = self._inputs.pop(key, _UNREAD)
+        if inputs.has_tainted:
+            self._inputs[key] = inputs  # a further outcome is rare, but it takes no values back
+        if inputs.partial:
+            self.partial[inputs.partial] = None
+        is_unread = inputs is _UNREAD or inputs is _GONE
+        told = (e for e in recorded if self._is_told(e, is_unread=is_unread))
+        return (
+            *inputs.lineage,
+            *(entry if entry.tainted else structs.replace(entry, tainted=True) for entry in told),
+        )
 
-    def _as_now(self, entry: Lineage) -> Lineage:
-        """Return a recorded entry with the taint that its source has by now."""
-        tainted = (entry.call, entry.attempt) in self._tainted
-        return entry if tainted is entry.tainted else structs.replace(entry, tainted=tainted)
+    def _is_told(self, entry: Lineage, *, is_unread: bool) -> bool:
+        """Return whether a recorded entry counts: its source is tainted, and contents do not show it."""
+        source = entry.call, entry.attempt
+        if source in self._tainted and (is_unread or source in self._gone):
+            return True
+        return self._is_earlier_tainted is not None and self._is_earlier_tainted(entry)
 
 
 def _returned(steps: Generator[None, None, tuple[Lineage, ...]]) -> tuple[Lineage, ...]:

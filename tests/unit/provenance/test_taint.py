@@ -53,10 +53,16 @@ class Session:
     ) -> TaintedAttempt:
         """Make a call with one argument; without a value its input is gone, without a text its output."""
         key = name.encode(), 1
-        self.fold.on_input(key, given(a=value) if value else b"")
+        arguments = given(a=value) if value else b""
+        self.fold.on_input(key, lambda: (arguments, False))
         content = told(output) if output else b""
         return self.fold.on_output(
-            key, facts, content, recorded, is_source_tainted=is_source_tainted
+            key,
+            facts,
+            content,
+            recorded,
+            own_input=lambda: arguments,
+            is_source_tainted=is_source_tainted,
         )
 
 
@@ -211,6 +217,7 @@ def test_where_content_is_gone_the_recorded_lineage_counts() -> None:
     without = session.call("watch", "", "ran-1", recorded=(entry("deploy", tainted=False),))
     assert sources(without) == ["deploy"]
     assert session.call("list", "", "ls-12", recorded=(entry("other"),)).carried == ()
+    assert not session.call("other", "x", "", OK).is_tainted
     assert set(session.fold.partial) == {OUTPUT_GONE, INPUT_GONE}
 
 
@@ -250,7 +257,7 @@ def test_a_note_counts_more_than_what_another_session_says_of_an_answer() -> Non
 
 def test_tainted_outputs_of_which_the_record_lacks_something_are_missed() -> None:
     fold = TaintFold({})
-    fold.on_input((b"a", 1), given(a="x"))
+    fold.on_input((b"a", 1), lambda: (given(a="x"), False))
     fold.on_output((b"a", 1), OK, told(TOKEN), missing="it was cut")
     fold.on_output((b"b", 1), MARKED, told(TOKEN), missing="it was cut")
     assert fold.missed == {(b"b", 1): "it was cut"}
@@ -268,13 +275,52 @@ def test_an_input_is_looked_up_to_its_end_for_tainted_values() -> None:
 def test_an_output_may_be_tainted_if_its_input_is_not_recorded_whole(facts: Facts) -> None:
     session = Session()
     session.call("mail", "", TOKEN, MARKED)
-    session.fold.on_input((b"made", 1), given(a="x"), is_cut=True)
+    session.fold.on_input((b"made", 1), lambda: (given(a="x"), True))
     session.fold.on_output((b"made", 1), facts, told(OTHER))
     assert list(session.fold.missed) == ([(b"made", 1)] if facts is OK else [])
 
 
 def test_an_output_is_not_tainted_by_an_input_where_nothing_is_tainted_before() -> None:
     session = Session()
-    session.fold.on_input((b"made", 1), given(a="x"), is_cut=True)
+    session.fold.on_input((b"made", 1), lambda: (given(a="x"), True))
     session.fold.on_output((b"made", 1), OK, told(OTHER))
     assert session.fold.missed == {}
+
+
+def test_before_anything_is_tainted_no_input_is_read() -> None:
+    read: list[str] = []
+
+    def reading() -> tuple[bytes, bool]:
+        read.append("read")
+        return given(a=TOKEN), False
+
+    def own_input() -> bytes:
+        return reading()[0]
+
+    fold = TaintFold({})
+    fold.on_input((b"a", 1), reading)
+    fold.on_output((b"a", 1), OK, told(TOKEN), own_input=own_input)
+    assert read == []
+    fold.on_output((b"b", 1), MARKED, told(OTHER), own_input=own_input)
+    fold.on_input((b"c", 1), reading)
+    assert read == ["read", "read"]
+
+
+def test_a_fold_that_begins_later_takes_earlier_outputs_as_recorded() -> None:
+    def is_earlier_tainted(entry: Lineage) -> bool:
+        return entry.call == b"before"
+
+    fold = TaintFold({}, is_earlier_tainted=is_earlier_tainted)
+    recorded = (entry("before", tainted=False), entry("fine"))
+    fold.on_input((b"use", 1), lambda: (given(a=TOKEN), False))
+    made = fold.on_output((b"use", 1), OK, told(OTHER), recorded)
+    assert (sources(made), made.is_tainted) == (["before"], True)
+    fold.on_input((b"next", 1), lambda: (given(a=OTHER), False))
+    assert sources(fold.on_output((b"next", 1), OK, b"")) == ["use"]
+
+
+def test_a_later_outcome_keeps_what_the_input_carried() -> None:
+    session = Session()
+    session.call("read", "/srv/notes.txt", TOKEN, MARKED)
+    assert sources(session.call("deploy", TOKEN, "started")) == ["read"]
+    assert sources(session.fold.on_output((b"deploy", 1), OK, told("done"))) == ["read"]

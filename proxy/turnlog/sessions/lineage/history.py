@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from turnlog.core.commit import ANSWERED_BY, Commit, Facts
+from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.note import Fact, Note, UserInput, decode_note
 from turnlog.provenance.outputs import RecordedOutput, missing_content
@@ -17,6 +17,8 @@ from turnlog.rules.http_tools import values_in
 from turnlog.sessions.state.family import commits_of_line
 from turnlog.store.base import Blob
 from turnlog.store.read.view import View
+
+from .recorded_taint import RecordedTaint, answered_from
 
 MOST_COMMITS: Final = 2048
 MOST_BYTES: Final = 4 << 20
@@ -115,9 +117,9 @@ def read_history(view: View, session: bytes, want: Wanted = EVERYTHING) -> Histo
     line = commits_of_line(view, session, after=first)
     commits = [c for c in line if _may_tell(c) and c.link.epoch != want.without]
     found, room, is_kept = deque[tuple[Commit, PastItem]](), MOST_BYTES, True
-    left_out = first if first > after else -1
+    left_out, recorded = first if first > after else -1, RecordedTaint(view)
     for commit in reversed(commits):
-        item = _item(view, commit, want.tainted)
+        item = _item(view, commit, want.tainted, recorded)
         if isinstance(item, RecordedOutput):
             room -= len(item.content) + len(item.own_input)
         if room < 0:
@@ -137,11 +139,11 @@ def read_history(view: View, session: bytes, want: Wanted = EVERYTHING) -> Histo
 
 def _tainted_between(view: View, session: bytes, until: int, want: Wanted) -> Iterator[PastItem]:
     """Yield the outputs before those that are read otherwise that are tainted or may be, oldest first."""
-    room = MOST_BYTES
+    room, recorded = MOST_BYTES, RecordedTaint(view)
     for commit in commits_of_line(view, session, after=want.after):
         if commit.link.seq > until:
             break
-        item = _item(view, commit, want.tainted) if _may_tell(commit) else None
+        item = _item(view, commit, want.tainted, recorded) if _may_tell(commit) else None
         if isinstance(item, RecordedOutput) and item.is_tainted is not False:
             room -= len(item.content) + len(item.own_input)
             if room < 0:
@@ -196,12 +198,14 @@ def _may_tell(commit: Commit) -> bool:
     return commit.facts.kind is CommitKind.OUTCOME or commit.facts.note in _DECLARING
 
 
-def _item(view: View, commit: Commit, tainted: frozenset[OutputKey] | None) -> PastItem | None:
+def _item(
+    view: View, commit: Commit, tainted: frozenset[OutputKey] | None, recorded: RecordedTaint
+) -> PastItem | None:
     facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
     if facts.kind is not CommitKind.OUTCOME:
         return declared_in(commit)
     if facts.status is Status.REPLAYED:
-        given = given_answer(view, facts.call, commit.link.session)
+        given = given_answer(view, facts.call, commit.link.session, recorded)
         if given is None:
             return None
         is_tainted = given.is_tainted if tainted is None else key in tainted
@@ -231,31 +235,19 @@ def _output(
     return RecordedOutput(source, content, is_tainted, missing, *recorded_input(view, facts))
 
 
-def given_answer(view: View, call: bytes, session: bytes) -> GivenAnswer | None:
-    """Return the answer of another session that a call of `session` was given; `None` if it was given none."""
-    begun = (c for c in view.readable(call) if c.facts.kind is CommitKind.INTENT and c.body)
-    links = (link for commit in begun if commit.body for link in commit.body.links)
-    source = next((x.removeprefix(ANSWERED_BY) for x in links if x.startswith(ANSWERED_BY)), b"")
-    ended = [c for c in view.readable(source) if c.facts.kind is CommitKind.OUTCOME]
-    if not ended or ended[-1].link.session == session:
+def given_answer(
+    view: View, call: bytes, session: bytes, taint: RecordedTaint | None = None
+) -> GivenAnswer | None:
+    """Return the answer of another session that a call of `session` was given; `None` if it was given none.
+
+    `taint` is used to answer for several calls.
+    """
+    outcome = answered_from(view, view.readable(call))
+    if outcome is None or outcome.link.session == session:
         return None
-    outcome = next((c for c in reversed(ended) if c.body and c.body.output_blob), ended[-1])
-    return GivenAnswer(*recorded_output(view, outcome), _said_of(view, outcome))
-
-
-def _said_of(view: View, outcome: Commit) -> bool | None:
-    """Return whether an output is recorded as tainted, `False` if as endorsed; a note counts more than a rule."""
-    facts = outcome.facts
-    notes = [
-        note.facts.note
-        for note in view.taint_notes(frozenset({outcome.link.session}))
-        if (note.facts.call, note.facts.attempt) == (facts.call, facts.attempt)
-    ]
-    if notes:
-        return notes[-1] == NoteKind.TAINT
-    if Flag.TAINT_ENDORSED in facts.flags:
-        return False
-    return has_tainted_output(facts) or None
+    taint = taint or RecordedTaint(view)
+    is_tainted = taint.of((outcome.facts.call, outcome.facts.attempt))
+    return GivenAnswer(*recorded_output(view, outcome), is_tainted)
 
 
 def recorded_output(view: View, outcome: Commit) -> tuple[bytes, str]:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from turnlog.cli.attempts import named_commit
-from turnlog.cli.contamination import as_dot, as_mermaid, as_tree
-from turnlog.cli.failures import SuggestingGroup
+from turnlog.cli.contamination import as_dot, as_mermaid, as_tree, beyond_mermaid
+from turnlog.cli.failures import SuggestingGroup, complain
 from turnlog.cli.options import (
     SEQ,
     WrittenStore,
@@ -20,7 +21,7 @@ from turnlog.cli.options import (
     word_of,
     writing_options,
 )
-from turnlog.cli.render import json_line
+from turnlog.cli.render import ProgressLine, json_line
 from turnlog.core import ids
 from turnlog.core.kinds import NoteKind
 from turnlog.core.note import LONGEST_WHY
@@ -48,7 +49,13 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("session")
-@click.option("--to", type=SEQ, metavar="SEQ", help="Only what leads to this commit.")
+@click.option("--to", type=SEQ, metavar="SEQ", help="Only what leads to the call of this commit.")
+@click.option(
+    "--after",
+    type=SEQ,
+    metavar="SEQ",
+    help="Only calls after this commit; of those before counts what was recorded.",
+)
 @click.option(
     "--format",
     "form",
@@ -59,19 +66,38 @@ def command() -> None:
 )
 @data_option
 @json_option
-def show(session: str, to: int | None, form: _Format, data: Path, as_json: bool) -> None:
+def show(
+    session: str,
+    to: int | None,
+    after: int | None,
+    form: _Format,
+    data: Path,
+    as_json: bool,
+) -> None:
     """Show the tainted outputs of SESSION and the calls that used their values.
 
     It is computed from the log, with all marks made so far. Values are compared, meaning is not
     followed: what is not found here may have been used all the same. `dot` is for Graphviz,
     `mermaid` for Markdown.
     """
-    with reading(data) as (view, write):
-        found = read_contamination(view, find_session(view, session), to)
+    with reading(data) as (view, write), ProgressLine() as progress:
+        found = read_contamination(
+            view,
+            find_session(view, session),
+            to=to,
+            after=after,
+            on_progress=lambda seq: progress.show(f"looked at commit {seq}"),
+        )
+        progress.clear()
+        if found.until < found.head and to is None:
+            rest = f"--after {found.until} looks at the commits behind it"
+            found = structs.replace(found, partial=[*found.partial, rest])
         is_json = as_json or form is _Format.JSON
-        lines = [json_line(found)] if is_json else _DRAWN[form](found)
+        lines = [json_line(found)] if is_json else list(_DRAWN[form](found))
         for line in lines:
             write(line)
+    if form is _Format.MERMAID and not is_json and (why := beyond_mermaid(found, lines)):
+        complain(why)
 
 
 @command.command("mark")
