@@ -28,16 +28,27 @@ from .proxy import data_of, environment, events_in, rows
 Process = prefork.Process | subprocess.Popen[Any]
 
 PUPPET: Final = """
-import json, os, signal, socket, subprocess, sys, time
+import json, os, select, signal, socket, subprocess, sys, time
 me = socket.socket(socket.AF_UNIX)
 me.connect(os.environ["PUPPET"])
 socket.send_fds(me, [b"x"], [0, 1])
 told = me.makefile("rw")
-for line in told:
+woken, wakes = socket.socketpair()
+wakes.setblocking(False)
+signal.set_wakeup_fd(wakes.fileno())
+while True:
+    if woken in select.select([me, woken], [], [])[0]:
+        woken.recv(64)
+        continue
+    if not (line := told.readline()):
+        break
     told.write(json.dumps(eval(line)) + "\\n")
     told.flush()
 """
-"""Evaluates each line that it is sent, until the test hangs up."""
+"""Evaluates each line that it is sent, until the test hangs up.
+
+A signal that comes right before it begins to wait ends the wait, so its handler runs.
+"""
 
 
 class End:
