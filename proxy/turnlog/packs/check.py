@@ -12,8 +12,7 @@ from turnlog.rules.model import ASPECTS, Match, ProvenanceDemand, Rule, Unmet
 from . import shape
 from .errors import ConfigError
 from .load import Document, read
-from .plain import Plain
-from .shape import MismatchError, Step, is_list, is_mapping
+from .shape import MismatchError, Plain, Step, is_list, is_mapping
 from .sources import RuleSource
 
 _METHODS: Final = frozenset(

@@ -18,8 +18,8 @@ from ruamel.yaml.reader import ReaderError
 
 from . import shape
 from .errors import ConfigError
-from .plain import BadYamlError, Node, Plain, compose, to_plain
-from .shape import MismatchError, Step
+from .plain import BadYamlError, Node, compose, to_plain
+from .shape import MismatchError, Plain, Step
 
 T = TypeVar("T")
 

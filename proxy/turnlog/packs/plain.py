@@ -11,10 +11,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import ReusedAnchorWarning
 
+from .shape import Plain
+
 Node = Any
 """A node of ruamel, which has no types: `id`, `tag`, `value`, `style`, `start_mark`."""
-Plain = Any
-"""The data of a file: nested dicts, lists and scalars."""
 
 MAX_VALUES = 100_000
 """Values in a file once its aliases are written out."""

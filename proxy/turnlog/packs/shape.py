@@ -13,10 +13,11 @@ from msgspec import Struct, inspect
 from turnlog.core.text.units import READER, Reader
 
 from .errors import suggest
-from .plain import Plain
 
 T = TypeVar("T")
 Step = str | int
+Plain = Any
+"""The data of a file: nested dicts, lists and scalars."""
 
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")

@@ -16,8 +16,7 @@ from turnlog.packs import load, shape
 from turnlog.packs.errors import ConfigError, SettingError
 from turnlog.packs.expand import LARGEST, expand, has_variables
 from turnlog.packs.load import Document
-from turnlog.packs.plain import Plain
-from turnlog.packs.shape import MismatchError
+from turnlog.packs.shape import MismatchError, Plain
 from turnlog.packs.sources import RuleSource, pack_or_file, rule_file
 from turnlog.store.default_folder import default_place
 

@@ -5,8 +5,7 @@ import pytest
 from msgspec import Struct
 
 from turnlog.core.text.units import Size, reads
-from turnlog.packs.plain import Plain
-from turnlog.packs.shape import MismatchError, Step, convert, value_at
+from turnlog.packs.shape import MismatchError, Plain, Step, convert, value_at
 
 
 def _short(value: object) -> str:
