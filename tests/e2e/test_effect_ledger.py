@@ -200,6 +200,26 @@ def test_another_branch_meets_the_effects_of_a_batch(rig: Rig) -> None:
     assert sent(rig) == 2
 
 
+@pytest.mark.promise("LEDGER-1")
+def test_a_later_call_that_was_not_executed_hides_no_effect_of_another_branch(rig: Rig) -> None:
+    ask(rig, "read", n=1)
+    fork = f"{rig.session}-fork"
+    assert cli(rig, "fork", rig.session, "--name", fork).returncode == 0
+    first = ask(rig, "pay", order=1, amount=5)
+    script = rig.upstream.script
+    rig.upstream.script = answer(ok(b"later", media="text/plain", status="429 Too Many Requests"))
+    for amount in (6, 7):
+        assert ask(rig, "pay", order=1, amount=amount)["executed"] == "no"
+    rig.upstream.script = script
+    sent_before = sent(rig)
+    rig.session = fork
+    refused = ask(rig, "pay", order=1, amount=6)
+    assert refused["kind"] == "policy_blocked"
+    assert f"call {first['call']}" in cli(rig, "show", refused["call"]).stdout
+    assert ask(rig, "pay", order=1, amount=5)["status"] == "replayed"
+    assert sent(rig) == sent_before
+
+
 @pytest.mark.promise("LEDGER-3")
 @pytest.mark.parametrize(
     ("choice", "amount", "status"),

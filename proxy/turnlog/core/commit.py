@@ -117,6 +117,9 @@ class Link(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Whether the body has index entries: `links`, the key of a note or a fact, a `delta`."""
 
 
+EFFECT_BEFORE: Final = b"effect before\0"
+"""What the link of a call begins with that holds the id of an earlier call with its effect, on the same branch: that
+one counts for other branches if this one was not executed."""
 ANSWERED_BY: Final = b"answered by\0"
 """What the link of an intent begins with that holds the id of the call whose answer was given again."""
 

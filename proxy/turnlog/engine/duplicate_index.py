@@ -18,7 +18,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import canonical
 from turnlog.core.classify import failed
-from turnlog.core.commit import ANSWERED_BY, Commit
+from turnlog.core.commit import ANSWERED_BY, EFFECT_BEFORE, Commit
 from turnlog.core.kinds import CommitKind, Effect, ErrorKind, Flag, Gone, Phase, Rung
 from turnlog.core.live_view import AfterDivergence
 from turnlog.core.operation import LEDGER_EFFECTS, had_effect
@@ -70,7 +70,7 @@ _HELD: Final = 16 << 20
 MOST: Final = 2_048
 """Bound of the calls in memory, and of the replayed calls of other processes (`_arrived`)."""
 _SAME: Final = Likeness.SAME
-_WITH_PREFIX: Final = (ANSWERED_BY, PASSED, CHOSEN_BY)
+_WITH_PREFIX: Final = (ANSWERED_BY, EFFECT_BEFORE, PASSED, CHOSEN_BY)
 """What links begin with that are no digests."""
 
 
@@ -292,7 +292,7 @@ class DuplicateIndex:
             with self._store.view() if ask.links is not NO_LINKS else nullcontext() as view:
                 if view is not None and ask.effect is not Effect.READ:
                     seen = view.last
-                    hidden = self._hidden(view, ask, beginning)
+                    ask, hidden = self._hidden(view, ask, beginning)
                 for look in looks:
                     found.append(look(view, ask.links))  # noqa: PERF401 - the first one stays if the second fails
         except StoreError as error:
@@ -351,7 +351,7 @@ class DuplicateIndex:
         try:
             with self._store.view() as view:
                 linked = structs.replace(linked, seen=view.last)
-                hidden = self._hidden(view, linked, beginning)
+                linked, hidden = self._hidden(view, linked, beginning)
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
             return ask
@@ -437,8 +437,11 @@ class DuplicateIndex:
                 return running
         return None
 
-    def _hidden(self, view: View, ask: Ask, beginning: CallDriver | None) -> DuplicateMatch | None:
-        """Return the call with the same effect that the branch of a call does not show, if any."""
+    def _hidden(
+        self, view: View, ask: Ask, beginning: CallDriver | None
+    ) -> tuple[Ask, DuplicateMatch | None]:
+        """Return a call, and the one with the same effect that its branch does not show, if any; one that the
+        branch shows is noted in the call's links."""
         if beginning is not None and not view.readable(beginning.ask.call):
             same_input = (ask.canonical or canonical(ask.arguments)) == (
                 beginning.ask.canonical or canonical(beginning.ask.arguments)
@@ -447,13 +450,16 @@ class DuplicateIndex:
                 beginning.seen(), likeness=Likeness.DISCARDED, same_input=same_input
             )
             effect, call = beginning.ask.effect, beginning.ask.call
-            return DuplicateMatch(earlier=earlier, call=call, running=beginning, effect=effect)
+            return ask, DuplicateMatch(earlier=earlier, call=call, running=beginning, effect=effect)
         wanted = self._wanted_effect(ask) if ask.links.effect else None
         link, since = ask.links.effect, ask.refused_at
         found = self._ledger.find(view, link, wanted, since) if wanted else None
         if found is None:
-            return None
-        return DuplicateMatch(
+            return ask, None
+        if found.is_shown:
+            links = structs.replace(ask.links, effect_before=found.call)
+            return structs.replace(ask, links=links), None
+        return ask, DuplicateMatch(
             earlier=found.earlier,
             call=found.call,
             commits=found.commits,

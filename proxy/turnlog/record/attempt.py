@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from msgspec import Struct, structs
 
 from turnlog.core.classify import EarlierAttempts, Ending, ending_of_call, with_attempt
-from turnlog.core.commit import ANSWERED_BY, Commit, Facts
+from turnlog.core.commit import ANSWERED_BY, EFFECT_BEFORE, Commit, Facts
 from turnlog.core.kinds import (
     LOOKUPS,
     MCP_METHODS,
@@ -103,6 +103,8 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     """Id of the earlier call beside or after which this one is made: it counts if this one is not sent."""
     effect: bytes = b""
     """Digest of the session's family and the effect, if the session has other branches."""
+    effect_before: bytes = b""
+    """Id of an earlier call with this effect on the same branch."""
     choice: bytes = b""
     """Link of the choice by which this call is sent, although another branch had its effect: only one call
     may carry it, whichever process makes it."""
@@ -124,8 +126,9 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
         """All links that are written with the intent."""
         source = ANSWERED_BY + self.source if self.source else b""
         passed = PASSED + self.passed if self.passed else b""
+        before = EFFECT_BEFORE + self.effect_before if self.effect_before else b""
         calls = (self.same, self.anyone, self.key, self.keyed_input, self.told)
-        own = self.effect, source, passed, self.choice, self.diverged
+        own = self.effect, source, passed, before, self.choice, self.diverged
         return tuple(filter(None, (*calls, *own)))
 
 

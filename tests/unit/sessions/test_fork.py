@@ -170,7 +170,8 @@ async def test_an_effect_of_another_branch_is_hidden_and_one_from_before_the_par
             call = wanted(branch, name)
             link = ledger.link(call)
             assert link
-            return ledger.find(view, link, call) is not None
+            found = ledger.find(view, link, call)
+            return found is not None and not found.is_shown
 
     assert hidden(other, "/behind")
     assert not hidden(other, "/before")
@@ -210,6 +211,7 @@ async def test_an_effect_is_known_again_when_the_bodies_of_its_call_are_gone(wor
         with work.store.view() as view:
             found = ledger.find(view, ledger.link(call), call)
         assert found is not None, (branch.id, name)
+        assert not found.is_shown
         assert found.earlier.same_input
         assert found.earlier.ending is not None
         assert found.earlier.ending.executed is Executed.YES
@@ -238,4 +240,6 @@ async def test_a_fork_knows_what_its_parent_kept_and_what_it_had_left_behind(wor
     for name, is_hidden in (("/gone", True), ("/kept", False)):
         call = wanted(other, name)
         with work.store.view() as view:
-            assert (ledger.find(view, ledger.link(call), call) is not None) is is_hidden
+            found = ledger.find(view, ledger.link(call), call)
+        assert found is not None
+        assert found.is_shown is not is_hidden

@@ -13,7 +13,7 @@ from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
-from turnlog.core.commit import HEAD, Commit
+from turnlog.core.commit import EFFECT_BEFORE, HEAD, Commit
 from turnlog.core.kinds import Actor, CommitKind, Effect, Phase
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView, StandingEffect
@@ -54,8 +54,8 @@ class WantedEffect(Struct, frozen=True, kw_only=True):
     """Digest of the effect as a rule names it; empty if the input identifies it."""
 
 
-class HiddenEffect(Struct, frozen=True, kw_only=True):
-    """An earlier call with the same effect that this branch does not show."""
+class EarlierEffect(Struct, frozen=True, kw_only=True):
+    """An earlier call with the same effect."""
 
     earlier: EarlierCall
     call: bytes
@@ -66,6 +66,8 @@ class HiddenEffect(Struct, frozen=True, kw_only=True):
     """Empty if it is not in this store."""
     choice: bytes = b""
     """Link of the one call that somebody's choice lets through; empty for none."""
+    is_shown: bool = False
+    """Whether this branch shows it: then it decides nothing."""
     is_redone: bool = False
     """Whether the one call that a choice has let through runs on this branch, or was before this one."""
 
@@ -121,8 +123,8 @@ class EffectLedger:
 
     def find(
         self, view: View, link: bytes, wanted: WantedEffect, since: int | None = None
-    ) -> HiddenEffect | None:
-        """Return the newest call with the effect of a call, if its branch does not show it.
+    ) -> EarlierEffect | None:
+        """Return the newest executed call with the effect of a call, if there is one.
 
         `since` is the position of the log at which the call was looked up before, if its intent was refused.
         """
@@ -139,7 +141,9 @@ class EffectLedger:
                 is_redone = True
                 continue
             if one.is_shown:
-                return None
+                return EarlierEffect(
+                    earlier=earlier, call=one.call, seq=one.seq, effect=one.effect, is_shown=True
+                )
             chosen = self._choice(view, one, session, branch.shown[session])
             earlier = structs.replace(
                 earlier,
@@ -148,7 +152,7 @@ class EffectLedger:
                 same_input=not wanted.effect_link or one.input_hash in hashes,
                 choice=chosen[0] if chosen else None,
             )
-            return HiddenEffect(
+            return EarlierEffect(
                 earlier=earlier,
                 call=one.call,
                 seq=one.seq,
@@ -237,16 +241,29 @@ def _newest_first(
     view: View, branch: _Branch, link: bytes, wanted: WantedEffect, hashes: Sequence[str]
 ) -> Iterator[tuple[StandingEffect, Sequence[Commit]]]:
     """Yield the earlier calls with the effect of a call, each with its commits."""
-    newest = view.linked(link)
-    commits = call_commits(view, newest.link.session, newest.facts.call) if newest else []
-    if commits:
+    linked: set[bytes] = set()
+    for commits in _linked(view, link):
         begun = commits[0]
+        linked.add(begun.facts.call)
         known = (one for one in branch.standing if one.call == begun.facts.call)
         yield next(known, effect_of(view, begun, is_shown=_counts(branch.shown, begun))), commits
     for one in branch.standing:
-        is_known = newest is not None and one.call == newest.facts.call
-        if not is_known and _has_effect(one, wanted, hashes):
+        if one.call not in linked and _has_effect(one, wanted, hashes):
             yield one, call_commits(view, one.session, one.call)
+
+
+def _linked(view: View, link: bytes) -> Iterator[Sequence[Commit]]:
+    """Yield the commits of the newest call with the link of an effect, and of the one that its branch had before."""
+    newest = view.linked(link)
+    if newest is None:
+        return
+    links = newest.body.links if newest.body is not None else ()
+    befores = (one.removeprefix(EFFECT_BEFORE) for one in links if one.startswith(EFFECT_BEFORE))
+    places = [(newest.link.session, newest.facts.call)]
+    places += [(first.link.session, call) for call in befores for first in view.readable(call)[:1]]
+    for session, call in places:
+        if commits := call_commits(view, session, call):
+            yield commits
 
 
 def _read_branch(view: View, session: bytes) -> _Branch | None:
