@@ -62,10 +62,10 @@ def test_it_ends_where_too_many_calls_are_tainted_and_goes_on_from_there(tmp_pat
 
 def test_progress_is_told_as_commits_are_looked_at(tmp_path: Path) -> None:
     fill(tmp_path / "data", chain(34))
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
     with viewed(tmp_path / "data") as view:
-        read_contamination(view, WORK, on_progress=told.append)
-    assert told == [0, 64]
+        read_contamination(view, WORK, on_progress=lambda seq, last: told.append((seq, last)))
+    assert told == [(0, 68), (64, 68)]
 
 
 def test_what_was_recorded_is_followed_back_through_a_bounded_number_of_outputs(

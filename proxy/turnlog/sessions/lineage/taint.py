@@ -32,6 +32,7 @@ _REMEMBERED: Final = 65_536
 """Outputs from before the commits that are looked at of which it is remembered whether they are tainted."""
 _EVERY: Final = 64
 """Commits after which progress is told."""
+Progress = Callable[[int, int], None]
 _EARLIER: Final = "tainted by what was recorded of it"
 
 
@@ -115,12 +116,12 @@ def read_contamination(
     after: int | None = None,
     until: int | None = None,
     bounds: ReadingBounds = WHOLE,
-    on_progress: Callable[[int], None] = lambda _: None,
+    on_progress: Progress = lambda seq, last: None,
 ) -> Contamination:
     """Return what the log shows of tainted outputs and their use; of all that leads to the call of `to`, if given.
 
     The commits behind `after` up to `until` are looked at, without `after` as many as `bounds` allow. Of what came
-    before counts what was recorded. `on_progress` is told the commit that is looked at.
+    before counts what was recorded. `on_progress` is told which commit is looked at, and the last one.
     Raises `NotFoundError`.
     """
     row = view.session(session)
@@ -185,7 +186,7 @@ class _ContaminationFold:
         self._branches = SessionBranches(view, session)
         self._live = self._branches.live(HEAD)
 
-    def run(self, last: int, on_progress: Callable[[int], None]) -> None:
+    def run(self, last: int, on_progress: Progress) -> None:
         """Look at all commits up to `last`, or until there are too many tainted attempts."""
         commits = commits_of_line(self._view, self._session, after=self._after)
         for number, commit in enumerate(takewhile(lambda c: c.link.seq <= last, commits)):
@@ -193,7 +194,7 @@ class _ContaminationFold:
                 self._is_full = True
                 return
             if number % _EVERY == 0:
-                on_progress(commit.link.seq)
+                on_progress(commit.link.seq, last)
             self._add(commit)
             self.until = commit.link.seq
         self.until = max(last, self._after)
@@ -333,7 +334,7 @@ def tainted_by_marks(view: View, session: bytes) -> frozenset[OutputKey]:
     """Return the tainted outputs of a session by all marks made so far."""
     # None may be missing: a rule that gates on them would let pass what it is to refuse (decision 92).
     fold = _ContaminationFold(view, session, -1, ReadingBounds(calls=HEAD, uses=HEAD))
-    fold.run(HEAD, lambda _: None)
+    fold.run(HEAD, lambda seq, last: None)
     return frozenset(key for key, made in fold.found.items() if made.is_tainted)
 
 

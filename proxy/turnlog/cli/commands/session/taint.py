@@ -86,7 +86,7 @@ def show(
             find_session(view, session),
             to=to,
             after=after,
-            on_progress=lambda seq: progress.show(f"looked at commit {seq}"),
+            on_progress=lambda seq, last: progress.show(f"looked at commit {seq} of {last}"),
         )
         progress.clear()
         if found.until < found.head and to is None:
