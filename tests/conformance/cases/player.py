@@ -1,9 +1,8 @@
 """Play a case: the scripted upstream and the client run in processes of their own."""
 
-import asyncio
+import os
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -11,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from conformance.cases.forked_play import PROGRAM
 from conformance.cases.reports import Entry, Report
+from kit import prefork
 from kit.proxy import until
 
-_PLAY = Path(__file__).with_name("play.py")
 _LIMIT = 60.0
 """s: no case takes half as long."""
 
@@ -49,53 +49,54 @@ async def upstream(case: Path, log: Path, *, listens: bool) -> AsyncGenerator[Up
         yield Upstream(port, log)
     finally:
         process.kill()
-        await process.wait()
+        process.wait()
 
 
 async def client(case: Path, origin: str) -> Report:
     """Send the case's requests to `origin`; return what came back."""
-    process = await _python("--client", origin, str(case), output=PIPE)
-    try:
-        async with asyncio.timeout(_LIMIT):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
+    with tempfile.TemporaryFile() as output:
+        process = _started("--client", origin, str(case), stdout=output.fileno())
+        try:
+            code = await until(process.poll, "the end of the client", _LIMIT)
+        finally:
             process.kill()
-    assert process.returncode == 0, f"the player ended with {process.returncode}"
-    return msgspec.json.decode(output, type=Report)
+        assert code == 0, f"the player ended with {code}"
+        output.seek(0)
+        return msgspec.json.decode(output.read(), type=Report)
 
 
-async def _listening(case: Path, log: Path) -> tuple[Process, int]:
+async def _listening(case: Path, log: Path) -> tuple[prefork.Process, int]:
     """Start an upstream. It cannot choose its port itself: the script may speak of it."""
     while True:
         port = _free_port()
         _empty(log)
-        process = await _python(
-            "--upstream-port", str(port), "--log", str(log), str(case), output=DEVNULL
-        )
+        process = _started("--upstream-port", str(port), "--log", str(log), str(case))
         await until(partial(_begun, process, log), "the scripted upstream")
-        if process.returncode is None:
+        if process.poll() is None:
             return process, port
         # Somebody took the port in between: another one.
 
 
-def _begun(process: Process, log: Path) -> bool | None:
+def _begun(process: prefork.Process, log: Path) -> bool | None:
     """Tell whether an upstream either listens or has given up."""
-    return process.returncode is not None or log.stat().st_size > 0 or None
+    return process.poll() is not None or log.stat().st_size > 0 or None
 
 
 def _empty(log: Path) -> None:
     log.write_bytes(b"")
 
 
-async def _python(*arguments: str, output: int) -> Process:
-    # -I -S: nothing but the standard library, which starts in a third of the time.
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(_PLAY), *arguments),
-        stdin=DEVNULL,
-        stdout=output,
-        stderr=DEVNULL,
-    )
+def _started(*arguments: str, stdout: int | None = None) -> prefork.Process:
+    with Path(os.devnull).open("r+b") as file:
+        nothing = file.fileno()
+        return prefork.start(
+            arguments,
+            stdin=nothing,
+            stdout=nothing if stdout is None else stdout,
+            stderr=nothing,
+            env=os.environ,
+            program=PROGRAM,
+        )
 
 
 def _free_port() -> int:
