@@ -168,6 +168,8 @@ class DuplicateIndex:
         self.clock = recorder.clock
         self.stop = stop
         self._store = store
+        self._controls = store.control_counter()
+        """Counts the commits without which no session has another branch; each call reads the number."""
         self._log = log
         self._uncovered = uncovered
         self._coverage = Coverage()
@@ -196,7 +198,7 @@ class DuplicateIndex:
         """Return a call with the links that its duplicates share, if its session is known or it has a
         key, and with that of its effect, if its session has discarded some."""
         found = self._linked(ask)
-        effect = self._effect_link(found) if self._ledger.is_needed else b""
+        effect = self._effect_link(found) if self._controls.count else b""
         if not effect:
             return found
         return structs.replace(found, links=structs.replace(found.links, effect=effect))
@@ -313,7 +315,7 @@ class DuplicateIndex:
         One that cannot be answered is refused if another branch of its session had its effect.
         """
         # Forks are control commits: while there is none, no session replays a record or has another branch.
-        if not self._ledger.is_needed or ask.leg or not ask.is_call or ask.is_blocked:
+        if not self._controls.count or ask.leg or not ask.is_call or ask.is_blocked:
             return ask
         try:
             replay = self._records.of(ask.session)

@@ -392,7 +392,7 @@ class HttpCarrier(Struct, eq=False):
                 head = self._with_key(head, attempt.ask.key_sent)
         if driver is not None and driver.is_guarded:
             progress.on_timeout = driver.on_expired
-        if target.is_command:
+        if isinstance(self._way, Commands):
             progress.late = exchange.late_reader
         size = length if length >= 0 else None
         return self._way.send(target, head, content, progress, size, self._interim)

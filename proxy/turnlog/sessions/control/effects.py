@@ -98,11 +98,6 @@ class EffectLedger:
         self._branches: BoundedDict[bytes, _Branch | None] = BoundedDict(_MOST)
         """By session; `None` for one without rewinds."""
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether any session may have another branch, by the count that the session gate reads for each call."""
-        return self._controls.count > 0
-
     def link(self, wanted: WantedEffect) -> bytes:
         """Return the link of a call's effect; empty if its session has only one branch.
 
