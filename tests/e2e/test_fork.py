@@ -395,6 +395,29 @@ def test_a_wrapped_command_gets_nothing_that_another_branch_has_done(tmp_path: P
         assert outcome(wrap.stdout.json())["kind"] == "policy_blocked"
 
 
+@pytest.mark.promise("LEDGER-7")
+def test_a_wrapped_command_gets_no_batch_with_an_effect_of_another_branch(tmp_path: Path) -> None:
+    def line(session: str, tool: str, request_id: int) -> bytes:
+        meta = {"turnlog/session": session}
+        return call(tool, {"path": "/a"}, request_id=request_id, _meta=meta)
+
+    with wrapping(tmp_path, rules=RULES) as wrap:
+        initialize(wrap, "2025-03-26")
+        asked = wrap.asked(line("work", "send", 1))
+        wrap.server.say(text_answer(asked["id"], "sent"))
+        assert wrap.stdout.json() == text_answer(1, "sent")
+        done = turnlog("fork", "work:0", "--name", "fork", data=wrap.data)
+        assert done.returncode == 0, done.stderr
+        wrap.send(b"[%b,%b]" % (line("fork", "read", 2), line("fork", "send", 3)))
+        refused = wrap.stdout.json()
+        assert [(one["id"], outcome(one)["kind"]) for one in refused] == [
+            (2, "policy_blocked"),
+            (3, "policy_blocked"),
+        ]
+        # The first one behind it that the command gets.
+        assert wrap.asked(line("fork", "read", 4))["id"] == 4
+
+
 @pytest.mark.promise("LEDGER-1", "LEDGER-2")
 def test_a_fork_sends_nothing_again_once_its_parent_is_purged(rig: Rig) -> None:
     parent, fork = rig.session, f"{rig.session}-fork"
