@@ -46,6 +46,7 @@ WORD: Final = re.compile(r"(?![0-9]+_)[A-Za-z0-9_./-]{1,256}")
 _DIGITS: Final = b"0123456789"
 # The search for a number is three times as fast as that for a byte string, and twenty times as fast as that for
 # two bytes: it comes first where most texts have none.
+_ESCAPE: Final = 0x1B
 _ZERO: Final = ord("0")
 _BLANK: Final = ord(" ")
 _COLON: Final = ord(":")
@@ -104,7 +105,7 @@ def fold(raw: bytes) -> bytes:
 
     Phrases end with a line break, or a quote; words with a blank, and may have marks: see `trim`.
     """
-    if b"\x1b" in raw:
+    if _ESCAPE in raw:
         raw = _COLOURS.sub(b"", raw)
     folded = b"%b\n" % raw.translate(_FOLD)
     # Bullets and the comments of code, which differ where the lines of a text begin.
@@ -120,11 +121,14 @@ def trim(token: bytes) -> bytes:
     return token.strip(_MARKS)
 
 
+def is_phrase(folded: bytes, line: bytes) -> bool:
+    """Return whether a folded text is a single phrase. `line` is its words with a blank between them."""
+    return folded.startswith(line) and not (_COLON in line and b": " in line)
+
+
 def phrases(folded: bytes) -> list[bytes]:
     """Return the parts of a folded text that have several words: lines, cells, quoted strings."""
-    if _QUOTE in folded:
-        folded = folded.replace(_QUOTE, b"\n")
-    folded = folded.replace(b"  ", b"\n")
+    folded = folded.replace(_QUOTE, b"\n").replace(b"  ", b"\n")
     if _COLON in folded:
         folded = folded.replace(b": ", b"\n")
     lines = folded.split(b"\n")
@@ -138,16 +142,12 @@ def quoted(folded: bytes) -> list[bytes]:
 
 
 def without_groups(raw: bytes) -> bytes:
-    """Return a text without separators of thousands."""
+    """Return a text without separators of thousands; the same object if there are none."""
     for separator in _SEPARATORS:
         # This looks for the pattern in a tenth of the time.
         if separator in raw and b"0%c000" % separator in raw.translate(_AS_ZEROS):
-            return _GROUPED.sub(_ungrouped, raw)
+            return _GROUPED.sub(lambda number: number[0].translate(None, b",'_"), raw)
     return raw
-
-
-def _ungrouped(number: re.Match[bytes]) -> bytes:
-    return number[0].translate(None, b",'_")
 
 
 def shortest(number: bytes) -> bytes:
@@ -177,8 +177,8 @@ def parts(token: bytes) -> list[bytes]:
     """
     if _DATE.match(token):
         return []
-    found = token.split(b":") if b":" in token else []
-    if b"/" in token:
+    found = token.split(b":") if _COLON in token else []
+    if _SLASH in token:
         found += token.translate(_SEGMENTS).split()
     return [part.strip(_MARKS) for part in found]
 
@@ -192,20 +192,28 @@ def labels(token: bytes) -> list[bytes]:
     return token.translate(_LABELS).split()
 
 
-def folder_ends(path: bytes) -> list[int]:
-    """Return where the folders of a path end, longest first; none of what is too deep for a path."""
-    ends: list[int] = []
-    if 0 < path.count(b"/") <= _FOLDERS:
-        end = len(path)
-        while (end := path.rfind(b"/", 0, end)) > 0:
-            ends.append(end)
-    return ends
+def below_folders(path: bytes) -> list[bytes]:
+    """Return what follows each folder of a path, shortest first; nothing of what is too deep for a path."""
+    rests: list[bytes] = []
+    if path.count(b"/") <= _FOLDERS:
+        while path := path.partition(b"/")[2]:
+            rests.append(path)
+    return rests[::-1]
 
 
-def shingles(words: list[bytes], step: int = 1) -> list[int]:
-    """Return the hashes of runs of five words, of every run or of each `step`th."""
-    a, b, c, d, e = words[::step], words[1::step], words[2::step], words[3::step], words[4::step]
-    return list(map(hash, zip(a, b, c, d, e, strict=False)))
+def shingles(words: list[bytes]) -> list[int]:
+    """Return the hashes of all runs of five words."""
+    runs = zip(words, words[1:], words[2:], words[3:], words[4:], strict=False)
+    return list(map(hash, runs))
+
+
+def some_shingles(words: list[bytes]) -> list[int]:
+    """Return the hashes of every third run of five words.
+
+    Two of them in a row are eight words, and each copy of seven words has one.
+    """
+    last = len(words) - WORDS
+    return [hash(tuple(words[first : first + WORDS])) for first in range(0, last + 1, 3)]
 
 
 def atoms_of(text: str) -> list[int]:
@@ -215,14 +223,16 @@ def atoms_of(text: str) -> list[int]:
     raw = plain(text)
     folded = fold(raw)
     words = folded.split()
+    line = b" ".join(words)
     odd = set(filterfalse(bytes.isalpha, words))
     is_prose = 2 * len(odd) < len(words) >= WORDS
     if (bare := without_groups(raw)) is not raw:
         # Commas may as well stand between numbers.
         odd.update(fold(bare).split())
     values = {token.strip(_MARKS) for token in odd}
-    other = [*_other_numbers(values), *encoded(text), *phrases(folded)]
-    other.append(b" ".join(words).strip(_MARKS))
+    other = [trim(line), *_other_numbers(values), *encoded(text)]
+    if not is_phrase(folded, line):
+        other += phrases(folded)
     if has_parts(folded):
         joined = list(filter(has_parts, values))
         values.update(b" ".join(joined).translate(_SEGMENTS).split())
@@ -280,42 +290,38 @@ def is_entity(token: bytes, *, alone: bool) -> bool:
     `alone`: it is the whole argument. Among other words it needs a digit, a slash or an @. Settings are
     none: round numbers, and letters and underscores alone.
     """
-    if _is_setting(token):
-        return False
-    digits = _digits(token)
-    if digits:
+    if token.isdigit():
+        return len(token) >= SHORTEST and len(token.rstrip(b"0")) > _ROUND
+    if digits := _digits(token):
         return digits >= SHORTEST or digits < len(token) - token.count(b".")
-    if b"/" in token or b"@" in token:
+    if _SLASH in token or _AT in token:
         return True
-    return alone and (len(token) >= PHRASE or b"." in token)
+    may_be = alone and (len(token) >= PHRASE or _DOT in token)
+    return may_be and not token.replace(b"_", b"").isalpha()
 
 
 def _digits(token: bytes) -> int:
     return len(token.translate(None, _NO_DIGITS))
 
 
-def _is_setting(token: bytes) -> bool:
-    if token.isdigit():
-        return len(token.rstrip(b"0")) <= _ROUND
-    return token.replace(b"_", b"").isalpha()
-
-
 def is_strong_value(value: bytes) -> bool:
     """Return whether a text without a relation to an output would hardly have a value of it."""
-    size, digits = len(value), _digits(value)
-    if size < 5 or _is_setting(value) or _DATE.fullmatch(value):
-        return False
-    return (
-        digits >= 5
-        or size >= PHRASE
-        or (size >= 7 and digits >= 3)
-        or (size >= 8 and (digits >= 2 or b"/" in value or b"@" in value))
-    )
+    size = len(value)
+    if size < 5 or value.isdigit():
+        return size >= 5 and len(value.rstrip(b"0")) > _ROUND
+    digits = _digits(value)
+    if digits >= 5:
+        return not _DATE.fullmatch(value)
+    if size >= PHRASE:
+        return not value.replace(b"_", b"").isalpha()
+    if size >= 8:
+        return digits >= 2 or _SLASH in value or _AT in value
+    return size == 7 and digits >= 3
 
 
 def is_strong_in_text(value: bytes) -> bool:
     """Return the same for a part of a longer text, such as code, where names and idioms recur."""
-    is_odd = b"/" in value or value.find(b"@") > 0 or _digits(value) >= 2
+    is_odd = _SLASH in value or value.find(b"@") > 0 or _digits(value) >= 2
     return (is_odd or value.count(b" ") >= WORDS) and is_strong_value(value)
 
 
@@ -324,4 +330,6 @@ def is_strong_part(part: bytes) -> bool:
 
     Many paths and URLs have the same server, or a file of the same name.
     """
-    return (_digits(part) >= 3 and is_strong_value(part)) or (b"/" in part and len(part) >= PHRASE)
+    return (_digits(part) >= 3 and is_strong_value(part)) or (
+        _SLASH in part and len(part) >= PHRASE
+    )

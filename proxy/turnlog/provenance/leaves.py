@@ -1,7 +1,7 @@
 """The texts in a content: strings and larger numbers of JSON, or all of any other text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -13,70 +13,47 @@ PHRASE: Final = 12
 PIECE: Final = 2048
 """Characters of a long text that are looked at in one step, which takes some 100 us."""
 
-_decode = msgspec.json.Decoder().decode
-_CONTAINERS: Final = (dict, list)
+_CONTAINERS: Final = (dict, list, tuple)
 _NUMBERS: Final = (int, float)
+_decode = msgspec.json.Decoder().decode
 # Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt\"/])")
 _PIECES: Final = re.compile(rf"(?s).{{1,{PIECE - 1}}}(?:\s|\Z)|.{{1,{PIECE}}}")
 # Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
 # are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
 _LONGEST: Final = 200
-_Member = tuple[str, Any, bool]  # a pointer, a value, and whether it is not in a text itself
-_RESULT: Final = frozenset({"content", "isError"})
+# Names and values. A value without a name, or in a tuple, which JSON has not, has the pointer of what it is in.
+_Members = Iterable[tuple[str | int | None, Any]]
+_Leaves = list[tuple[str, str]]
 
 
-def leaves(content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the JSON Pointer and the text of each string and larger number of a JSON text.
+def leaves(content: bytes) -> _Leaves:
+    """Return the JSON Pointer and the text of each string and larger number of a JSON text.
 
     Any other text is one leaf. JSON inside a string is read as well: its leaves have the pointer of that
-    string, and what is very far down that of a value around it. A key that is not a mere name is a leaf. What is too short for a value is left out,
-    and a long text comes in pieces.
+    string, and what is very far down that of a value around it. A key that is not a mere name is a leaf.
+    What is too short for a value is left out, and a long text comes in pieces.
     """
-    # No recursion: the sender chooses how deep values are nested.
-    levels = [iter([_start(content)])]
-    while levels:
-        for pointer, item, outside in levels[-1]:
-            if type(item) is str:
-                if len(item) < SHORTEST or (len(item) < PHRASE and item.isalpha()):
-                    continue
-                if (len(item) > PIECE or item[0] in "{[") and (
-                    within := _within(pointer, item, outside=outside)
-                ):
-                    levels.append(iter(within))
-                    break
-                yield pointer, item
-            elif type(item) in _CONTAINERS:
-                inside = _inside(pointer, item, outside=outside and len(pointer) < _LONGEST)
-                levels.append(iter(inside))
-                break
-            elif type(item) in _NUMBERS and (number := _number(item)):
-                yield pointer, number
-        else:
-            levels.pop()
-
-
-def _start(content: bytes) -> _Member:
-    """Return what a content is, or the only text in it."""
+    found: _Leaves = []
     try:
         value = _decode(content)
+        text = _only_text(value) if type(value) in _CONTAINERS else None
+        pointer, start = ("", value) if text is None else ("/content/0/text", text)
+        _read(found, pointer, [(None, start)], outside=True)
     except (ValueError, RecursionError):
-        raw = content.decode("utf-8", "replace")
-        return "", _ESCAPE.sub(_unescaped, raw) if "\\" in raw else raw, True
-    text = _only_text(value) if type(value) in _CONTAINERS else None
-    return ("", value, True) if text is None else ("/content/0/text", text, True)
+        # No JSON, or nested deeper than anybody would write it.
+        text = _ESCAPE.sub(_unescaped, content.decode("utf-8", "replace"))
+        found.clear()
+        _read(found, "", [(None, text)], outside=True)
+    return found
 
 
 def _only_text(value: dict[str, Any] | list[Any]) -> Any:
     """Return the text of a tool's result that is one text, as most are; `None` for any other value."""
-    if isinstance(value, list) or not value.keys() <= _RESULT:
+    if isinstance(value, list) or len(value) != (2 if value.get("isError") is False else 1):
         return None
     content: list[Any] = value.get("content", [])
-    if (
-        type(content) is not list
-        or len(content) != 1
-        or type(value.get("isError", False)) is not bool
-    ):
+    if type(content) is not list or len(content) != 1:
         return None
     item: dict[str, Any] = content[0]
     is_text = type(item) is dict and len(item) == 2 and item.get("type") == "text"
@@ -89,47 +66,63 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(code) if 32 < code < 127 else " "
 
 
-def _within(pointer: str, text: str, *, outside: bool) -> list[_Member]:
-    """Return what to read in place of a text: JSON in it, or the pieces of a long one."""
-    if outside and text[0] in "{[" and (inner := _json_in(text)) is not None:
-        return [(pointer, inner, False)]
-    if len(text) <= PIECE:
-        return []
-    return [(pointer, piece, False) for piece in _PIECES.findall(text)]
+def _read(found: _Leaves, pointer: str, members: _Members, *, outside: bool) -> None:
+    """Add the leaves of a container, which is `outside` of texts."""
+    for name, item in members:
+        own = f"{pointer}/{name}" if outside and name is not None else pointer
+        if type(item) is str:
+            size = len(item)
+            if size < PHRASE and (size < SHORTEST or item.isalpha()):
+                continue
+            if size > PIECE or item[0] in "{[":
+                _read_text(found, own, item, outside=outside)
+            else:
+                found.append((own, item))
+        elif type(item) in _CONTAINERS:
+            inside = _members(item)
+            has_own = outside and len(own) < _LONGEST and type(item) is not tuple
+            _read(found, own, inside, outside=has_own)
+        elif type(item) in _NUMBERS and (number := _number(item)):
+            found.append((own, number))
 
 
-def _json_in(text: str) -> Any:
-    """Return the object or array written in a string; `None` if it is neither."""
+def _read_text(found: _Leaves, pointer: str, text: str, *, outside: bool) -> None:
+    """Add the leaves of JSON in a text, or the pieces of a long one."""
     try:
-        return _decode(text)
+        inner = _decode(text) if outside and text[0] in "{[" else None
     except (ValueError, RecursionError):
-        return None
+        inner = None
+    if inner is not None:
+        _read(found, pointer, [(None, inner)], outside=False)
+    elif len(text) > PIECE:
+        _read(found, pointer, enumerate(_PIECES.findall(text)), outside=False)
+    else:
+        found.append((pointer, text))
 
 
-def _inside(pointer: str, item: dict[str, Any] | list[Any], *, outside: bool) -> list[_Member]:
-    """Return the members of a container."""
-    if isinstance(item, list):
-        if outside:
-            return [(f"{pointer}/{number}", member, True) for number, member in enumerate(item)]
-        return [(pointer, member, False) for member in item]
-    members: list[_Member] = []
+def _members(item: dict[str, Any] | list[Any] | tuple[Any, ...]) -> _Members:
+    """Return the members of a container; among them those of its keys that are leaves."""
+    if not isinstance(item, dict):
+        return enumerate(item)
+    for name in item:
+        if len(name) > _LONGEST or not name.isidentifier():
+            return _members_and_names(item)
+    return item.items()
+
+
+def _members_and_names(item: dict[str, Any]) -> Iterator[tuple[str | None, Any]]:
     for name, member in item.items():
         if len(name) > _LONGEST:
-            members += [(pointer, name, False), (pointer, member, False)]
-        elif name.isidentifier():
-            members.append((f"{pointer}/{name}" if outside else pointer, member, outside))
-        else:
-            below = f"{pointer}/{_escaped(name)}" if outside else pointer
-            members += [(below, name, False), (below, member, outside)]
-    return members
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+            yield None, (name, member)
+            continue
+        escaped = name.replace("~", "~0").replace("/", "~1")
+        if not name.isidentifier():
+            yield escaped, (name,)
+        yield escaped, member
 
 
 def _number(number: float) -> str:
     """Return the shortest text of a number; empty for a small whole one."""
-    if not number % 1 and -1e15 < number < 1e15:
+    if isinstance(number, int) or (not number % 1 and -1e15 < number < 1e15):
         return str(int(number)) if abs(number) >= 1000 else ""
     return str(number)

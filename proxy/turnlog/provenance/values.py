@@ -13,11 +13,12 @@ from .atoms import (
     WORD,
     WORDS,
     atoms_of,
+    below_folders,
     encoded,
     fold,
-    folder_ends,
     has_parts,
     is_entity,
+    is_phrase,
     is_strong_in_text,
     is_strong_part,
     is_strong_value,
@@ -30,6 +31,7 @@ from .atoms import (
     quoted,
     shingles,
     shortest,
+    some_shingles,
     trim,
     without_groups,
 )
@@ -52,14 +54,16 @@ MOST_MISSED: Final = 256
 """Tainted outputs of which it is remembered that values may be missing."""
 _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
+_MOST_THAT_MATTER: Final = 4 * _MOST_ENTRIES  # to rules: of tainted and of unverified values
 _LEAVES: Final = 64  # of an input that are looked up in one step
 _LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
-# Every third shingle: two of them in a row are eight words, and each copy of seven words has one.
-_STEP: Final = 3
 _RUN: Final = 4  # shingles, eight words; of unrelated prose of one author 0.01 has as many
 _LINE: Final = 16  # words of what is no text yet, such as a command line
 _STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
 
+# Looking a member of an enum up takes longer than a function of Python.
+_SOURCED, _DECLARED, _UNVERIFIED = ValueOrigin
+_EXACT, _ENTITY, _SHINGLE, _WEAK = MatchEvidence
 _Strength = Callable[[bytes], bool]
 
 
@@ -82,7 +86,7 @@ class Inputs(Struct, frozen=True, gc=False):
 
 def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
     """Return the entries of values of tainted outputs, by evidence that is not weak."""
-    return tuple(e for e in lineage if e.tainted and e.evidence is not MatchEvidence.WEAK)
+    return tuple(e for e in lineage if e.tainted and e.evidence is not _WEAK)
 
 
 def has_values(content: bytes) -> bool:
@@ -99,7 +103,7 @@ def slices(content: bytes) -> Iterator[bytes]:
 
 def unsourced(inputs: Inputs) -> tuple[str, ...]:
     """Return the JSON Pointers of the values that were never seen before."""
-    return tuple({e.pointer: e for e in inputs.lineage if e.origin is ValueOrigin.UNVERIFIED})
+    return tuple({e.pointer: e for e in inputs.lineage if e.origin is _UNVERIFIED})
 
 
 class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
@@ -178,18 +182,15 @@ class SessionValues:
         self, source: ValueSource, content: bytes, *, tainted: bool = False, own_input: bytes = b""
     ) -> Iterator[None]:
         """Do what `add` does in steps of some 100 us each, as the iterator is read."""
-        of = ValueOrigin.SOURCED, source.call, source.attempt
         memory = self._tainted if tainted else self._clean
         repeated = leaves(own_input[:LOOKED_AT]) if own_input else ()
         without = {atom for _, text in repeated for atom in atoms_of(text)}
-        if len(content) > LOOKED_AT:
-            texts = self._leaves_of_long(source, content, tainted=tainted)
-        else:
-            texts = leaves(content)
+        is_long = len(content) > LOOKED_AT
+        texts = self._long(source, content, tainted=tainted) if is_long else leaves(content)
         place, work = None, 0
         for pointer, text in texts:
             if place is None or pointer != place.pointer:
-                place = _FirstSeen(*of, pointer, tainted)
+                place = _FirstSeen(_SOURCED, source.call, source.attempt, pointer, tainted)
             found = atoms_of(text)
             memory.add([a for a in found if a not in without] if without else found, place)
             work += len(text) + _LEAF
@@ -197,9 +198,9 @@ class SessionValues:
                 work = 0
                 yield
 
-    def _leaves_of_long(
+    def _long(
         self, source: ValueSource, content: bytes, *, tainted: bool
-    ) -> Iterator[tuple[str, str]]:
+    ) -> Iterable[tuple[str, str]]:
         """Return the leaves of a long output, as far as it is looked at."""
         most = LOOKED_AT_FOR_TAINT if tainted else LOOKED_AT
         if len(content) > most:
@@ -212,7 +213,7 @@ class SessionValues:
         """Remember the values of a text that the runtime declared."""
         content = text.encode("utf-8", "replace")
         self._cut = self._cut or len(content) > LOOKED_AT
-        place = _FirstSeen(ValueOrigin.DECLARED, b"", 1, by)
+        place = _FirstSeen(_DECLARED, b"", 1, by)
         for _, leaf in leaves(content[:LOOKED_AT]):
             self._clean.add(atoms_of(leaf), place)
 
@@ -222,8 +223,7 @@ class SessionValues:
         every = chain.from_iterable(map(leaves, slices(content[:LOOKED_AT_FOR_TAINT])))
         while len(self._tainted) and (some := list(islice(every, _LEAVES))):
             search = _Search(self._clean, self._tainted)
-            for pointer, text in some:
-                search.run(pointer, text)
+            search.run(some)
             if found := carried(search.entries.values()):
                 return found
             yield
@@ -231,11 +231,9 @@ class SessionValues:
 
     def look_up(self, arguments: bytes) -> Inputs:
         """Return the origin of each value in the arguments of a call."""
-        search = _Search(self._clean, self._tainted)
-        found = leaves(arguments[:LOOKED_AT])
-        for pointer, text in islice(found, _MOST_LEAVES):
-            search.run(pointer, text)
-        if search.left_out or next(found, None):
+        search, found = _Search(self._clean, self._tainted), leaves(arguments[:LOOKED_AT])
+        search.run(found[:_MOST_LEAVES])
+        if search.left_out or len(found) > _MOST_LEAVES:
             partial = MANY
         elif self._cut or len(arguments) > LOOKED_AT:
             partial = CUT
@@ -257,44 +255,52 @@ class _Search:
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
         self.left_out = self.has_tainted = False
 
-    def run(self, pointer: str, text: str) -> None:
-        """Look up a leaf of the arguments."""
-        self._pointer = pointer
-        if not WORD.fullmatch(text):
-            self._look_up_text(text)
-            return
-        word = shortest(trim(text.lower().encode()))
-        if may_be_value(word) and not self._has(word, MatchEvidence.EXACT):
-            self._look_up_parts(word, alone=True)
+    def run(self, found: Iterable[tuple[str, str]]) -> None:
+        """Look up leaves of the arguments."""
+        for pointer, text in found:
+            self._pointer = pointer
+            if " " in text or not WORD.fullmatch(text):
+                self._look_up_text(text)
+                continue
+            word = shortest(trim(text.lower().encode()))
+            if may_be_value(word) and not self._has(word, _EXACT):
+                self._look_up_parts(word, alone=True)
 
     def _look_up_text(self, text: str) -> None:
         folded = fold(without_groups(plain(text)))
         words = folded.split()
         line = b" ".join(words)
         whole = shortest(trim(line))
-        if may_be_value(whole) and self._has(whole, MatchEvidence.EXACT):
+        if may_be_value(whole) and self._has(whole, _EXACT):
             return
-        is_strong = is_strong_value if len(words) <= _LINE else is_strong_in_text
-        for token in dict.fromkeys(filterfalse(bytes.isalpha, words)):
-            word = shortest(trim(token))
-            if may_be_word(word) and not self._has(word, MatchEvidence.ENTITY, is_strong):
-                self._look_up_parts(word, alone=len(words) == 1)
+        if not b"".join(words).isalpha():
+            self._look_up_words(words)
         for value in encoded(text):
-            self._has(value, MatchEvidence.ENTITY)
+            self._has(value, _ENTITY)
         # Otherwise the whole is the only phrase.
-        if not folded.startswith(line) or has_parts(line):
+        if not is_phrase(folded, line):
             self._look_up_phrases(folded)
         if len(words) >= WORDS:
             self._look_up_runs(words)
 
+    def _look_up_words(self, words: list[bytes]) -> None:
+        is_strong = is_strong_value if len(words) <= _LINE else is_strong_in_text
+        for token in dict.fromkeys(filterfalse(bytes.isalpha, words)):
+            word = shortest(trim(token))
+            if may_be_word(word) and not self._has(word, _ENTITY, is_strong):
+                self._look_up_parts(word, alone=len(words) == 1)
+
     def _look_up_phrases(self, folded: bytes) -> None:
         for value in quoted(folded):
-            self._has(value, MatchEvidence.ENTITY)
+            self._has(value, _ENTITY)
         for phrase in phrases(folded):
-            self._has(phrase, MatchEvidence.ENTITY, is_strong_in_text)
+            self._has(phrase, _ENTITY, is_strong_in_text)
 
     def _knows_any(self, atoms: list[int]) -> bool:
-        return not all(known.keys().isdisjoint(atoms) for known in self._known)
+        for known in self._known:  # noqa: SIM110 - with `any` it takes twice as long
+            if not known.keys().isdisjoint(atoms):
+                return True
+        return False
 
     def _has(
         self, value: bytes, evidence: MatchEvidence, is_strong: _Strength = is_strong_value
@@ -303,36 +309,36 @@ class _Search:
         atom = hash(value)
         for known in self._known:
             if atom in known:
-                self._note(known[atom], evidence if is_strong(value) else MatchEvidence.WEAK)
+                self._note(known[atom], evidence if is_strong(value) else _WEAK)
                 return True
         return False
 
     def _look_up_parts(self, word: bytes, *, alone: bool) -> None:
         """Look up the parts of a word that was not seen."""
-        if word.isalpha() or (has_parts(word) and self._is_known_by_parts(word)):
+        if has_parts(word) and self._is_known_by_parts(word):
             return
         if is_entity(word, alone=alone):
-            self._enter(None, Lineage(pointer=self._pointer, origin=ValueOrigin.UNVERIFIED))
+            unseen = Lineage(pointer=self._pointer, origin=_UNVERIFIED)
+            self._enter(None, unseen, _MOST_THAT_MATTER)
 
     def _is_known_by_parts(self, token: bytes) -> bool:
         """Note known parts of a word; return whether it is a known name in a known folder."""
-        ends = folder_ends(token)
-        rests = [token[end + 1 :] for end in ends]
+        rests = below_folders(token)
         shares, names = [*rests, *parts(token)], labels(token)
         if not self._knows_any(list(map(hash, shares + names))):
             return False
         shares = list(filter(may_be_word, shares))
-        is_seen = [self._has(part, MatchEvidence.ENTITY, is_strong_part) for part in shares]
+        is_seen = [self._has(part, _ENTITY, is_strong_part) for part in shares]
         for name in filter(is_strong_part, names):  # `example` and `txt` say nothing by themselves
-            self._has(name, MatchEvidence.ENTITY)
+            self._has(name, _ENTITY)
         return any(is_seen) and any(
-            self._knows_any([hash(rest)]) and self._knows_any([hash(token[:end])])
-            for rest, end in zip(rests, ends, strict=True)
+            self._knows_any([hash(rest)]) and self._knows_any([hash(token[: -len(rest) - 1])])
+            for rest in rests
         )
 
     def _look_up_runs(self, words: list[bytes]) -> None:
         """Note the outputs that have runs of words. A run of less than eight words is weak."""
-        some = shingles(words, _STEP)
+        some = some_shingles(words)
         if self._knows_any(some) and self._note_runs(some, 2):
             every = shingles(words)
             self._note_runs(every, min(_RUN, len(every)))
@@ -347,7 +353,7 @@ class _Search:
             if is_tainted is not None:
                 run = list(together)
                 has_few = has_few or len(run) < enough
-                evidence = MatchEvidence.SHINGLE if len(run) >= enough else MatchEvidence.WEAK
+                evidence = _SHINGLE if len(run) >= enough else _WEAK
                 for place in dict.fromkeys(filter(None, run)):
                     self._note(place, evidence)
         return has_few
@@ -364,14 +370,11 @@ class _Search:
                 evidence=evidence,
                 tainted=place.is_tainted,
             )
-            self._enter(place, entry)
+            self.has_tainted = self.has_tainted or place.is_tainted
+            self._enter(place, entry, _MOST_THAT_MATTER if place.is_tainted else _MOST_ENTRIES)
 
-    def _enter(self, place: _FirstSeen | None, entry: Lineage) -> None:
-        if entry.tainted:
-            self.has_tainted = True
-        # What may matter to a rule has more room.
-        matters = entry.tainted or entry.origin is ValueOrigin.UNVERIFIED
-        if len(self.entries) < (4 * _MOST_ENTRIES if matters else _MOST_ENTRIES):
+    def _enter(self, place: _FirstSeen | None, entry: Lineage, most: int) -> None:
+        if len(self.entries) < most:
             self.entries[self._pointer, place] = entry
         else:
             self.left_out = True

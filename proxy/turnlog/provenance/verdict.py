@@ -14,6 +14,7 @@ from .values import Inputs, unsourced
 MOST_INPUTS: Final = 8
 """Inputs of one call that are named in its reasons."""
 _PINNED: Final = Provenance.PINNED
+_UNVERIFIED: Final = Provenance.UNVERIFIED
 NO_INPUTS: Final = Inputs()
 """The inputs of a call whose arguments hold no value to look up."""
 
@@ -29,7 +30,7 @@ class ProvenanceVerdict(Struct, frozen=True, gc=False):
 _CLEAR: Final = {
     _PINNED: ProvenanceVerdict(_PINNED),
     Provenance.MISMATCH: ProvenanceVerdict(Provenance.MISMATCH, ("tool: mismatch",)),
-    Provenance.UNVERIFIED: ProvenanceVerdict(Provenance.UNVERIFIED, ("tool: unverified",)),
+    _UNVERIFIED: ProvenanceVerdict(_UNVERIFIED, ("tool: unverified",)),
 }
 """Verdicts where only the tool is known: of most calls."""
 
@@ -45,13 +46,11 @@ def verdict(
     unseen = unsourced(inputs) if inputs.lineage else ()
     if result is NO_CHECKS and not (unseen or inputs.partial or server.changes):
         return clear
-    changed = tuple(f"server: {part} changed" for part in server.changes)
-    failed = tuple(f"result: {failure}" for failure in result.failures)
-    reasons = (*clear.reasons, *changed, *failed, *_reasons_of_inputs(unseen, inputs.partial))
-    if changed or failed or tool is Provenance.MISMATCH:
+    reasons = (*clear.reasons, *_reasons(server, result, unseen, inputs.partial))
+    if server.changes or result.failures or tool is Provenance.MISMATCH:
         return ProvenanceVerdict(Provenance.MISMATCH, reasons)
     if unseen or tool is not _PINNED:
-        return ProvenanceVerdict(Provenance.UNVERIFIED, reasons)
+        return ProvenanceVerdict(_UNVERIFIED, reasons)
     return ProvenanceVerdict(Provenance.VERIFIED if result.is_verified else _PINNED, reasons)
 
 
@@ -66,10 +65,15 @@ def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:
     return "" if checks.is_checked else "the result has no digest or signature that was checked"
 
 
-def _reasons_of_inputs(unseen: Sequence[str], partial: str) -> list[str]:
+def _reasons(
+    server: ServerStatus, result: ResultChecks, unseen: Sequence[str], partial: str
+) -> list[str]:
     reasons = [f"inputs: {pointer} unverified" for pointer in unseen[:MOST_INPUTS]]
-    if (more := len(unseen) - MOST_INPUTS) > 0:
-        reasons.append(f"inputs: {more} more unverified")
+    if len(unseen) > MOST_INPUTS:
+        reasons.append(f"inputs: {len(unseen) - MOST_INPUTS} more unverified")
     if partial:
         reasons.append(f"inputs: partial ({partial})")
+    if server.changes or result.failures:
+        changed = [f"server: {part} changed" for part in server.changes]
+        return [*changed, *(f"result: {failure}" for failure in result.failures), *reasons]
     return reasons

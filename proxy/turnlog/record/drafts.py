@@ -35,7 +35,7 @@ from turnlog.exchange.outcome import AnswerFacts, seen
 from turnlog.observe.clock import Clock
 from turnlog.provenance.taint import taint_flags
 from turnlog.provenance.values import Inputs, unsourced
-from turnlog.provenance.verdict import NO_INPUTS, ProvenanceVerdict, unmet_result
+from turnlog.provenance.verdict import NO_INPUTS, unmet_result
 from turnlog.redaction.redact import MARGIN, Redacted, Redactor
 from turnlog.redaction.rule_redaction import RuleSecrets, cut_json, cut_text, select_secrets
 from turnlog.rules.effects import Delta, extract_delta
@@ -193,7 +193,9 @@ class Drafter:
         inputs = attempt.inputs or NO_INPUTS
         found = attempt.verdict = ask.verdict(reply.checks, inputs)
         if inputs is not NO_INPUTS or reply.checks.failures or ask.server_status.changes:
-            body = _with_origins(body, inputs, found)
+            body = structs.replace(
+                body, lineage=inputs.lineage, partial=inputs.partial, reasons=found.reasons
+            )
         facts = structs.replace(
             attempt.facts,
             kind=_OUTCOME,
@@ -390,16 +392,6 @@ def retell(outcome: Draft, source: Ticket | None, delta: tuple[Raw, ...]) -> Non
     if told is None or told.body is None or outcome.body is None or outcome.body.summary:
         return
     outcome.body = structs.replace(outcome.body, summary=told.body.summary)
-
-
-def _with_origins(body: CommitBody, inputs: Inputs, found: ProvenanceVerdict) -> CommitBody:
-    """Return an outcome's body with where its inputs came from, and why its provenance is no better."""
-    return structs.replace(
-        body,
-        lineage=inputs.lineage,
-        partial=inputs.partial,
-        reasons=found.reasons,
-    )
 
 
 def _provenance_flags(

@@ -69,10 +69,10 @@ def test_a_text_has_no_atom_of_what_only_looks_like_a_value(text: str, value: st
 def test_prose_has_shingles_and_a_table_of_numbers_has_none() -> None:
     prose = b"the quick brown fox jumps over"
     assert len(atoms.shingles(prose.split())) == 2
-    assert len(atoms.shingles(prose.split(), 3)) == 1
+    assert len(atoms.some_shingles(prose.split())) == 1
     assert not atoms.shingles(prose.split()[:4])
     assert set(atoms.shingles(prose.split())) < set(atoms_of(prose.decode()))
-    assert len(atoms_of("12 13 14 15 16 17")) == 8  # the words, the line twice
+    assert len(atoms_of("12 13 14 15 16 17")) == 7  # the words and the line
 
 
 def test_separators_of_thousands_are_removed_from_a_text() -> None:
@@ -175,5 +175,5 @@ def test_a_path_has_parts_and_folders_and_a_date_has_none() -> None:
     assert atoms.labels(b"2026-11-30t04:50:37.123z") == atoms.labels(b"12345.67") == []
     assert atoms.labels(b"abc-12345") == atoms.labels(b"a." * 200) == []
     assert atoms.labels(b"https://ab.example/c@d") == [b"https", b"ab", b"example", b"c", b"d"]
-    assert atoms.folder_ends(b"srv/app/a.py") == [7, 3]
-    assert atoms.folder_ends(b"a/" * 20) == []
+    assert atoms.below_folders(b"srv/app/a.py") == [b"a.py", b"app/a.py"]
+    assert atoms.below_folders(b"a/" * 20) == []
