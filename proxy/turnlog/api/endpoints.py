@@ -36,14 +36,7 @@ from turnlog.sessions.lineage.taint import (
 )
 from turnlog.sessions.lineage.why import Trail, trail
 from turnlog.sessions.log import TurnRange, find_session, parse_turns, session_row
-from turnlog.sessions.notes import (
-    NoteWriter,
-    WrittenNote,
-    existing_session,
-    parse_note,
-    session_ref,
-    written_note,
-)
+from turnlog.sessions.notes import NoteWriter, WrittenNote, parse_note, written_note
 from turnlog.sessions.overview import SessionLine, session_line
 from turnlog.sessions.pages import (
     DanglingPage,
@@ -75,6 +68,7 @@ from turnlog.sessions.state.state_at import (
     shared_at_head,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
+from turnlog.store.base import SessionRef
 from turnlog.store.read.held_content import HeldContent
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
@@ -286,7 +280,7 @@ def note_writer(context: Context) -> NoteWriter:
 async def _note(context: Context, request: ApiRequest, note: Note) -> WrittenNote:
     query: NoteQuery = request.query
     with context.store.view() as view:
-        session = session_ref(view, request.names["session"])
+        session = SessionRef.existing(request.session(view))
     noter = note_writer(context)
     # A caller with the token counts as the operator.
     return await noter.write(
@@ -323,7 +317,7 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
         call, actor = request.names["call"], Actor.OPERATOR
         branch = find_session(view, wanted.session) if wanted.session else None
         chosen = chosen_effect(view, call, wanted.choice, wanted.why, actor, branch)
-    session = existing_session(chosen.session)
+    session = SessionRef.existing(chosen.session)
     noter = note_writer(context)
     return await noter.write(session, chosen.note, actor=actor, fence=wanted.fence)
 
@@ -348,15 +342,7 @@ async def _mark(context: Context, request: ApiRequest, wanted: TaintRequest) -> 
 async def _fork(context: Context, request: ApiRequest, wanted: ForkRequest) -> ForkMade:
     if context.clean(wanted.name) != wanted.name:
         raise OperationError("the name holds a secret, choose another")
-    order = ForkOrder(
-        session=request.names["session"],
-        seq=wanted.seq,
-        name=wanted.name,
-        mode=wanted.mode,
-        then=wanted.then,
-        fence=wanted.fence,
-    )
-
+    order = ForkOrder(session=request.names["session"], **structs.asdict(wanted))
     draft = await context.store.read(
         lambda view: fork_draft(view, request.saved, order, context.clock)
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import secrets
 import signal
@@ -26,7 +25,7 @@ from turnlog.engine.http.own_pages import APPLICATION, OwnPages
 from turnlog.engine.services import end, recording
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import Log, ProxyReady, ProxyStopped, ProxyStopping, RulesMissing
-from turnlog.observe.logs import Logs, StandardLogging, configure
+from turnlog.observe.logs import Logs, configure, standard_logging_to
 from turnlog.packs.fit import names_effect
 from turnlog.packs.sources import packs_folder, rule_packs
 from turnlog.sessions.missing_rules import advice_on_effects
@@ -55,13 +54,8 @@ def run(settings: Settings, pins: PinSet) -> int:
     by_itself = LogFormat.CONSOLE if sys.stdout.isatty() else LogFormat.JSON
     form = settings.log_format or by_itself
     logs = configure(form.value, settings.log_level.value, sys.stdout.buffer)
-    handler = StandardLogging(logs)
-    logging.getLogger().addHandler(handler)
-    try:
+    with standard_logging_to(logs):
         asyncio.run(_serve(settings, logs, pins))
-    finally:
-        logging.getLogger().removeHandler(handler)
-        logs.close()
     return 0
 
 

@@ -1,7 +1,6 @@
 """`turnlog wrap`: relay between a client and the command that it has started, until that ends."""
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Mapping
@@ -18,7 +17,7 @@ from turnlog.engine.services import recording
 from turnlog.engine.stdio.wrapped import Wrapped
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.observe.events import Log, ProxyReady
-from turnlog.observe.logs import StandardLogging, configure
+from turnlog.observe.logs import configure, standard_logging_to
 from turnlog.packs.load import load
 from turnlog.packs.sources import find_pack, packs_folder
 from turnlog.settings.model import Settings
@@ -147,13 +146,8 @@ def logging_to(settings: Settings) -> Generator[Log]:
         stream = _log_file(folder)
     with stream:
         logs = configure("json", settings.log_level.value, stream)
-        handler = StandardLogging(logs)
-        logging.getLogger().addHandler(handler)
-        try:
+        with standard_logging_to(logs):
             yield logs
-        finally:
-            logging.getLogger().removeHandler(handler)
-            logs.close()
 
 
 def _log_file(folder: Path) -> FileIO:

@@ -84,6 +84,13 @@ def json_line(value: object) -> str:
 
 
 def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, empty: str = ""
+) -> Iterator[str]:
+    """Yield lines of aligned columns, as wide as the terminal at most; `empty` without rows."""
+    return fitted_table(columns, rows, width=terminal_width(), empty=empty)
+
+
+def fitted_table(
     columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None, empty: str = ""
 ) -> Iterator[str]:
     """Yield lines of aligned columns, at most `width` wide (`None`: any); `empty` without rows.

@@ -8,7 +8,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import Any, BinaryIO, Final, Literal, cast
@@ -200,6 +201,18 @@ class StandardLogging(logging.Handler):
         if now - self._said.get(fault, -QUIET) >= QUIET:
             self._said[fault] = now
             self._log.emit(fault)
+
+
+@contextmanager
+def standard_logging_to(logs: Logs) -> Generator[None]:
+    """Log the errors of libraries as well until the block ends, and close the log then."""
+    handler = StandardLogging(logs)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logs.close()
 
 
 def configure(

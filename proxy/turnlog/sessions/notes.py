@@ -9,7 +9,7 @@ from msgspec import Raw, Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Actor, CommitKind, NoteKind, Rung, TurnSource
+from turnlog.core.kinds import Actor, CommitKind, NoteKind, TurnSource
 from turnlog.core.note import EffectNote, Fact, Note, TurnStart, decode_note, encode_note, note_kind
 from turnlog.core.text.terminal import SUMMARY_BYTES, preview
 from turnlog.observe.clock import Clock
@@ -17,7 +17,6 @@ from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.redaction.redact import Redactor
 from turnlog.store.base import Draft, SessionRef, session_facts
 from turnlog.store.lmdb import LmdbStore
-from turnlog.store.read.view import View
 
 from .errors import NoteError, NotHeldError
 from .log import find_session
@@ -99,7 +98,7 @@ class NoteWriter:
         `NotFoundError`, `NotHeldError`, `LeaseRefused`, `StoreError`.
         """
         with self._store.view() as view:
-            session = session_ref(view, name)
+            session = SessionRef.existing(find_session(view, name))
             if kind is NoteKind.RELEASE and session.id not in view.held():
                 raise NotHeldError(f"the session {name!r} is not held")
         summary = (
@@ -134,7 +133,7 @@ class NoteWriter:
         summary = f"the output in commit {link.seq} is {said}"
         return await self._append(
             Draft(
-                session=existing_session(link.session),
+                session=SessionRef.existing(link.session),
                 facts=facts,
                 body=self._reason(summary, why),
                 target=link.seq,
@@ -220,16 +219,6 @@ def parse_note(data: bytes | str) -> Note:
     if strange:
         raise NoteError(f"a note of kind {note_kind(note).value!r} has no {min(strange)!r}")
     return note
-
-
-def session_ref(view: View, name: str) -> SessionRef:
-    """Return a reference to an existing session, for writing. Raises `NotFoundError`."""
-    return existing_session(find_session(view, name))
-
-
-def existing_session(session: bytes) -> SessionRef:
-    """Return a reference to a session that is in the store."""
-    return SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session)
 
 
 def redact_note(note: Note, redactor: Redactor) -> Note:

@@ -15,7 +15,6 @@ from turnlog.core.kinds import (
     Executed,
     Flag,
     RetryClass,
-    Rung,
     Status,
 )
 from turnlog.exchange.delivery import runs_on
@@ -113,7 +112,7 @@ def _open_attempt(view: View, call: bytes) -> list[Commit]:
 def _draft(attempt: list[Commit], claim: Claim) -> Draft:
     intent, last = attempt[0], attempt[-1]
     return Draft(
-        session=SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT),
+        session=SessionRef.existing(intent.link.session),
         facts=_facts(intent.facts, last.facts, claim),
         body=CommitBody(
             summary="it happened" if claim.happened else "it did not happen",

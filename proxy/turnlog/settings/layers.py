@@ -7,6 +7,7 @@ variable or the flag.
 import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -195,10 +196,8 @@ def _expanded(document: Document, beside: Path, environ: Mapping[str, str]) -> D
             message = f"{text!r} does not expand to a value that {steps[-1]!r} can have, correct it"
             raise document.error(steps, message) from None
         is_url = steps[-1] == "url"
-        layer: Plain = UpstreamUrl(found.text, found.values) if is_url else found.text
-        for step in reversed(steps):
-            layer = {step: layer}
-        data = _merged(data, layer)
+        value = UpstreamUrl(found.text, found.values) if is_url else found.text
+        data = _merged(data, _nested(steps, value))
     return structs.replace(document, data=data)
 
 
@@ -306,9 +305,12 @@ def _text_layer(source: str, steps: tuple[str, ...], text: str) -> _Layer:
         value = [item.strip() for item in text.split(",") if item.strip()]
     elif steps[-1] == "patterns":
         value = text.splitlines()
-    for step in reversed(steps):
-        value = {step: value}
-    return _checked(_Layer(name=source, data=value))
+    return _checked(_Layer(name=source, data=_nested(steps, value)))
+
+
+def _nested(steps: tuple[str, ...], value: Plain) -> Plain:
+    """Return mappings in each other that hold a value at `steps`."""
+    return reduce(lambda inner, step: {step: inner}, reversed(steps), value)
 
 
 def _with_rules(layer: _Layer, folder: Path) -> _Layer:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -158,6 +158,11 @@ class SessionRef(Struct, kw_only=True, eq=False):
     """Why calls of tools are refused in it, as its process knows; `None` if they are not."""
     refusals: "SessionRef | None" = None
     """The session that gets the refused calls, if not this one: it was moved to another store."""
+
+    @classmethod
+    def existing(cls, session: bytes) -> Self:
+        """Return a reference to a session that is on disk."""
+        return cls(candidate=session, rung=Rung.IMPLICIT, id=session)
 
 
 class Blob(Struct, frozen=True, gc=False):

@@ -103,7 +103,6 @@ class _Tables:
             self.servers = env.raw.open_db(b"servers", txn=txn, create=create)
 
 
-_T = TypeVar("_T")
 _R = TypeVar("_R", "_Stored", "Shown", "ShownServer")
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -154,14 +153,8 @@ def keep_servers(
 def servers(data: Path) -> dict[str, ServerIdentity]:
     """Return what was seen last of each server, by its name in turnlog.lock. Raises `StoreError`."""
     with _reading(data) as tables:
-        return {key.decode(): one.identity for key, one in _all_servers(tables)}
-
-
-def _all_servers(tables: "_Tables | None") -> list[tuple[bytes, ShownServer]]:
-    if tables is None or tables.servers is None:
-        return []
-    cursor = tables.txn.cursor(tables.servers)
-    return [(key, _decode(value, ShownServer)) for key, value in cursor]
+        every = [] if tables is None else list(_records(tables, tables.servers, ShownServer))
+    return {key.decode(): one.identity for key, one in every}
 
 
 def find(data: Path, digests: Iterable[bytes]) -> dict[bytes, KeptDefinition]:
@@ -220,33 +213,33 @@ def flaws(data: Path) -> Iterator[str]:
             if not found:
                 with env.read() as txn:
                     tables = _opened(env, txn)
-                    found = [*_unreadable(tables), *_unreadable_servers(tables)]
+                    found = [] if tables is None else list(_unreadable(tables))
     except StoreError as error:
         found = [str(error)]
     yield from found
 
 
-def _unreadable(tables: "_Tables | None") -> Iterator[str]:
+def _unreadable(tables: _Tables) -> Iterator[str]:
     """Yield which records are not as they were written."""
-    if tables is None:
-        return
-    for digest, value in tables.txn.cursor(tables.texts):
-        stored = _decode(value, _Stored)
-        if stored.check != _sum(stored, digest):
-            yield f"the definition sha256:{digest.hex()} is not what was written"
-    for key, value in tables.txn.cursor(tables.shown):
-        one = _decode(value, Shown)
-        if one.check != _sum(one, key):
-            yield f"what {one.server!r} showed last for a tool is not what was written"
+    for digest, _ in _damaged(tables, tables.texts, _Stored):
+        yield f"the definition sha256:{digest.hex()} is not what was written"
+    for _, one in _damaged(tables, tables.shown, Shown):
+        yield f"what {one.server!r} showed last for a tool is not what was written"
     for key, value in tables.txn.cursor(tables.whole):
         if not key or value not in (b"", _sum_of(key)):
             yield "a server whose list was seen whole is not what was written"
+    for key, _ in _damaged(tables, tables.servers, ShownServer):
+        yield f"what was seen last of the server {key.decode()!r} is not what was written"
 
 
-def _unreadable_servers(tables: "_Tables | None") -> Iterator[str]:
-    for key, server in _all_servers(tables):
-        if server.check != _sum(server, key):
-            yield f"what was seen last of the server {key.decode()!r} is not what was written"
+def _damaged(tables: _Tables, table: Any, kind: type[_R]) -> Iterator[tuple[bytes, _R]]:
+    return ((k, one) for k, one in _records(tables, table, kind) if one.check != _sum(one, k))
+
+
+def _records(tables: _Tables, table: Any, kind: type[_R]) -> Iterator[tuple[bytes, _R]]:
+    """Yield the records of a table, which may be `None`."""
+    for key, value in () if table is None else tables.txn.cursor(table):
+        yield key, _decode(value, kind)
 
 
 def _sum_of(key: bytes) -> bytes:
@@ -263,7 +256,7 @@ def _checked(record: _R, key: bytes) -> bytes:
     return _encode(structs.replace(record, check=_sum(record, key)))
 
 
-def _decode(value: bytes, kind: type[_T]) -> _T:
+def _decode(value: bytes, kind: type[_R]) -> _R:
     return msgspec.msgpack.decode(value, type=kind)
 
 
@@ -285,10 +278,8 @@ def _make_room(tables: _Tables, wanted: set[bytes]) -> None:
     if over <= 0:
         return
     used = wanted | {one.digest for one in _all_shown(tables)}
-    ages = [
-        (digest in used, _decode(value, _Stored).at, digest)
-        for digest, value in tables.txn.cursor(tables.texts)
-    ]
+    kept = _records(tables, tables.texts, _Stored)
+    ages = [(digest in used, stored.at, digest) for digest, stored in kept]
     for _, _, digest in sorted(ages)[:over]:
         tables.txn.delete(digest, db=tables.texts)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, json_line, table
+from turnlog.cli.render import Cell, Column, Style, aligned, clean_lines, fitted_table, json_line
 from turnlog.core.text.terminal import escape_unprintable, fit_columns
 
 HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u2028", "\U000e0041"]
@@ -15,7 +15,7 @@ HOSTILE = ["\x1b[2J", "\x9b31m", "a\rb", "\x07", "\x7f", "\u202egpj.exe", "\u202
 def rendered(
     columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, width: int | None
 ) -> list[str]:
-    return list(table(columns, rows, width=width))
+    return list(fitted_table(columns, rows, width=width))
 
 
 def _width(text: str) -> int:
@@ -32,7 +32,7 @@ def test_control_characters_are_escaped(text: str) -> None:
         escape_unprintable(text),
         clean_lines(text),
         json_line({"a": text}),
-        *table([Column("")], [[Cell(text)]], width=None),
+        *fitted_table([Column("")], [[Cell(text)]], width=None),
     ):
         assert all(c.isprintable() for c in shown), shown
 
@@ -171,7 +171,7 @@ def test_a_table_of_any_length_streams_in_blocks() -> None:
             taken += 1
             yield [Cell(f"{n}")]
 
-    lines = table([Column("N")], rows(), width=80)
+    lines = fitted_table([Column("N")], rows(), width=80)
 
     assert [next(lines), next(lines)] == ["N", "0"]
     assert taken == 1000
@@ -181,5 +181,5 @@ def test_a_table_of_any_length_streams_in_blocks() -> None:
 def test_a_table_without_rows_prints_a_message_or_its_head() -> None:
     columns = [Column("A"), Column("B")]
 
-    assert list(table(columns, [], width=80)) == ["A  B"]
-    assert list(table(columns, [], width=80, empty="nothing")) == ["nothing"]
+    assert list(fitted_table(columns, [], width=80)) == ["A  B"]
+    assert list(fitted_table(columns, [], width=80, empty="nothing")) == ["nothing"]

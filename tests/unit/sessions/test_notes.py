@@ -29,7 +29,8 @@ from turnlog.core.state.session_state import State
 from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.errors import NoteError, NotFoundError
-from turnlog.sessions.notes import ID_CHARS, NoteWriter, parse_note, redact_note, session_ref
+from turnlog.sessions.log import find_session
+from turnlog.sessions.notes import ID_CHARS, NoteWriter, parse_note, redact_note
 from turnlog.store.base import Conflict, SessionRef, alias
 from turnlog.store.lmdb import LmdbStore
 
@@ -152,9 +153,9 @@ async def test_an_existing_session_can_be_written_to_by_any_name(store: LmdbStor
     ref = session()
     await noter(store).write(ref, DECIDED)
     with store.view() as view:
-        found = session_ref(view, "work")
+        found = SessionRef.existing(find_session(view, "work"))
         with pytest.raises(NotFoundError):
-            session_ref(view, "play")
+            find_session(view, "play")
     assert (await noter(store).write(found, DECIDED)).seq == 2
 
 

@@ -19,7 +19,7 @@ from turnlog.observe.clock import Clock
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.control.lifecycle import SessionChange, operation_of
 from turnlog.sessions.control.writer import ControlRequest, ControlWriter, OperationResult
-from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
+from turnlog.sessions.notes import NoteWriter, WrittenNote
 from turnlog.sessions.state.state_at import saved_states
 from turnlog.store.base import SessionRef, StoreAbsent, StoreError, alias
 from turnlog.store.lmdb import LmdbReader, LmdbStore
@@ -142,7 +142,7 @@ class StoredSession:
             return SessionRef(
                 candidate=candidate, rung=Rung.EXPLICIT, aliases=names, metadata=metadata
             )
-        return existing_session(found)
+        return SessionRef.existing(found)
 
     def _session_id(self, view: View) -> bytes | None:
         found = view.find_sessions(self._name)

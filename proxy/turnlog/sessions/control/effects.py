@@ -75,6 +75,7 @@ class EarlierEffect(Struct, frozen=True, kw_only=True):
 class _Branch(Struct, frozen=True):
     """A session that has other branches: it was rewound or forked, or is a fork."""
 
+    session: bytes
     root: bytes
     """The session that its family began with."""
     shown: dict[bytes, LiveView]
@@ -103,17 +104,15 @@ class EffectLedger:
 
         Raises `StoreError`.
         """
-        session = self._session(wanted)
-        branch = self._branches[session] if session else None
+        branch = self._branch(wanted)
         return self._link(branch.root, wanted) if branch else b""
 
     def repeats_unnamed(self, wanted: WantedEffect) -> bool:
         """Return whether a call of unknown effect equals one of another branch. Raises `StoreError`."""
-        session = self._session(wanted)
-        branch = self._branches[session] if session else None
-        if session is None or branch is None or not branch.unnamed:
+        branch = self._branch(wanted)
+        if branch is None or not branch.unnamed:
             return False
-        hashes = _hashes(self._store, session, wanted)
+        hashes = _hashes(self._store, branch.session, wanted)
         return any((wanted.server, wanted.tool, one) in branch.unnamed for one in hashes)
 
     def find(
@@ -123,11 +122,10 @@ class EffectLedger:
 
         `since` is the position of the log at which the call was looked up before, if its intent was refused.
         """
-        session = self._session(wanted)
-        branch = self._branches[session] if session else None
-        if session is None or branch is None:
+        branch = self._branch(wanted)
+        if branch is None:
             return None
-        hashes, is_redone = _hashes(self._store, session, wanted), False
+        hashes, is_redone = _hashes(self._store, branch.session, wanted), False
         for one, commits in _newest_first(view, branch, link, wanted, hashes):
             earlier = self._earlier(view, one, commits)
             if earlier.is_unexecuted:
@@ -139,7 +137,7 @@ class EffectLedger:
                 return EarlierEffect(
                     earlier=earlier, call=one.call, seq=one.seq, effect=one.effect, is_shown=True
                 )
-            chosen = self._choice(view, one, session, branch.shown[session])
+            chosen = self._choice(view, one, branch)
             earlier = structs.replace(
                 earlier,
                 likeness=Likeness.DISCARDED,
@@ -165,21 +163,23 @@ class EffectLedger:
         ending = Ending(status=one.status, phase=Phase.DONE, executed=one.executed)
         return EarlierCall(ending=ending, began=0.0)
 
-    def _session(self, wanted: WantedEffect) -> bytes | None:
-        """Return the session of a call once it is on disk, with its branch read; `None` before."""
+    def _branch(self, wanted: WantedEffect) -> _Branch | None:
+        """Return the session of a call, once it is on disk, if it has other branches."""
         number = self._controls.read()
         if number != self._seen:
             self._branches.clear()
             self._seen = number
+        if not number:
+            return None
         session = wanted.session.id
-        if not number or (session is not None and session in self._branches):
-            return session if number else None
-        with self._store.view() as view:
-            # Of a session that this process has not written to yet only its names are known.
-            session = session or view.session_of(wanted.session)
-            if session is not None:
+        if session is None or session not in self._branches:
+            with self._store.view() as view:
+                # Of a session that this process has not written to yet only its names are known.
+                session = session or view.session_of(wanted.session)
+                if session is None:
+                    return None
                 self._branches[session] = _read_branch(view, session)
-        return session
+        return self._branches[session]
 
     def _link(self, session: bytes, wanted: WantedEffect) -> bytes:
         scheme, form = wanted.canonical
@@ -188,14 +188,15 @@ class EffectLedger:
         return self._store.keyed_for(session, b"effect in family\0" + session + tool + b"\0" + what)
 
     def _choice(
-        self, view: View, one: StandingEffect, branch: bytes, live: LiveView
+        self, view: View, one: StandingEffect, branch: _Branch
     ) -> tuple[EffectChoice, bytes] | None:
         """Return the newest choice about a hidden call on a branch, if its author may make it, and no call
         has taken it.
 
         Beside it stands the link of the call that takes it; a replay holds for any number of calls.
         """
-        said = view.linked(self._store.keyed_for(branch, choice_of_effect(branch, one.call)))
+        session, live = branch.session, branch.shown[branch.session]
+        said = view.linked(self._store.keyed_for(session, choice_of_effect(session, one.call)))
         # A rewind has voided it. An older one stays superseded: the call is decided as without a choice.
         if said is None or not live.has(said.link.seq):
             return None
@@ -268,7 +269,8 @@ def _read_branch(view: View, session: bytes) -> _Branch | None:
         return None
     left = left_behind(view, session)
     root = parents[-1].session if parents else session
-    return _Branch(root, _shown(view, session, parents), left, frozenset(_unnamed(left)))
+    shown = _shown(view, session, parents)
+    return _Branch(session, root, shown, left, frozenset(_unnamed(left)))
 
 
 def _shown(view: View, session: bytes, parents: Sequence[BranchPoint]) -> dict[bytes, LiveView]:

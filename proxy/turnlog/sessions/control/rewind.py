@@ -4,7 +4,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import CommitBody
-from turnlog.core.kinds import Actor, CommitKind, Rung
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import SessionStage, encode_content
 from turnlog.core.live_view import RewindContent, StandingEffect
 from turnlog.observe.clock import Clock
@@ -69,7 +69,7 @@ def _draft(
         effects=effects,
     )
     return Draft(
-        session=SessionRef(candidate=ids.from_text(plan.session), rung=Rung.IMPLICIT),
+        session=SessionRef.existing(ids.from_text(plan.session)),
         facts=session_facts(CommitKind.REWIND, Actor.OPERATOR, order.clock),
         body=CommitBody(
             summary=f"to commit {plan.target}", note=encode_content(content), detail=order.why

@@ -6,7 +6,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Actor, CommitKind, Rung
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import (
     Action,
     Control,
@@ -87,7 +87,7 @@ class ControlWriter:
         if operation.lease is not None:
             facts = structs.replace(facts, expires=facts.at + round(operation.lease * 1e9))
         draft = Draft(
-            session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+            session=SessionRef.existing(session),
             facts=facts,
             body=CommitBody(
                 summary=note,

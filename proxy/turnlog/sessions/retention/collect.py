@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody
-from turnlog.core.kinds import Actor, CommitKind, Gone, Rung
+from turnlog.core.kinds import Actor, CommitKind, Gone
 from turnlog.host import boot_id
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import CompactedError
@@ -218,7 +218,7 @@ def redact_draft(
     `why` is the operator's own reason. Of a `server` only what its calls have left is meant.
     """
     return Draft(
-        session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
+        session=SessionRef.existing(session),
         facts=session_facts(
             CommitKind.REDACT, Actor.TURNLOG, clock, note=reason.value, server=server
         ),

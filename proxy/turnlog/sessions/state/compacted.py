@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, decoder
-from turnlog.core.kinds import Actor, CommitKind, Rung
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import encode_content
 from turnlog.core.live_view import LiveView
 from turnlog.core.state.session_state import VERSION, State, decode_state, encode_state, state_hash
@@ -52,7 +52,7 @@ def compact_draft(session: bytes, state: State, head: int, clock: Clock) -> Draf
         return None
     content = CompactContent(version=VERSION, seq=state.seq, hash=state_hash(state), state=packed)
     return Draft(
-        session=SessionRef(candidate=session, rung=Rung.IMPLICIT),
+        session=SessionRef.existing(session),
         facts=session_facts(CommitKind.COMPACT, Actor.TURNLOG, clock),
         body=CommitBody(
             summary=f"the state after commit {state.seq}", note=encode_content(content)

@@ -24,7 +24,7 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
-from turnlog.core.kinds import Actor, CommitKind, Rung
+from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import Action, encode_content
 from turnlog.core.live_view import decode_rewind
 from turnlog.observe.clock import Clock
@@ -291,7 +291,7 @@ def _control(session: bytes, head: BundleHead, why: str, clock: Clock) -> Draft 
         return None
     action = Action.PAUSE if head.was_paused else Action.RESUME
     return Draft(
-        session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+        session=SessionRef.existing(session),
         facts=session_facts(CommitKind.LIFECYCLE, Actor.OPERATOR, clock, note=action.value),
         body=CommitBody(summary=action.value, detail=why),
     )

@@ -133,9 +133,7 @@ class View:
     @guarded_iterator
     def controls(self, session: bytes, *, newest_first: bool = False) -> Iterator[Commit]:
         """Yield a session's control commits in order of seq, with bodies: see `core.lifecycle`."""
-        term, snapshot = control_term(session), self._snapshot
-        found = snapshot.term(term, 1, snapshot.last, newest_first=newest_first)
-        yield from map(snapshot.commit_at, found)
+        yield from self._on_list(control_term(session), newest_first=newest_first)
 
     @guarded_iterator
     def readable_commits(self, session: bytes, *, after: int = -1) -> Iterator[Commit]:
@@ -147,9 +145,12 @@ class View:
     @guarded_iterator
     def forks(self, session: bytes) -> Iterator[Commit]:
         """Yield the commits that open the forks of a session, oldest first."""
-        term, snapshot = fork_term(session.hex()), self._snapshot
-        found = snapshot.term(term, 1, snapshot.last, newest_first=False)
-        yield from map(snapshot.commit_at, found)
+        yield from self._on_list(fork_term(session.hex()), newest_first=False)
+
+    def _on_list(self, term: bytes, *, newest_first: bool) -> Iterator[Commit]:
+        snapshot = self._snapshot
+        found = snapshot.term(term, 1, snapshot.last, newest_first=newest_first)
+        return map(snapshot.commit_at, found)
 
     @guarded
     def opened(self, session: bytes) -> Commit | None:

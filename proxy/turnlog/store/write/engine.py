@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, decode_link
-from turnlog.core.kinds import CommitKind, Flag, Rung
+from turnlog.core.kinds import CommitKind, Flag
 from turnlog.store import recovery
 from turnlog.store.base import Adopted, Blob, Conflict, Draft, Incoming, SessionRef, StoreError
 from turnlog.store.blobs import BlobWriter, Bucket, BucketRewrite, Packed, pack
@@ -403,7 +403,7 @@ class LmdbEngine:
         facts = recovery.closing(
             intent.facts, at=self._sources.now(), clock=self._sources.clock(), n=n, flags=flags
         )
-        ref = SessionRef(candidate=intent.link.session, rung=Rung.IMPLICIT)
+        ref = SessionRef.existing(intent.link.session)
         return prepare(Draft(session=ref, facts=facts, body=body), self._sources.entropy)
 
     def _prepare(self, drafts: list[Draft]) -> None:

@@ -31,7 +31,6 @@ from turnlog.core.kinds import (
     CommitKind,
     Flag,
     Phase,
-    Rung,
     Status,
 )
 from turnlog.core.lifecycle import (
@@ -492,7 +491,7 @@ class Ledger:
             header, body = msgspec.msgpack.decode(late, type=tuple[bytes, bytes])
             _, facts = decode_header(header)
             draft = Draft(
-                session=SessionRef(candidate=session, rung=Rung.IMPLICIT, id=session),
+                session=SessionRef.existing(session),
                 facts=facts,
                 body=decode_body(body) if body else None,
                 encoded_facts=encode_facts(facts),

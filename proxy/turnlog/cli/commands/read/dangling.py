@@ -17,7 +17,7 @@ from turnlog.cli.options import (
     reading,
     warn_of_damage,
 )
-from turnlog.cli.render import Cell, Column, Style, json_line, table, terminal_width
+from turnlog.cli.render import Cell, Column, Style, json_line, table
 from turnlog.sessions.dangling import Dangling, DanglingFilter, DanglingReason, dangling
 from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import saved_states, shared_at_head
@@ -79,7 +79,7 @@ def _warn_of_shared(view: View, saved: SavedStates, session: bytes) -> None:
 
 def _text(view: View, found: Iterable[Dangling]) -> Iterator[str]:
     rows = (_cells(view, one) for one in found)
-    return table(_COLUMNS, rows, width=terminal_width(), empty="no call dangles")
+    return table(_COLUMNS, rows, empty="no call dangles")
 
 
 def _cells(view: View, one: Dangling) -> list[Cell]:

@@ -11,7 +11,7 @@ from turnlog.cli.attempts import COLUMNS, cells
 from turnlog.cli.failures import complain
 from turnlog.cli.filters import query_of, query_options, refuse_range
 from turnlog.cli.options import data_option, json_option, reading, warn_of_damage
-from turnlog.cli.render import Cell, Column, json_line, table, terminal_width
+from turnlog.cli.render import Cell, Column, json_line, table
 from turnlog.core.state.state_view import StateField
 from turnlog.core.text.units import counted
 from turnlog.sessions import log
@@ -123,7 +123,7 @@ def _text(rows: Iterable[Row], query: Query, with_session: bool) -> Iterator[str
     columns = (*COLUMNS[:-1], Column("CHANGED")) if by_change else COLUMNS
     first = 0 if with_session else 1
     lines = (_cells(row, query)[first:] for row in rows)
-    return table(columns[first:], lines, width=terminal_width(), empty="no attempts")
+    return table(columns[first:], lines, empty="no attempts")
 
 
 def _cells(row: Row, query: Query) -> list[Cell]:

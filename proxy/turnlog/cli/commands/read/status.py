@@ -7,15 +7,7 @@ import click
 
 from turnlog.cli.attempts import naming_cells
 from turnlog.cli.options import data_option, json_option, reading
-from turnlog.cli.render import (
-    Cell,
-    Column,
-    Style,
-    json_line,
-    shown_time,
-    table,
-    terminal_width,
-)
+from turnlog.cli.render import Cell, Column, Style, json_line, shown_time, table
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted, human_size, timestamp
 from turnlog.sessions.dangling import count_dangling
@@ -90,7 +82,7 @@ def _text(view: View, status: StoreStatus) -> str:
     ]
     if status.pending:
         rows = [_pending(view, row) for row in status.pending]
-        lines += ["", *table(_COLUMNS, rows, width=terminal_width())]
+        lines += ["", *table(_COLUMNS, rows)]
     return "\n".join(lines)
 
 

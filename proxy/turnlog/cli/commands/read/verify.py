@@ -12,15 +12,7 @@ from msgspec import Struct
 from turnlog.cli.attempts import session_id_cell
 from turnlog.cli.failures import FAILED, FAILURES, FINE, NO_STORE, complain, describe
 from turnlog.cli.options import data_option, json_option, printout
-from turnlog.cli.render import (
-    Cell,
-    Column,
-    ProgressLine,
-    Style,
-    json_line,
-    table,
-    terminal_width,
-)
+from turnlog.cli.render import Cell, Column, ProgressLine, Style, json_line, table
 from turnlog.core import ids
 from turnlog.core.text.units import counted
 from turnlog.sessions.log import find_session
@@ -110,7 +102,7 @@ def command(
             if as_json:
                 write(json_line(message.line))
         if not as_json:
-            for text in table(_COLUMNS, (one.cells for one in found), width=terminal_width()):
+            for text in table(_COLUMNS, (one.cells for one in found)):
                 write(text)
     return FINE if all(one.line.verdict.intact for one in found) else FAILED
 

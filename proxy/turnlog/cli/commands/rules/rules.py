@@ -11,7 +11,7 @@ from msgspec import Struct
 from turnlog.app.trial import run_sample
 from turnlog.cli.failures import FAILED, FINE, SuggestingGroup
 from turnlog.cli.options import config_option, json_option
-from turnlog.cli.render import Cell, Column, Style, json_line, table
+from turnlog.cli.render import Cell, Column, Style, fitted_table, json_line
 from turnlog.core.kinds import Effect
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted, duration_text
@@ -210,7 +210,7 @@ def _explanation_lines(explanation: Explanation) -> list[str]:
     return [
         escape_unprintable(" ".join(filter(None, title))),
         "",
-        *table(_ASPECTS, _aspects(explanation), width=None),
+        *fitted_table(_ASPECTS, _aspects(explanation), width=None),
         "",
         *_outcome(explanation),
     ]
@@ -262,7 +262,7 @@ def _retries(retries: list[RetryForecast]) -> list[str]:
     ]
     return [
         "",
-        *table(_RETRIES, rows, width=None),
+        *fitted_table(_RETRIES, rows, width=None),
         "",
         "Before the first byte was sent, each of these but `never` is safe. `unsafe` is retried",
         "only with an idempotency key that the server honours, over HTTP. Once the caller has seen part",

@@ -148,11 +148,7 @@ def _server_text(found: Sequence[ServerDifference], *, brief: bool) -> Iterator[
     for one in found:
         parts = ", ".join(one.parts)
         yield f"{escape_unprintable(one.server)}  server {one.change}: {parts}"
-        if brief and one.change is not ChangeKind.CHANGED:
-            continue
-        for line in one.diff:
-            yield painted(escape_unprintable(line), _STYLES.get(line[:1]))
-        yield ""
+        yield from _diff(one, brief=brief)
 
 
 def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
@@ -163,11 +159,14 @@ def _text(found: Sequence[PinDifference], *, brief: bool) -> Iterator[str]:
         parts = f": {', '.join(one.parts)}" if one.parts else ""
         server = join_lock_name(one.server, one.target) if one.server in several else one.server
         yield f"{escape_unprintable(server)}/{escape_unprintable(one.tool)}  {one.change}{parts}"
-        if brief and one.change is not ChangeKind.CHANGED:
-            continue
-        for line in one.diff:
-            yield painted(escape_unprintable(line), _STYLES.get(line[:1]))
-        yield ""
+        yield from _diff(one, brief=brief)
+
+
+def _diff(one: PinDifference | ServerDifference, *, brief: bool) -> list[str]:
+    if brief and one.change is not ChangeKind.CHANGED:
+        return []
+    lines = [painted(escape_unprintable(line), _STYLES.get(line[:1])) for line in one.diff]
+    return [*lines, ""]
 
 
 def _checked(

@@ -18,7 +18,8 @@ from turnlog.core.note import TEXT_CHARS, EffectChoice
 from turnlog.observe.clock import Clock
 from turnlog.sessions.control.effects import chosen_effect
 from turnlog.sessions.log import find_session
-from turnlog.sessions.notes import NoteWriter, WrittenNote, existing_session
+from turnlog.sessions.notes import NoteWriter, WrittenNote
+from turnlog.store.base import SessionRef
 from turnlog.store.lmdb import LmdbStore
 
 _SAID = {
@@ -73,7 +74,7 @@ def command(
         found = chosen_effect(view, call, chosen[0], why, Actor.OPERATOR, branch)
 
     async def write_note(store: LmdbStore) -> WrittenNote:
-        noter, of = NoteWriter(store, target.redactor, Clock()), existing_session(found.session)
+        noter, of = NoteWriter(store, target.redactor, Clock()), SessionRef.existing(found.session)
         return await noter.write(of, found.note, actor=Actor.OPERATOR, fence=fence)
 
     with printout() as write:

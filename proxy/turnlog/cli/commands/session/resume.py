@@ -18,14 +18,7 @@ from turnlog.cli.options import (
     write_store,
     writing_options,
 )
-from turnlog.cli.render import (
-    ProgressLine,
-    Style,
-    json_line,
-    painted,
-    table,
-    terminal_width,
-)
+from turnlog.cli.render import ProgressLine, Style, json_line, painted, table
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.core.text.units import counted
 from turnlog.host import whole_file
@@ -186,5 +179,5 @@ def _text(shown: Resumption) -> list[str]:
 def _listed(head: str, rows: list[Row]) -> list[str]:
     if not rows:
         return []
-    shown = table(COLUMNS[1:], (cells(row)[1:] for row in rows), width=terminal_width())
+    shown = table(COLUMNS[1:], (cells(row)[1:] for row in rows))
     return [painted(head, Style.FAINT), *shown]

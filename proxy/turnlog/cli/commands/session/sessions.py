@@ -21,15 +21,7 @@ from turnlog.cli.options import (
     why_option,
     writing_options,
 )
-from turnlog.cli.render import (
-    Cell,
-    Column,
-    Style,
-    json_line,
-    local_time,
-    table,
-    terminal_width,
-)
+from turnlog.cli.render import Cell, Column, Style, json_line, local_time, table
 from turnlog.core import ids
 from turnlog.core.kinds import NoteKind
 from turnlog.core.lifecycle import SessionStage
@@ -170,7 +162,7 @@ def _list(data: Path, as_json: bool, with_archived: bool) -> None:
 
 
 def _text(view: View, lines: Iterable[SessionLine]) -> Iterator[str]:
-    return table(_COLUMNS, (_cells(view, line) for line in lines), width=terminal_width())
+    return table(_COLUMNS, (_cells(view, line) for line in lines))
 
 
 def _cells(view: View, line: SessionLine) -> list[Cell]:

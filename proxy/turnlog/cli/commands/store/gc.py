@@ -8,15 +8,7 @@ import click
 
 from turnlog.cli.attempts import time_cell
 from turnlog.cli.options import WrittenStore, json_option, open_view, printout, writing_options
-from turnlog.cli.render import (
-    Cell,
-    Column,
-    ProgressLine,
-    Style,
-    json_line,
-    table,
-    terminal_width,
-)
+from turnlog.cli.render import Cell, Column, ProgressLine, Style, json_line, table
 from turnlog.core.text.units import counted, human_size
 from turnlog.observe.clock import Clock
 from turnlog.sessions.retention.ages import Retention, noted_retention
@@ -110,8 +102,7 @@ def _collect(target: WrittenStore, due: list[Expired], purges: dict[bytes, bool]
 
 
 def _text(lines: list[GcLine]) -> Iterator[str]:
-    width = terminal_width()
-    yield from table(_COLUMNS, map(_cells, lines), width=width, empty="nothing is due")
+    yield from table(_COLUMNS, map(_cells, lines), empty="nothing is due")
     yield from _sum(lines)
 
 
