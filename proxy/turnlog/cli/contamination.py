@@ -12,6 +12,7 @@ from turnlog.sessions.lineage.taint import Contamination, TaintedBy, TaintedCall
 _Place = tuple[str | None, int | None]
 _SPECIAL: Final = re.compile(r"[^\w .,:/()-]")
 """What Mermaid or HTML might read as their own: also `%%{` for settings, and a `#` of an entity."""
+_UNKNOWN: Final = "an output that is not in this store"
 _MERMAID_EDGES: Final = 500
 _MERMAID_CHARS: Final = 50_000
 """What Mermaid draws unless the page sets more (`maxEdges`, `maxTextSize`)."""
@@ -20,13 +21,17 @@ _MERMAID_CHARS: Final = 50_000
 def as_tree(found: Contamination) -> Iterator[str]:
     """Yield the lines of a tree that goes from each source to the calls that used its values."""
     nodes, edges = _nodes(found), _edges(found)
-    yield f"session {found.session}, up to commit {found.head}"
+    after = "" if found.after is None else f", behind commit {found.after}"
+    yield f"session {found.session}, up to commit {found.until}{after}"
     if not nodes:
         yield "no contamination found so far"
+    used = dict.fromkeys(edge.source for edge in edges)
     roots = [_place(one) for one in found.sources]
-    unused = [place for place in roots if place not in {edge.source for edge in edges}]
-    for line in tree_lines(edges, [place for place in roots if place not in unused]):
-        yield escape_unprintable(_drawn(line, nodes[line.place]))
+    unused = [place for place in roots if place not in used]
+    unknown = [place for place in used if place not in nodes]
+    for line in tree_lines(edges, [*(place for place in roots if place in used), *unknown]):
+        node = nodes.get(line.place)
+        yield escape_unprintable(_drawn(line, node)) if node else _UNKNOWN
     for place in unused:
         yield escape_unprintable(f"{_title(nodes[place])}: no use of it was found")
     if found.weak:

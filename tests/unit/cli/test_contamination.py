@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from msgspec import structs
 
 from turnlog.cli.contamination import as_dot, as_mermaid, as_tree, beyond_mermaid
 from turnlog.cli.render import json_line
@@ -124,3 +125,16 @@ def test_what_mermaid_does_not_draw_without_more_settings_is_said() -> None:
     )
     assert beyond_mermaid(many, list(as_mermaid(many))).startswith("this has 501 edges and ")
     assert beyond_mermaid(few, ["x" * 50_000]).startswith("this has 1 edge and 50001 characters")
+
+
+def test_a_call_that_used_an_output_of_another_store_is_drawn() -> None:
+    call = tainted(5, "use", 4)
+    by = structs.replace(call.tainted_by[0], session=None, seq=None)
+    found = contamination([], [structs.replace(call, tainted_by=[by]), tainted(6, "then", 5)])
+    assert list(as_tree(structs.replace(found, after=3)))[:4] == [
+        "session s, up to commit 9, behind commit 3",
+        "an output that is not in this store",
+        '└─ 5 use/use {"use": 1}  /use (entity)',
+        '   └─ 6 then/then {"then": 1}  /then (entity)',
+    ]
+    assert "n0 -> n1" in "\n".join(as_dot(found))

@@ -2,19 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
 
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.commit import ANSWERED_BY, Commit
-from turnlog.core.kinds import CommitKind, Flag, MatchEvidence, NoteKind, Status, ValueOrigin
+from turnlog.core.kinds import (
+    TAINT_NOTES,
+    CommitKind,
+    Flag,
+    MatchEvidence,
+    NoteKind,
+    Status,
+    ValueOrigin,
+)
 from turnlog.provenance.taint import OutputKey, TaintMark, doubts
 from turnlog.store.read.view import View
 
 from .inputs import recorded
 
-FURTHEST: Final = 256
+FURTHEST: Final = 1024
 """Outputs that are looked at to answer for one."""
 CUT: Final = f"taint was followed back through at most {FURTHEST} outputs of each answer"
 _MOST: Final = 16_384
@@ -44,6 +53,11 @@ class RecordedTaint:
         self.is_cut = False
         """Whether outputs were left out, because there were more than `furthest`."""
 
+    @cached_property
+    def _has_marks(self) -> bool:
+        """Whether an operator has marked any output in this store; else the flags of outcomes say all."""
+        return any(True for kind in TAINT_NOTES for _ in self._view.calls_with_note(kind))
+
     def of(self, key: OutputKey) -> bool | None:
         """Return whether an output is tainted: `False` if it is endorsed, `None` if nothing says so."""
         if key not in self._known:
@@ -52,22 +66,30 @@ class RecordedTaint:
 
     def _follow(self, key: OutputKey) -> bool | None:
         # One path to an output that is tainted in itself is enough; an endorsed one ends its path.
-        seen, waiting = {key}, deque([_Source(key)])
+        waiting, is_cut = deque([_Source(key)]), False
+        seen: dict[OutputKey, bool | None] = {key: None}
         while waiting:
             place = waiting.popleft()
-            known = self._known.get(place.key)
-            said, sources = self._look(place) if known is None else (known, [])
+            said, sources = self._look(place)
+            seen[place.key] = said
             if said or (said is False and place.key == key):
                 return said
             for source in sources:
-                if source.key not in seen and len(seen) < self._furthest:
-                    seen.add(source.key)
+                if source.key in seen:
+                    continue
+                is_cut = is_cut or len(seen) >= self._furthest
+                if not is_cut:
+                    seen[source.key] = None
                     waiting.append(source)
-                self.is_cut = self.is_cut or source.key not in seen
+        self.is_cut = self.is_cut or is_cut
+        for one, said in () if is_cut else seen.items():
+            self._known[one] = said  # nothing that leads to it is tainted
         return None
 
     def _look(self, place: _Source) -> tuple[bool | None, list[_Source]]:
         """Return what an output itself says of its taint; if that is nothing, the outputs that decide."""
+        if place.key in self._known and not place.was_tainted:
+            return self._known[place.key], []
         attempt = attempt_of(self._view, place.key)
         ended = [commit for commit in attempt if commit.facts.kind is CommitKind.OUTCOME]
         if not ended:
@@ -79,7 +101,7 @@ class RecordedTaint:
             return mark.kind is NoteKind.TAINT, []
         if Flag.TAINT_ENDORSED in facts.flags:
             return False, []
-        lineage, _ = recorded(ended)
+        lineage, _ = recorded(ended) if self._has_marks else ((), "")
         is_unexplained = Flag.TAINTED_OUT in facts.flags and not any(e.tainted for e in lineage)
         if doubts(facts) or is_unexplained:
             return True, []
@@ -93,6 +115,8 @@ class RecordedTaint:
         return None, sources
 
     def _marks_of(self, session: bytes) -> dict[OutputKey, TaintMark]:
+        if not self._has_marks:
+            return {}
         if session not in self._marks:
             self._marks[session] = marks_in(self._view.taint_notes(frozenset({session})))
         return self._marks[session]

@@ -134,14 +134,14 @@ def read_contamination(
         last = min(last, attempt_of(view, target)[-1].link.seq)
     if after is None:
         after = _not_within(view, session, last, bounds)
-    fold = _ContaminationFold(view, session, after, bounds)
+    fold = _ContaminationFold(view, session, min(after, last), bounds)
     fold.run(last, on_progress)
     wanted = None if target is None else leading_to(fold.edges(), target)
     shown = list(fold.shown(wanted))
     return Contamination(
         session=ids.to_text(session),
         head=row.head_seq,
-        after=after if after >= 0 else None,
+        after=fold.after if fold.after >= 0 else None,
         until=fold.until,
         to=to,
         sources=[one for one in shown if one.why],
@@ -172,7 +172,7 @@ class _ContaminationFold:
 
     def __init__(self, view: View, session: bytes, after: int, bounds: ReadingBounds) -> None:
         self._bounds = bounds
-        self._view, self._session, self._after = view, session, after
+        self._view, self._session, self.after = view, session, after
         self._recorded = RecordedTaint(view)
         self._earlier: BoundedDict[OutputKey, bool] = BoundedDict(_REMEMBERED)
         self._fold = TaintFold(
@@ -188,7 +188,7 @@ class _ContaminationFold:
 
     def run(self, last: int, on_progress: Progress) -> None:
         """Look at all commits up to `last`, or until there are too many tainted attempts."""
-        commits = commits_of_line(self._view, self._session, after=self._after)
+        commits = commits_of_line(self._view, self._session, after=self.after)
         for number, commit in enumerate(takewhile(lambda c: c.link.seq <= last, commits)):
             if len(self.found) >= self._bounds.calls or self._uses >= self._bounds.uses:
                 self._is_full = True
@@ -197,7 +197,7 @@ class _ContaminationFold:
                 on_progress(commit.link.seq, last)
             self._add(commit)
             self.until = commit.link.seq
-        self.until = max(last, self._after)
+        self.until = last
 
     def _add(self, commit: Commit) -> None:
         key = commit.facts.call, commit.facts.attempt
@@ -243,7 +243,7 @@ class _ContaminationFold:
             return False
         if key not in self._earlier:
             attempt = attempt_of(self._view, key)
-            is_earlier = not attempt or attempt[-1].link.seq <= self._after
+            is_earlier = not attempt or attempt[-1].link.seq <= self.after
             # An output that is not in this store is what it was when it was recorded.
             said = self._recorded.of(key) if attempt else entry.tainted
             self._earlier[key] = is_earlier and bool(said)
@@ -256,8 +256,8 @@ class _ContaminationFold:
 
     def partial(self) -> Iterator[str]:
         """Yield what was left out, in words."""
-        if self._after >= 0:
-            yield f"of commits up to {self._after} counts what was recorded"
+        if self.after >= 0:
+            yield f"of commits up to {self.after} counts what was recorded"
         if self._is_full:
             yield f"it ends at commit {self.until}, with {len(self.found)} tainted calls"
         yield from self._fold.partial
