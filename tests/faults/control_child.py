@@ -1,4 +1,4 @@
-"""An operator in a process of its own, for tests that kill it: `python control_child.py DATA`.
+"""An operator in a process of its own, for tests that kill it, with the argument DATA.
 
 It gives the session `work` one more name after the other, and pauses and resumes it between them. It
 prints the seq of each change that the store said is on disk, and never before.
@@ -28,7 +28,12 @@ async def change(store: LmdbStore, asked: SessionChange) -> None:
     os.write(1, f"{result.seq}\n".encode())
 
 
-async def main(data: Path) -> None:
+def main() -> None:
+    """Change the session until killed."""
+    asyncio.run(_change_for_ever(Path(sys.argv[1])))
+
+
+async def _change_for_ever(data: Path) -> None:
     """Change the session for ever."""
     store = LmdbStore.open(data, flush_every=7)
     with store.view() as view:
@@ -39,6 +44,3 @@ async def main(data: Path) -> None:
             stage = next(view.sessions()).stage
         action = SessionAction.RESUME if stage == "paused" else SessionAction.PAUSE
         await change(store, SessionChange(action=action))
-
-
-asyncio.run(main(Path(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""A writer in a process of its own, for tests that kill it: `python store_child.py DATA CALLERS`.
+"""A writer in a process of its own, for tests that kill it, with the arguments DATA CALLERS LIMIT.
 
 It prints a line for each commit that the store said is on disk, and never before.
 """
@@ -64,7 +64,12 @@ async def call_for_ever(store: LmdbStore, name: str, limit: int) -> None:
         say("ack", commit.link.session.hex(), commit.link.seq, commit.hash.hex())
 
 
-async def main(data: Path, callers: int, limit: int) -> None:
+def main() -> None:
+    """Write until killed, or until each caller has made as many calls as it may."""
+    asyncio.run(_write(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+
+
+async def _write(data: Path, callers: int, limit: int) -> None:
     """Open the store, say what it recovered, then call."""
     store = LmdbStore.open(data, flush_every=100)
     for commit in store.recovered:
@@ -77,7 +82,3 @@ async def main(data: Path, callers: int, limit: int) -> None:
             group.create_task(call_for_ever(store, f"session {number}", limit))
     await store.close()
     say("closed")
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,10 +10,10 @@ import pytest
 
 from conformance.store import kit
 from e2e.stores import Done, process
+from kit import prefork
 from turnlog.core.lifecycle import Action, action_of, after_control, decode_lifecycle
 from turnlog.store.lmdb import LmdbReader, LmdbStore
 
-CHILD = Path(__file__).with_name("control_child.py")
 KILLS = 12
 
 
@@ -32,14 +30,12 @@ def filled(data: Path) -> None:
 
 def killed(data: Path, after: int) -> int:
     """Kill an operator behind so many changes; return the seq of its last."""
-    command = [sys.executable, str(CHILD), str(data)]
     newest = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for number, line in enumerate(child.stdout, 1):
+    with prefork.printing("faults.control_child", str(data)) as child:
+        for number, line in enumerate(child.printed, 1):
             newest = int(line)
             if number == after:
-                child.kill()
+                child.process.kill()
     return newest
 
 

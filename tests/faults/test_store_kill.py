@@ -1,45 +1,36 @@
 """A writer that is killed at any moment loses nothing that it acknowledged."""
 
 import random
-import subprocess
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from kit.prefork import Printer, printing
 from turnlog.core.commit import GENESIS, Commit, body_digest, digest
 from turnlog.core.kinds import CommitKind, Status
 from turnlog.store.base import Filter
 from turnlog.store.lmdb import LmdbReader
 from turnlog.store.read.view import View
 
-CHILD = Path(__file__).with_name("store_child.py")
 Acknowledged = dict[tuple[bytes, int], bytes]
 
 
-@contextmanager
-def writer(data: Path, callers: int, limit: int = 0) -> Generator[subprocess.Popen[str]]:
-    """Start a writer in a process of its own; kill it at the end, if it still runs."""
-    command = [sys.executable, str(CHILD), str(data), str(callers), str(limit)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
+def writer(data: Path, callers: int, limit: int = 0) -> AbstractContextManager[Printer]:
+    """Run a writer in a process of its own until the block ends."""
+    return printing("faults.store_child", str(data), str(callers), str(limit))
 
 
-def lines(child: subprocess.Popen[str]) -> Iterator[list[str]]:
+def lines(child: Printer) -> Iterator[list[str]]:
     """Yield the words of each line that a writer printed."""
-    assert child.stdout is not None
-    for line in child.stdout:
+    for line in child.printed:
         assert line.endswith("\n")
         yield line.split()
 
 
-def ready(child: subprocess.Popen[str]) -> list[list[str]]:
+def ready(child: Printer) -> list[list[str]]:
     """Wait until a writer is open; return what it recovered."""
     found: list[list[str]] = []
     for words in lines(child):
@@ -49,14 +40,14 @@ def ready(child: subprocess.Popen[str]) -> list[list[str]]:
     raise AssertionError("the writer ended before it was ready")
 
 
-def kill_after(child: subprocess.Popen[str], count: int) -> Acknowledged:
+def kill_after(child: Printer, count: int) -> Acknowledged:
     """Kill a writer behind its `count`th acknowledgement; return all that it gave."""
     found: Acknowledged = {}
     for words in lines(child):
         _, session, seq, chained = words
         found[bytes.fromhex(session), int(seq)] = bytes.fromhex(chained)
         if len(found) == count:
-            child.kill()
+            child.process.kill()
     return found
 
 
@@ -162,7 +153,7 @@ def test_several_processes_write_one_chain_for_each_session(tmp_path: Path) -> N
             for words in lines(child):
                 if words != ["closed"]:
                     acknowledged[bytes.fromhex(words[1]), int(words[2])] = bytes.fromhex(words[3])
-            assert child.wait() == 0
+            assert child.process.wait() == 0
     assert len(acknowledged) == 4 * 3 * 60 * 2
     check(data, acknowledged)
     reader = LmdbReader.open(data)
@@ -193,6 +184,6 @@ def test_a_killed_process_among_several_harms_no_other(tmp_path: Path) -> None:
         for words in lines(survivor):
             if words != ["closed"]:
                 acknowledged[bytes.fromhex(words[1]), int(words[2])] = bytes.fromhex(words[3])
-        assert survivor.wait() == 0
+        assert survivor.process.wait() == 0
     recover(data)
     check(data, acknowledged)

@@ -2,24 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from e2e.stores import Call, fill, turnlog
-
-TESTS = Path(__file__).parents[1]
+from kit import prefork
 
 
 def ended(*arguments: str) -> int:
     """Run the child that kills itself; return how it ended."""
-    return subprocess.run(
-        [sys.executable, "-m", "faults.transfer_child", *arguments],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-        check=False,
-        timeout=60,
+    return prefork.run(
+        arguments, env=os.environ, bound=60, program="faults.transfer_child"
     ).returncode
 
 

@@ -1,6 +1,6 @@
 """A process that backs up a store, or imports a bundle, and kills itself at the start of one part of the work.
 
-`python -m faults.transfer_child backup DATA TARGET PART` or `import BUNDLE DATA PART`, with parts counted from 1.
+Its arguments are `backup DATA TARGET PART` or `import BUNDLE DATA PART`, with parts counted from 1.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ from turnlog.store.backup import back_up
 from turnlog.store.lmdb import LmdbStore
 
 
-def main(work: str, source: Path, target: Path, part: int) -> None:
+def main() -> None:
     """Do the work; be killed at the beginning of one of its parts, if there are so many."""
-    match work:
+    source, target, part = Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    match sys.argv[1]:
         case "backup":
             back_up(source, target, _killed_at(part))
         case "import":
             asyncio.run(_import(source, target, _killed_at(part)))
-        case _:
+        case work:
             raise ValueError(work)
 
 
@@ -45,7 +46,3 @@ def _killed_at(part: int) -> Callable[[str], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return on_part
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from turnlog.cli.main import COMMANDS
 
@@ -90,6 +90,13 @@ class Process:
         return self.returncode
 
 
+class Printer(NamedTuple):
+    """A process, and what it prints."""
+
+    process: Process
+    printed: TextIO
+
+
 def start(
     arguments: Sequence[str],
     *,
@@ -140,6 +147,13 @@ def run(
 @contextmanager
 def running(program: str, *arguments: str) -> Generator[str]:
     """Run a module of the kit until the block ends; yield the first line that it prints."""
+    with printing(program, *arguments) as child:
+        yield child.printed.readline().strip()
+
+
+@contextmanager
+def printing(program: str, *arguments: str) -> Generator[Printer]:
+    """Run a module of the tests until the block ends."""
     reading, writing = os.pipe()
     with os.fdopen(reading) as printed, Path(os.devnull).open("r+b") as nothing:
         process = start(
@@ -152,7 +166,7 @@ def running(program: str, *arguments: str) -> Generator[str]:
         )
         os.close(writing)
         try:
-            yield printed.readline().strip()
+            yield Printer(process, printed)
         finally:
             process.kill()
             process.wait()
