@@ -311,7 +311,7 @@ def test_the_folder_may_come_from_the_environment(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["log", "nobody"], "no session is called 'nobody', `turnlog sessions` lists them"),
+        (["log", "nobody"], "no session is called 'nobody'; `turnlog sessions` lists them"),
         (["log", "--since", "yesterday"], "'yesterday' is not a time, write 10m"),
         (["log", "work", "--turns", "x"], "'x' is not a range of turns"),
         (["log", "--last", "0"], "'0' is out of range, 1 is the least"),

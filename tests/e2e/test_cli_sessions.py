@@ -73,7 +73,9 @@ def test_a_lease_is_claimed_and_an_older_number_is_refused(data: Path) -> None:
     assert f" planner until {until} " in turnlog("sessions", data=data).stdout
     refused = run("claim", "work")
     assert refused.startswith("2: turnlog: lease 3 holds until 20")
-    assert refused.endswith("`turnlog sessions unclaim` (its holder is 'planner')\n")
+    assert refused.endswith(
+        " (its holder is 'planner'); wait, or end it by `turnlog sessions unclaim`\n"
+    )
     assert run("renew", "work").startswith("2: turnlog: the number of the lease is missing")
     assert "after commit 4, lease 3" in run("renew", "work", fence=3)
     assert "lease" not in run("unclaim", "work", fence=3)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -14,19 +13,27 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct
 
+from turnlog.core.hints import Hint, in_words
 from turnlog.engine.context import Context
 from turnlog.engine.http.own_pages import METHOD
 from turnlog.observe.events import RefusalReason, RequestRefused, StoreFailed
 from turnlog.packs.shape import UNREADABLE, describe_json_error, mismatch_of
 from turnlog.sessions.errors import (
     CompactedError,
-    NoteError,
     NotFoundError,
     NotHeldError,
-    OperationError,
+    SessionsError,
     UnresolvableError,
 )
-from turnlog.store.base import REFUSALS, LeaseRefused, Refusal, StoreError, TransitionRefused
+from turnlog.store.base import (
+    REFUSALS,
+    Conflict,
+    LeaseRefused,
+    Refusal,
+    StoreError,
+    StoreFull,
+    TransitionRefused,
+)
 from turnlog.transport.routes import API
 
 from .endpoints import ENDPOINTS, ApiRequest, ReadEndpoint, WriteEndpoint
@@ -34,28 +41,20 @@ from .openapi import description
 from .pages import NO_STORE, ProblemError, Snapshots, body_of, document, in_time
 from .parameters import BadParameterError
 
-ENDPOINT_OF_COMMAND: Final = {
-    "sessions": "GET /sessions",
-    "sessions release": "POST /sessions/{session}/release",
-    "sessions resume": "POST /sessions/{session}/lifecycle",
-    "sessions unclaim": "POST /sessions/{session}/lifecycle",
-    "dangling": "GET /dangling",
-    "log": "GET /log",
-    "state": "GET /sessions/{session}/state",
-    "diff": "GET /sessions/{session}/diff",
-    "taint": "GET /sessions/{session}/taint",
-    "rewind": "POST /sessions/{session}/rewind",
-    "effect": "POST /calls/{call}/effect",
-    "resolve": "POST /calls/{call}/resolve",
-    "purge": "POST /sessions/{session}/purge",
-    "gc": "POST /gc",
+HINTS: Final = {
+    Hint.SESSIONS: "`GET /sessions` lists them",
+    Hint.CALLS: "`GET /log` names them",
+    Hint.CALLS_OF_SESSION: "`GET /log` names its calls",
+    Hint.DANGLING: "`GET /dangling` lists those that can be resolved",
+    Hint.LATER_STATE: "ask for a later one, as with `at={}` or `seq={}..`",
+    Hint.GO_ON_HERE: "import its bundle from there to go on here, or give `anyway` to go on without what was done there",
+    Hint.UNPACK: "do this there, or first let the session go on here (`POST /sessions/{session}/lifecycle`)",
+    Hint.RELEASE: "`POST /sessions/{session}/release` ends the hold",
+    Hint.LEASE_NUMBER: "give it by `fence`, `GET /sessions` has it",
+    Hint.UNCLAIM: "wait, or end it by `POST /sessions/{session}/lifecycle`",
 }
-"""The endpoint that does what a command does, for the commands that errors of use cases name."""
-_CLI_WORDS: Final = re.compile(
-    r"`turnlog ((?:sessions )?[a-z]+)[^`]*`|`--([a-z-]+) ([^`]+)`| \(--[a-z-]+\)|--([a-z-]+)"
-)
-"""A command, an option with its value, an option beside its field's name, and an option."""
-
+_NO_ROOM: Final = "no room is left in the store; the log says how much it needs"
+_UNUSABLE: Final = "the store cannot be read or written now; the log says why"
 _LARGEST: Final = 64 << 10
 """Bytes of a request's body."""
 
@@ -92,7 +91,7 @@ class Api:
 
     async def _read(self, endpoint: ReadEndpoint, request: web.Request) -> web.Response:
         api_request = self._api_request(endpoint, request)
-        with _as_problems():
+        with self._as_problems():
             return await self._snapshots.read(
                 lambda view: document(endpoint.read(view, api_request))
             )
@@ -102,7 +101,7 @@ class Api:
             api_request = self._api_request(endpoint, request)
             body = await _body(endpoint, request)
         # No time limit from here on: what is queued will be written, so a timeout would be wrong.
-        with _as_problems():
+        with self._as_problems():
             return document(await endpoint.write(self._context, api_request, body))
 
     def _api_request(
@@ -115,6 +114,21 @@ class Api:
             saved=self._context.saved_states,
             threads=self._snapshots.threads,
         )
+
+    @contextmanager
+    def _as_problems(self) -> Generator[None]:
+        """Raise errors of the store and of the use cases as `ProblemError`."""
+        try:
+            yield
+        except BadParameterError as error:
+            raise _bad(error.name, str(error)) from error
+        except (SessionsError, *REFUSALS) as error:
+            raise _problem_of(error) from error
+        except StoreError as error:
+            # Its text names folders of this host.
+            self._context.log.emit(StoreFailed(reason=str(error)))
+            no_room = isinstance(error, StoreFull)
+            raise ProblemError(503, _NO_ROOM if no_room else _UNUSABLE) from error
 
     def _token_check(self) -> Middleware:
         @web.middleware
@@ -209,59 +223,25 @@ async def _body(endpoint: WriteEndpoint, request: web.Request) -> Any:
     raise ProblemError(400, f"the body is invalid: {why}")
 
 
-@contextmanager
-def _as_problems() -> Generator[None]:
-    """Raise errors of the store and of the use cases as `ProblemError`."""
-    try:
-        yield
-    except BadParameterError as error:
-        raise _bad(error.name, str(error)) from error
-    except NotFoundError as error:
-        raise _not_found(error) from error
-    except CompactedError as error:
-        detail = in_api_words(str(error))
-        raise ProblemError(410, detail, reason="compacted", first=error.first) from error
-    except (NoteError, OperationError) as error:
-        raise ProblemError(400, in_api_words(str(error))) from error
-    except UnresolvableError as error:
-        raise ProblemError(409, in_api_words(str(error)), reason=error.reason) from error
-    except REFUSALS as error:
-        raise _not_placed(error) from error
-    except StoreError as error:
-        raise ProblemError(503, str(error)) from error
-
-
-def _not_found(error: NotFoundError) -> ProblemError:
-    detail = in_api_words(str(error))
-    if isinstance(error, NotHeldError):
-        return ProblemError(409, detail, reason="not_held")
-    return ProblemError(404, detail)
-
-
-def _not_placed(error: Refusal) -> ProblemError:
-    detail = in_api_words(str(error))
+def _problem_of(error: SessionsError | Refusal) -> ProblemError:
+    detail = in_words(error, HINTS)
     match error:
+        case NotHeldError():
+            return ProblemError(409, detail, reason="not_held")
+        case NotFoundError():
+            return ProblemError(404, detail)
+        case CompactedError():
+            return ProblemError(410, detail, reason="compacted", first=error.first)
+        case UnresolvableError():
+            return ProblemError(409, detail, reason=error.reason)
         case TransitionRefused():
             return ProblemError(409, detail, head=error.seq, stage=error.stage, action=error.action)
         case LeaseRefused():
             return ProblemError(409, detail, head=error.seq, fence=error.fence)
-        case _:
+        case Conflict():
             return ProblemError(409, detail, head=error.seq)
-
-
-def in_api_words(message: str) -> str:
-    """Return the error of a use case with endpoints and fields in place of commands and options."""
-    return _CLI_WORDS.sub(_in_api_words, message)
-
-
-def _in_api_words(found: re.Match[str]) -> str:
-    command, option, value, name = found.groups()
-    if command:
-        endpoint = ENDPOINT_OF_COMMAND.get(command)
-        return f"`{endpoint}`" if endpoint else found[0]  # what runs on the proxy's host only
-    if option:
-        return f"`{option}={value}`"
-    return f"`{name}`" if name else ""
+        case _:
+            return ProblemError(400, detail)
 
 
 @cache

@@ -3,9 +3,11 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from typing import Final
 
 import click
 
+from turnlog.core.hints import Hint, in_words
 from turnlog.core.text.terminal import escape_unprintable
 from turnlog.packs.errors import ConfigError, SettingError, did_you_mean
 from turnlog.sessions.errors import SessionsError
@@ -46,6 +48,18 @@ class OutputError(Exception):
     """The output cannot be written."""
 
 
+HINTS: Final = {
+    Hint.SESSIONS: "`turnlog sessions` lists them",
+    Hint.CALLS: "`turnlog log --json` names them",
+    Hint.CALLS_OF_SESSION: "`turnlog log {} --json` names its calls",
+    Hint.DANGLING: "`turnlog dangling` lists those that can be resolved",
+    Hint.LATER_STATE: "ask for a later one, as with `--at {}` or `--seq {}..`",
+    Hint.GO_ON_HERE: "import its bundle from there to go on here, or give --anyway to go on without what was done there",
+    Hint.UNPACK: "do this there, or first let the session go on here (`turnlog sessions resume SESSION --anyway`)",
+    Hint.RELEASE: "`turnlog sessions release` ends the hold",
+    Hint.LEASE_NUMBER: "give it by --fence, `turnlog sessions --json` has it",
+    Hint.UNCLAIM: "wait, or end it by `turnlog sessions unclaim`",
+}
 _NOT_TAKEN = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
 """Errors of a full or broken device."""
 
@@ -86,13 +100,13 @@ def describe(error: Exception) -> tuple[str, int]:
             return _sentence(error.format_message()), WRONG_USE
         # What the caller asked for is not possible; the store can be used.
         case Conflict() | TransitionRefused() | LeaseRefused() | CopyRefused():
-            return str(error), WRONG_USE
+            return in_words(error, HINTS), WRONG_USE
         case StoreError():
             return str(error), NO_STORE
         case OSError():
             return _system(error)
         case _:
-            return str(error), WRONG_USE
+            return in_words(error, HINTS), WRONG_USE
 
 
 def complain(what: object) -> None:

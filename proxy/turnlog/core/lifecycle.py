@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from .commit import CommitBody, Facts, decoder
+from .hints import Hint, HintedError
 from .kinds import Actor, CommitKind
 from .text.units import timestamp
 
@@ -241,8 +242,8 @@ def _advice(stage: SessionStage, action: Action | None) -> str:
     return ""
 
 
-def lease_refusal(control: Control | None, facts: Facts, fence: int | None) -> str:
-    """Return why a control commit is refused because of the lease on the session; empty if it is not.
+def lease_refusal(control: Control | None, facts: Facts, fence: int | None) -> HintedError | None:
+    """Return why a control commit is refused because of the lease on the session; `None` if it is not.
 
     `fence` is the number of the lease that its writer believes to hold; `None` for none.
     """
@@ -250,12 +251,12 @@ def lease_refusal(control: Control | None, facts: Facts, fence: int | None) -> s
     is_held = facts.at < lease.leased_until
     if fence is not None:
         if fence != lease.fence or not lease.fence:
-            return f"the lease {fence} is not the newest, {lease.fence} is"
+            return HintedError(f"the lease {fence} is not the newest, {lease.fence} is")
         if not is_held:
-            return f"the lease {fence} has ended; claim the session anew"
+            return HintedError(f"the lease {fence} has ended; claim the session anew")
     if action is Action.RENEW and fence is None:
-        return "the number of the lease is missing: give it by --fence, `turnlog sessions --json` has it"
+        return HintedError("the number of the lease is missing", Hint.LEASE_NUMBER)
     if action is Action.CLAIM and is_held:
         until = timestamp(lease.leased_until)
-        return f"lease {lease.fence} holds until {until}; wait, or end it by `turnlog sessions unclaim`"
-    return ""
+        return HintedError(f"lease {lease.fence} holds until {until}", Hint.UNCLAIM)
+    return None

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.answer_diff import ComparedAnswer, Comparison, compare
 from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import Actor, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.lifecycle import decode_lifecycle
 from turnlog.core.live_view import decode_rewind
@@ -78,11 +79,10 @@ def find_call(view: View, name: str) -> bytes:
     if len(found) == 1:
         return found[0]
     if not found:
-        log = f"log {name} --json" if view.find_sessions(name) else "log --json"
-        raise NotFoundError(
-            ids.too_short(name)
-            or f"no call begins with {name!r}, `turnlog {log}` (or the tool 'log') names them"
-        )
+        if short := ids.too_short(name):
+            raise NotFoundError(short)
+        hint = Hint.CALLS_OF_SESSION if view.find_sessions(name) else Hint.CALLS
+        raise NotFoundError(f"no call begins with {name!r}", hint, name)
     some = ", ".join(ids.to_text(call) for call in found[:5])
     raise NotFoundError(f"{name!r} begins {len(found)} calls or more, name one of: {some}")
 

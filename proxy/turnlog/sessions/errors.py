@@ -5,8 +5,10 @@ Every command imports them, so nothing heavy may be imported here.
 
 from enum import StrEnum
 
+from turnlog.core.hints import Hint, HintedError
 
-class SessionsError(Exception):
+
+class SessionsError(HintedError):
     """A request that cannot be met. The message says why, or what to do."""
 
 
@@ -33,8 +35,8 @@ class NoteError(SessionsError, ValueError):
 class CompactedError(SessionsError):
     """A state is no longer known, because its commits were compacted. `first` is the first that is."""
 
-    def __init__(self, message: str, first: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, first: int, hint: Hint | None = None) -> None:
+        super().__init__(message, hint, str(first))
         self.first = first
 
 

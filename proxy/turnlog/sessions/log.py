@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit
+from turnlog.core.hints import Hint
 from turnlog.core.operation import TOOLS_USED, Operation
 from turnlog.store.base import Filter, SessionRow
 from turnlog.store.read.view import View
@@ -70,7 +71,7 @@ def find_session(view: View, name: str) -> bytes:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise NotFoundError(f"no session is called {name!r}, `turnlog sessions` lists them")
+        raise NotFoundError(f"no session is called {name!r}", Hint.SESSIONS)
     some = ", ".join(ids.to_text(session) for session in found[:5])
     raise NotFoundError(f"{name!r} means {len(found)} sessions, name one of: {some}")
 
@@ -219,7 +220,5 @@ def _newest_turn(view: View, query: Query) -> int | None:
         return None
     row = view.session(query.session) if query.session is not None else None
     if row is None:
-        raise NotFoundError(
-            "turns need a session that has some; name one that `turnlog sessions` lists"
-        )
+        raise NotFoundError("turns need a session that has some", Hint.SESSIONS)
     return row.place.turn

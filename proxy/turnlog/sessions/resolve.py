@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 from turnlog.core import ids
 from turnlog.core.classify import MEANINGS
 from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import (
     Actor,
     CommitKind,
@@ -72,10 +73,9 @@ def find_resolvable(view: View, name: str) -> bytes:
     if len(calls) == 1:
         return calls[0]
     if not calls:
-        raise NotFoundError(
-            ids.too_short(name)
-            or f"no call begins with {name!r}, `turnlog dangling` lists those that can be resolved"
-        )
+        if short := ids.too_short(name):
+            raise NotFoundError(short)
+        raise NotFoundError(f"no call begins with {name!r}", Hint.DANGLING)
     found = [ids.to_text(call) for call in _resolvable(view) if ids.has_prefix(call, name)]
     some = ", ".join(found[:5]) or "there is none"
     raise NotFoundError(

@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self, TypeAlias
 from msgspec import Struct
 
 from turnlog.core.commit import Commit, CommitBody, Facts
+from turnlog.core.hints import Hint, HintedError
 from turnlog.core.kinds import Actor, CommitKind, Phase, Rung, Status
 from turnlog.core.lifecycle import Action, Control, SessionStage, Suspension
 from turnlog.core.turns import TurnPosition
@@ -21,7 +22,7 @@ from turnlog.observe.clock import Clock
 ALIAS_SEPARATOR = "\x1f"
 
 
-class StoreError(Exception):
+class StoreError(HintedError):
     """The store cannot be used. The message says what, where and what to do."""
 
 
@@ -50,8 +51,8 @@ class StoreFull(StoreError):
 class Conflict(StoreError):
     """The writer of a note or a claim has not seen the newest commit that it speaks of, `seq`."""
 
-    def __init__(self, message: str, seq: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, seq: int, hint: Hint | None = None) -> None:
+        super().__init__(message, hint)
         self.seq = seq
 
 
@@ -73,8 +74,8 @@ class LeaseRefused(StoreError):
     `fence` is the number of the newest lease, `seq` the session's head.
     """
 
-    def __init__(self, message: str, *, fence: int, seq: int) -> None:
-        super().__init__(message)
+    def __init__(self, why: HintedError, *, fence: int, seq: int) -> None:
+        super().__init__(str(why), why.hint)
         self.fence = fence
         self.seq = seq
 

@@ -45,6 +45,7 @@ async def post(pages: Pages, body: bytes, *headers: tuple[str, str]) -> Answered
         ("log", {"error": "bla"}, "invalid arguments: 'error' cannot be 'bla', use one of: auth, blocked, cancelled, connection, invalid, malformed_result, null_result, rate_limited, session, timeout, tool_error, unknown, unverified"),
         ("log", {"flag": "emtpy"}, "invalid arguments: 'flag' cannot be 'emtpy', did you mean 'empty'?"),
         ("recall", {"key": "read_file"}, "'read_file' is not an ended call of this session: give its id or the seq of its row"),
+        ("effect", {"call": "abcdef12", "choice": "redo"}, "no call begins with 'abcdef12', and no rewind or fork here has left one behind; the tool 'log' names them"),
     ],
 )  # fmt: skip
 async def test_wrong_use_is_reported_in_a_sentence(

@@ -9,11 +9,13 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from aiohttp import web
 
+from kit.clients import call
 from kit.pages import TOKEN, V1, Connect, Pages, own_pages
 from turnlog.api.pages import problems
+from turnlog.core.identity import CallerEvidence
 from turnlog.core.kinds import Effect
 from turnlog.engine.http.own_pages import SECRET
-from turnlog.observe.events import RequestRefused
+from turnlog.observe.events import RequestRefused, StoreFailed
 from turnlog.sessions.retention.ages import Retention
 from turnlog.sessions.retention.collect import Collector
 from turnlog.sessions.retention.gc import expired
@@ -431,7 +433,25 @@ async def test_a_state_from_before_a_compaction_is_gone(pages: Pages) -> None:
     assert (await pages.found("/sessions/trip/state?at=2"))["at"]["seq"] == 2
     said = (await pages.api("/sessions/trip/state?at=1")).problem(410)
     assert (said["reason"], said["first"]) == ("compacted", 2)
+    assert said["detail"].endswith("; ask for a later one, as with `at=2` or `seq=2..`")
+    trip = CallerEvidence(path_session="trip", connection=1)
+    early = call("state", {"at": 1})
+    told = await pages.ask("/s/trip/turnlog/mcp", "POST", early, caller=trip)
+    assert told.json()["result"]["content"][0]["text"].endswith("as with `at` 2")
     (row,) = (await pages.found("/sessions/trip/log"))["items"]
     assert row["gone"] == "expired"
     found = await pages.found(f"/calls/{row['call']}?payloads=true")
     assert found["attempts"][0]["input"]["kept"] == "expired"
+
+
+async def test_what_is_wrong_with_the_store_is_told_to_the_operator_and_not_to_callers(
+    pages: Pages,
+) -> None:
+    await pages.call()
+    log = pages.data / "log"
+    log.rename(pages.data / "moved")
+    detail = (await pages.api("/sessions/trip/notes", "POST", NOTE)).problem(503)["detail"]
+    (pages.data / "moved").rename(log)
+    assert detail == "the store cannot be read or written now; the log says why"
+    told = [event.reason for event in pages.log.events if isinstance(event, StoreFailed)]
+    assert str(log) in told[0]

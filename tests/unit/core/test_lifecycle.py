@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from turnlog.core.commit import CommitBody, Facts
+from turnlog.core.hints import Hint, in_words
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import (
     CONTROL_KINDS,
@@ -186,34 +187,40 @@ def test_leases_are_numbered_by_their_claims_and_numbers_rise() -> None:
     assert all(a.fence <= b.fence for a, b in pairwise(c for c in leases if c))
 
 
+WORDS = {hint: hint.value for hint in Hint}
+
+
+def why_refused(control: Control | None, facts: Facts, fence: int | None) -> str:
+    refusal = lease_refusal(control, facts, fence)
+    return "" if refusal is None else in_words(refusal, WORDS)
+
+
 def test_a_session_that_was_never_claimed_needs_no_number() -> None:
-    assert lease_refusal(None, does(Action.CLOSE), None) == ""
-    assert lease_refusal(None, does(Action.CLAIM), None) == ""
-    assert "is not the newest" in lease_refusal(None, does(Action.CLOSE), 0)
+    assert lease_refusal(None, does(Action.CLOSE), None) is None
+    assert lease_refusal(None, does(Action.CLAIM), None) is None
+    assert "is not the newest" in why_refused(None, does(Action.CLOSE), 0)
 
 
 LEASED = Control(fence=3, leased_until=100)
 
 
 def test_the_holder_of_a_lease_is_heard_until_it_ends() -> None:
-    assert lease_refusal(LEASED, does(Action.CLOSE, at=99), 3) == ""
-    assert lease_refusal(LEASED, does(Action.RENEW, at=99), 3) == ""
-    assert "has ended" in lease_refusal(LEASED, does(Action.CLOSE, at=100), 3)
-    assert "has ended" in lease_refusal(LEASED, does(Action.RENEW, at=100), 3)
-    assert "is not the newest, 3 is" in lease_refusal(LEASED, does(Action.CLOSE, at=1), 2)
+    assert lease_refusal(LEASED, does(Action.CLOSE, at=99), 3) is None
+    assert lease_refusal(LEASED, does(Action.RENEW, at=99), 3) is None
+    assert "has ended" in why_refused(LEASED, does(Action.CLOSE, at=100), 3)
+    assert "has ended" in why_refused(LEASED, does(Action.RENEW, at=100), 3)
+    assert "is not the newest, 3 is" in why_refused(LEASED, does(Action.CLOSE, at=1), 2)
 
 
 def test_an_operator_without_a_lease_is_heard_but_cannot_claim_or_renew() -> None:
-    assert lease_refusal(LEASED, does(Action.PAUSE, at=1), None) == ""
-    assert lease_refusal(LEASED, does(Action.UNCLAIM, at=1), None) == ""
-    held = (
-        "lease 3 holds until 1970-01-01T00:00:00.000000Z; "
-        "wait, or end it by `turnlog sessions unclaim`"
-    )
-    assert lease_refusal(LEASED, does(Action.CLAIM, at=1), None) == held
-    assert lease_refusal(LEASED, does(Action.CLAIM, at=1), 3) == held
-    assert "give it by --fence" in lease_refusal(LEASED, does(Action.RENEW, at=1), None)
-    assert lease_refusal(LEASED, does(Action.CLAIM, at=100), None) == ""
+    assert lease_refusal(LEASED, does(Action.PAUSE, at=1), None) is None
+    assert lease_refusal(LEASED, does(Action.UNCLAIM, at=1), None) is None
+    held = "lease 3 holds until 1970-01-01T00:00:00.000000Z; unclaim"
+    assert why_refused(LEASED, does(Action.CLAIM, at=1), None) == held
+    assert why_refused(LEASED, does(Action.CLAIM, at=1), 3) == held
+    missing = "the number of the lease is missing; lease_number"
+    assert why_refused(LEASED, does(Action.RENEW, at=1), None) == missing
+    assert lease_refusal(LEASED, does(Action.CLAIM, at=100), None) is None
 
 
 @pytest.mark.parametrize(

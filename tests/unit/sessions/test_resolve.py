@@ -222,5 +222,5 @@ async def test_an_ambiguous_prefix_error_names_only_resolvable_calls(
 
 
 async def test_an_unknown_call_is_not_found(store: LmdbStore) -> None:
-    with pytest.raises(NotFoundError, match="no call begins with '0123', `turnlog dangling`"):
+    with pytest.raises(NotFoundError, match="no call begins with '0123'"):
         await resolve(store, "0123", HAPPENED)

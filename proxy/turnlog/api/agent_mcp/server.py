@@ -22,6 +22,7 @@ from turnlog.api.agent_tools import (
 )
 from turnlog.api.parameters import BadParameterError
 from turnlog.core.classify import failed
+from turnlog.core.hints import Hint, in_words
 from turnlog.core.kinds import Effect, ErrorKind, Phase
 from turnlog.packs.shape import UNREADABLE, describe_json_error
 from turnlog.record.own_answers import envelope, tool_failure
@@ -47,6 +48,14 @@ _INSTRUCTIONS: Final = (
     "gives back a recorded result."
 )
 _NO_MESSAGE: Final = RpcRefusal(INVALID_REQUEST, "this is no JSON-RPC message")
+HINTS: Final = {
+    Hint.CALLS: "the tool 'log' names them",
+    Hint.CALLS_OF_SESSION: "the tool 'log' names them",
+    Hint.LATER_STATE: "ask for a later one, as with `at` {}",
+    Hint.GO_ON_HERE: "an operator can import its bundle from there, or let it go on without that",
+    Hint.UNPACK: "do this there; an operator can let the session go on here",
+}
+"""Of others an agent has no use."""
 _UNUSABLE: Final = "the log cannot be read or written now"
 _encode = msgspec.json.Encoder().encode
 _decode_id = msgspec.json.Decoder(int | float | str).decode
@@ -182,7 +191,7 @@ class McpServer:
         except BadParameterError as error:
             return f"{error.name}: {error}"
         except (*REFUSALS, SessionsError, TooLargeError) as error:
-            return str(error)
+            return in_words(error, HINTS)
 
     def _unavailable(self, error: Exception, *, stateless: bool) -> dict[str, Any]:
         """Return the result for a call without a usable session."""

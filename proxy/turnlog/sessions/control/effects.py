@@ -347,8 +347,8 @@ def _named_effect(view: View, name: str, branch: bytes | None) -> tuple[Standing
     except NotFoundError as error:
         if carried := _left_behind(view, name, branch):
             return carried
-        said = f"{error}; no rewind or fork here has left one behind either"
-        raise NotFoundError(said) from None
+        said = f"{error}, and no rewind or fork here has left one behind"
+        raise NotFoundError(said, error.hint, error.about) from None
     begun = next((c for c in view.readable(call) if c.facts.kind is CommitKind.INTENT), None)
     if begun is None:
         shown = ids.to_text(call)

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit
+from turnlog.core.hints import Hint
 from turnlog.core.identity import session_name
 from turnlog.core.kinds import Actor, Rung
 from turnlog.core.lifecycle import (
@@ -114,8 +115,8 @@ def _moved(view: View, session: bytes, change: SessionChange) -> LifecycleConten
         return LifecycleContent(moved=True)
     if not change.anyway:
         raise OperationError(
-            f"commit {moved.link.seq} has packed the session for another store, where it may go on: import its "
-            "bundle from there to go on here, or say `anyway` (--anyway) to go on without what was done there"
+            f"commit {moved.link.seq} has packed the session for another store, where it may go on",
+            Hint.GO_ON_HERE,
         )
     return None
 

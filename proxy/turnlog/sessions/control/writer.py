@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody
+from turnlog.core.hints import HintedError
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import (
     Action,
@@ -111,7 +112,7 @@ class ControlWriter:
         with self._store.view() as view:
             holder = _holder(view, session, refused.fence)
         said = f"{refused} (its holder is {holder!r})" if holder else str(refused)
-        return LeaseRefused(said, fence=refused.fence, seq=refused.seq)
+        return LeaseRefused(HintedError(said, refused.hint), fence=refused.fence, seq=refused.seq)
 
 
 def lease_of(view: View, session: bytes, control: Control | None) -> Lease | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, Lineage
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import CommitKind, MatchEvidence, ValueOrigin
 from turnlog.core.text.terminal import preview
 from turnlog.provenance.values import SessionValues, ValueSource
@@ -140,8 +141,8 @@ def _attempt_at(view: View, session: bytes, seq: int) -> list[Commit]:
     if commit is None or not commit.facts.call:
         name = f"{ids.to_text(session)}:{seq}"
         what = "no commit" if commit is None else f"a commit of kind {commit.facts.kind.value!r}"
-        log = f"`turnlog log {ids.to_text(session)}`"
-        raise NotFoundError(f"{name} is {what}, not one of a call; {log} lists calls")
+        said, log = f"{name} is {what}, not one of a call", ids.to_text(session)
+        raise NotFoundError(said, Hint.CALLS_OF_SESSION, log)
     return _attempt(view, commit)
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import HEAD, Commit
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import CommitKind, Gone
 from turnlog.core.lifecycle import LIVE, Action, SessionStage
 from turnlog.host import boot_id
@@ -81,9 +82,7 @@ def purge_plan(view: View, session: bytes, name: str) -> PurgePlan:
     """Return what a purge of a session would remove. Raises `NotFoundError`, `OperationError`, `StoreError`."""
     row = session_row(view, session)
     if session in view.held():
-        raise OperationError(
-            f"the session {name!r} is held; `turnlog sessions release` ends the hold"
-        )
+        raise OperationError(f"the session {name!r} is held", Hint.RELEASE)
     _refuse_in_flight(session, name, view)
     content = _content(session, view)
     bodies = sum(1 for _ in view.bodies_to_purge(session, -1, row.head_seq))

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from turnlog.core import ids
 from turnlog.core.commit import Commit, CommitBody, decoder
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import Actor, CommitKind
 from turnlog.core.lifecycle import encode_content
 from turnlog.core.live_view import LiveView
@@ -106,8 +107,9 @@ def compacted_state(branches: SessionBranches, live: LiveView) -> State:
     if live.newest < first or not live.agrees(branches.live(commit.link.seq), first):
         raise CompactedError(
             f"the commits of session {name} before {first} are compacted: its state is kept from "
-            f"commit {first} on; ask for a later one, as with `--at {first}` or `--seq {first}..`",
+            f"commit {first} on",
             first,
+            Hint.LATER_STATE,
         )
     return _state(commit.body) or _unreadable(name, commit.link.seq, first)
 

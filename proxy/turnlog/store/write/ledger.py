@@ -24,6 +24,7 @@ from turnlog.core.commit import (
     encode_facts,
     encode_header,
 )
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import (
     NOTES_OF_PROXIES,
     TAINT_NOTES,
@@ -685,9 +686,7 @@ def fence_refusal(head: Head, draft: Draft) -> LeaseRefused | None:
 
 def _packed_conflict(head: Head) -> Conflict:
     return Conflict(
-        f"commit {head.seq} has packed the session for another store; do this there, or first let the "
-        "session go on here (`turnlog sessions resume SESSION --anyway`)",
-        head.seq,
+        f"commit {head.seq} has packed the session for another store", head.seq, Hint.UNPACK
     )
 
 
