@@ -14,7 +14,7 @@ from pathlib import Path
 import turnlog
 
 PACKAGE = Path(turnlog.__file__).parent
-CODE_LINES = 46_391  # without blank lines, comments and docstrings
+CODE_LINES = 46_388  # without blank lines, comments and docstrings
 MODULES = 16  # in one folder
 CROWDED: dict[str, int] = {}  # folders that hold more
 SMALL = 60  # lines; a module with fewer belongs to the module of its subject
@@ -22,6 +22,14 @@ SMALL_MODULES = 6
 FLOORS = 7  # modules that import each other in a row, inside one folder
 TALL: dict[str, int] = {}  # folders whose longest chain is still longer
 SHARED_CLASS_NAMES = 0  # class names that mean more than one thing
+HOT = {  # modules that bind members of enums to names of their own: a lookup is slow in Python 3.11
+    "turnlog.engine.mcp.mcp_exchange",
+    "turnlog.exchange.call",
+    "turnlog.record.drafts",
+    "turnlog.transport.http_client",
+    "turnlog.wire.jsonrpc",
+    "turnlog.wire.tool_result",
+}
 RIDDLES = 0  # docstrings that open with one of the words below
 OPENINGS = re.compile(
     r"(?:(?:Ask|Find|Give|Hand|Hear|Know|Learn|Let|Mind|Put|Say|Take|Tell)s?|Have|What|Who)\b"
@@ -160,3 +168,23 @@ def test_no_module_takes_another_ones_private_names() -> None:
         if private.startswith("_") and not private.startswith("__")
     ]
     assert not taken, f"make them public, or ask the module for what you need: {taken}"
+
+
+def test_members_of_enums_have_short_names_in_hot_modules_alone() -> None:
+    enums = {
+        node.name
+        for _, nodes, _ in _modules().values()
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        and {"StrEnum", "IntEnum", "Enum"} & {getattr(base, "id", "") for base in node.bases}
+    }
+    found = {
+        name
+        for name, (_, nodes, _) in _modules().items()
+        for tree in nodes[:1]
+        for node in (tree.body if isinstance(tree, ast.Module) else ())
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Attribute)
+        and getattr(node.value.value, "id", "") in enums
+    }
+    assert found <= HOT, f"use the members directly in {sorted(found - HOT)}"

@@ -117,8 +117,7 @@ _OF_TRANSPORT = frozenset({401, 403, 408, 429, 502, 503, 504})
 _SAME_AGAIN = frozenset({307, 308})
 """Redirects that preserve method and body (RFC 9110 sections 15.4.8 and 15.4.9)."""
 _NOT_MODIFIED = 304
-_OK: Final = Status.OK
-SUCCESS: Final = Ending(status=_OK, phase=Phase.DONE, executed=Executed.YES)
+SUCCESS: Final = Ending(status=Status.OK, phase=Phase.DONE, executed=Executed.YES)
 """The ending of most calls."""
 
 
@@ -202,9 +201,9 @@ def _strictest(one: RetryClass, other: RetryClass) -> RetryClass:
     return max(one, other, key=_RETRIES.index)
 
 
-def succeeded(status: Status = _OK) -> Ending:
+def succeeded(status: Status = Status.OK) -> Ending:
     """Return the ending of an attempt without an error."""
-    if status is _OK:
+    if status is Status.OK:
         return SUCCESS
     # What was accepted, or waits for input, may or may not have begun.
     return Ending(status=status, phase=Phase.DONE, executed=Executed.MAYBE)

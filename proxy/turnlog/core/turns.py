@@ -12,9 +12,6 @@ from msgspec import Struct, structs
 from .bounded_dict import BoundedDict
 from .kinds import TurnSource
 
-# A member of an enum costs Python 3.11 a slow lookup, and this runs for every commit.
-_GAP: Final = TurnSource.GAP
-
 STEP_GAP = 250_000_000
 """ns: calls that start closer together than this belong to one step."""
 TURN_GAP = 120_000_000_000
@@ -51,7 +48,7 @@ def next_call(place: TurnPosition, at: int, label: str, source: TurnSource) -> T
     if step == 0:
         step = 1
     elif has_new_label or has_turn_gap:
-        turn, step, named, given = turn + 1, 1, "", _GAP
+        turn, step, named, given = turn + 1, 1, "", TurnSource.GAP
     elif is_quiet and at - place.started_at >= STEP_GAP:
         step += 1
     if label:

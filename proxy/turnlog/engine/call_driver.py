@@ -33,8 +33,7 @@ from turnlog.transport.async_pipes import DOUBT
 from .concurrency import Limiter, Slot
 from .upstream_health import Health
 
-_RECORDING: Final = Stage.RECORDING
-_RETRYING: Final = frozenset({_RECORDING, Stage.CHECKING, Stage.SENT})
+_RETRYING: Final = frozenset({Stage.RECORDING, Stage.CHECKING, Stage.SENT})
 """Stages of a further attempt whose answer may yet be missing."""
 
 
@@ -560,7 +559,7 @@ def unguarded(
         )
     # Not `loop.time()`: its check of the process id is a system call.
     now, number = recorder.clock.monotonic() / 1e9, ask.number
-    machine = CallMachine(terms, now, number, _RECORDING, given=number, past=ask.past)
+    machine = CallMachine(terms, now, number, Stage.RECORDING, given=number, past=ask.past)
     driver = attempt.driver = CallDriver(ask, machine, recorder, attempt)
     return driver
 

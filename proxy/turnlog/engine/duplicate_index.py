@@ -69,7 +69,6 @@ _HELD: Final = 16 << 20
 """bytes of answers held in memory; others are read from the store."""
 MOST: Final = 2_048
 """Bound of the calls in memory, and of the replayed calls of other processes (`_arrived`)."""
-_SAME: Final = Likeness.SAME
 _WITH_PREFIX: Final = (ANSWERED_BY, EFFECT_BEFORE, PASSED, CHOSEN_BY)
 """What links begin with that are no digests."""
 
@@ -121,7 +120,8 @@ class DuplicateMatch(Struct, frozen=True, kw_only=True):
         earlier, is_known = self.earlier, bool(self.commits) or self.running is not None
         # A cancel may take the delivery back for a while.
         is_over = earlier.delivered and earlier.ended > CANCELLED_LIFE
-        return is_known and earlier.likeness is _SAME and not (is_over or earlier.is_unexecuted)
+        is_same = earlier.likeness is Likeness.SAME
+        return is_known and is_same and not (is_over or earlier.is_unexecuted)
 
     def is_elsewhere(self, session: SessionRef) -> bool:
         """Return whether it was made in another session."""
@@ -526,14 +526,14 @@ class DuplicateIndex:
         view: View | None,
         link: bytes,
         links: DuplicateLinks,
-        likeness: Likeness = _SAME,
+        likeness: Likeness = Likeness.SAME,
         *,
         keyed: bool = False,
     ) -> DuplicateMatch | None:
         """Return the latest call with a link, of this process or another."""
         stored = self._in_store(view, link, links, likeness, keyed=keyed)
         here = self._known.get(link)
-        while here is not None and likeness is _SAME and (passed := _passed_by(here)):
+        while here is not None and likeness is Likeness.SAME and (passed := _passed_by(here)):
             if stored is not None and stored.call == here.ask.call:
                 # Its outcome is not on disk yet.
                 stored = self._in_store(view, link, links, likeness, keyed=keyed, call=passed)
@@ -634,7 +634,7 @@ class DuplicateIndex:
         found = DuplicateMatch(
             earlier=earlier, call=intent.facts.call, by_source=bool(source), commits=commits
         )
-        passed = passed_by(stored) if likeness is _SAME and earlier.is_unexecuted else b""
+        passed = passed_by(stored) if likeness is Likeness.SAME and earlier.is_unexecuted else b""
         if not passed:
             return found
         # It was not executed, so it must not hide the call beside or after which it was made.
@@ -833,7 +833,7 @@ class DuplicateIndex:
 def _seen_by(matches: Sequence[DuplicateMatch], seen: int) -> int:
     """Return up to where a call has seen the log that has found these, and whose own view ends at `seen`."""
     for match in matches:
-        running = match.running if match.earlier.likeness is _SAME else None
+        running = match.running if match.earlier.likeness is Likeness.SAME else None
         if running is not None and not running.is_written and running.ask.seen is not None:
             # What that one may yet meet in the log has to be seen here too.
             return running.ask.seen
@@ -859,8 +859,8 @@ def _in_order(
         return [*filter(None, (hidden, guessed)), *matches]
     # Whoever repeats the call that a choice has let through gets its answer. Nothing else goes beside it,
     # so its end is not waited for if its caller is there.
-    own = [_as_own(match) for match in matches if match.earlier.likeness is _SAME]
-    others = (match for match in matches if match.earlier.likeness is not _SAME)
+    own = [_as_own(match) for match in matches if match.earlier.likeness is Likeness.SAME]
+    others = (match for match in matches if match.earlier.likeness is not Likeness.SAME)
     return [*filter(None, (guessed, *own, hidden)), *others]
 
 

@@ -48,8 +48,6 @@ _STATUSES: Final[dict[str, int]] = {
     ErrorFamily.BLOCKED: 403,
     ErrorFamily.SESSION: 503,
 }
-# To look a member up costs more than to compare it.
-_HEAD: Final = Phase.HEAD
 _CUT: Final = (Flag.TRUNCATED_RECORD,)
 _REASONS: Final = {
     403: "Forbidden",
@@ -263,7 +261,7 @@ class PlainCall:
 
     def on_head(self, head: ResponseHead) -> None:
         """Read the answer's head."""
-        self._head, self.progress.phase = head, _HEAD
+        self._head, self.progress.phase = head, Phase.HEAD
 
     def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Keep an event's data; the stream is the answer."""

@@ -45,7 +45,6 @@ _SESSIONS: Final = 65_536
 _CLIENTS: Final = 65_536
 _NAME_CHARS: Final = 200
 _IDENTITIES: Final = 4096
-_IMPLICIT: Final = Rung.IMPLICIT
 _NAMING: Final = frozenset({Rung.EXPLICIT, Rung.VENDOR})
 
 
@@ -130,7 +129,7 @@ class Sessions:
         """Return the session of a call; a new one if it is unknown, or implicit and idle for too long."""
         key, now = identity.key, self._clock.monotonic()
         met = self._met.get(key)
-        if met is None or (identity.rung is _IMPLICIT and now - met.at > IDLE_GAP):
+        if met is None or (identity.rung is Rung.IMPLICIT and now - met.at > IDLE_GAP):
             ref = self._open(identity, client)
             self._note_replaced(ref, key)
             met = self._met[key] = _MetSession(ref, now, identity.kin)
@@ -216,7 +215,7 @@ class Sessions:
     def _climb(self, evidence: CallerEvidence, table: tuple[Vendor, ...]) -> SessionIdentity:
         found = self._recordable(identify(evidence, table))
         key = found.implicit_key
-        if found.rung is not _IMPLICIT:
+        if found.rung is not Rung.IMPLICIT:
             key = alias(found.rung, found.name, evidence.credential)
         return structs.replace(found, key=key, kin=_kin(evidence))
 
@@ -231,7 +230,7 @@ class Sessions:
         return structs.replace(found, name=name, turn_label=turn, client=client)
 
     def _open(self, identity: SessionIdentity, client: Client) -> SessionRef:
-        if self._imported is not None and identity.rung is not _IMPLICIT:
+        if self._imported is not None and identity.rung is not Rung.IMPLICIT:
             found = self._imported.find(identity.key)
             if found is not None:
                 return SessionRef(
@@ -249,7 +248,7 @@ class Sessions:
         return SessionRef(
             candidate=ids.uuid7(self._clock.wall(), self._clock.entropy(10)),
             rung=identity.rung,
-            aliases=() if identity.rung is _IMPLICIT else (identity.key,),
+            aliases=() if identity.rung is Rung.IMPLICIT else (identity.key,),
             metadata={
                 name: self._clean(value[:_NAME_CHARS]) for name, value in metadata.items() if value
             },
@@ -261,7 +260,7 @@ def _begins_anew(identity: SessionIdentity, suspension: Suspension) -> bool:
     if suspension.stage is SessionStage.PURGED:
         return True  # its names are gone
     # A moved one goes on, and must not go on here.
-    return identity.rung is _IMPLICIT and suspension.is_final and not suspension.is_moved
+    return identity.rung is Rung.IMPLICIT and suspension.is_final and not suspension.is_moved
 
 
 def _kin(evidence: CallerEvidence) -> str:

@@ -45,9 +45,7 @@ from turnlog.wire.tool_result import (
 _HTML: Final = "text/html"
 _EVENTS: Final = "text/event-stream"
 _EVENT_STARTS: Final = (b"event:", b"data:", b"id:", b"retry:", b":")
-_RESPONSE: Final = Kind.RESPONSE
-_ERROR: Final = Kind.ERROR
-_ANSWERS: Final = frozenset({_RESPONSE, _ERROR})
+_ANSWERS: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 _NO_ID: Final = (b"", b"null")
 _NS_PER_MS: Final = 1_000_000
 _GONE: Final = frozenset({404, 410})
@@ -70,8 +68,6 @@ _SESSION_GONE: Final = re.compile(
 )
 _SEARCHED: Final = 1024
 """Characters of an error that are looked at for what it says of the session."""
-_OK: Final = Status.OK
-_FAILED: Final = Status.ERROR
 _NULL: Final = frozenset({Flag.NULL_RESULT, Flag.EMPTY})
 _CONTAINERS: Final = (b"{", b"[")
 SAYS_WHEN: Final = frozenset({429, 503})
@@ -152,7 +148,7 @@ def is_answer(message: Message | Outline) -> bool:
     A bare `{"error": ...}` without version and id is some other server's page.
     """
     if isinstance(message, Message):
-        answers = message.kind is _RESPONSE or message.kind is _ERROR
+        answers = message.kind is Kind.RESPONSE or message.kind is Kind.ERROR
         return answers and (message.jsonrpc or message.id not in _NO_ID)
     return outline_kind(message) in _ANSWERS
 
@@ -160,7 +156,7 @@ def is_answer(message: Message | Outline) -> bool:
 def nameless_error(message: Message | Outline) -> bool:
     """Return whether a message is an error that names no request (JSON-RPC 2.0 section 5.1)."""
     kind = message.kind if isinstance(message, Message) else outline_kind(message)
-    return kind is _ERROR and message.id in _NO_ID
+    return kind is Kind.ERROR and message.id in _NO_ID
 
 
 def mislabelled(body: MessageReader, keep: int) -> list[MessageReader]:
@@ -216,7 +212,9 @@ def answered(
     said: CallAnswer, message: Message | Outline, body: MessageReader, around: Circumstances
 ) -> tuple[Ending, AnswerFacts]:
     """Return how a call ended that got this answer."""
-    result = message.result if isinstance(message, Message) and message.kind is _RESPONSE else None
+    result = (
+        message.result if isinstance(message, Message) and message.kind is Kind.RESPONSE else None
+    )
     ttl = said.task_ttl_ms
     reply = AnswerFacts(
         http_status=around.status,
@@ -476,13 +474,13 @@ def _kind(said: CallAnswer, around: Circumstances) -> ErrorKind | None:
     refuses = around.status >= _REFUSALS
     if refuses and is_transport_status(around.status):
         return kind_of_status(around.status)
-    if said.status is _OK:
+    if said.status is Status.OK:
         refused_as = _kind_of_status(None, around) if refuses else None
         shape = ErrorKind.MALFORMED_RESULT if said.foreign else ErrorKind.NULL_RESULT
         return refused_as or (shape if said.foreign or said.void else None)
     if said.is_error:
         return ErrorKind.TOOL_FAILED
-    if said.status is _FAILED or said.code is not None:
+    if said.status is Status.ERROR or said.code is not None:
         return _kind_of_code(said, around)
     return None
 
@@ -523,7 +521,7 @@ def _flags(
         flags = (*flags, Flag.CONTENT_TYPE_MISMATCH)
     if body.notes:
         flags = (*flags, *body.notes)
-    if said.status is not _OK and around.status < _REFUSALS and nameless_error(message):
+    if said.status is not Status.OK and around.status < _REFUSALS and nameless_error(message):
         flags = (*flags, Flag.ID_MISMATCH)
     if around.status == _PLAIN_SUCCESS and not said.message:
         return flags

@@ -7,7 +7,7 @@ describes each one; a test compares the two.
 """
 
 from enum import IntEnum, StrEnum
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from msgspec import Struct, field
 
@@ -31,9 +31,6 @@ class Level(IntEnum):
     ERROR = 40
 
 
-_INFO: Final = Level.INFO
-_WARNING: Final = Level.WARNING
-_UNKNOWN: Final = Status.UNKNOWN
 _NAMES = {
     "line": "code.line.number",
     "error": "error.type",
@@ -217,8 +214,8 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     @property
     def severity(self) -> Level:
         """`warning` for an attempt that failed or whose outcome is unknown."""
-        failed = self.error or self.status is _UNKNOWN
-        return _WARNING if failed else _INFO
+        failed = self.error or self.status is Status.UNKNOWN
+        return Level.WARNING if failed else Level.INFO
 
 
 class _AttemptFailed(LogEvent, frozen=True, kw_only=True):

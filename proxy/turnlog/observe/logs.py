@@ -46,7 +46,6 @@ QUIET: Final = 1.0
 """s within which equal `proxy.faulted` events are written once."""
 _encode: Final = msgspec.json.Encoder().encode
 _DELETE: Final = b"\x7f"
-_URGENT: Final = Level.WARNING
 _CLOCK: Final = len("00:00:00  ")
 _ENDED: Final = "32"
 """ANSI: green."""
@@ -170,7 +169,7 @@ class Logs:
         """Write `event` unless its severity is below the log level. Never blocks, never raises."""
         level = event.severity
         if level >= self._level:
-            self._spool.put(self._render(event, level), urgent=level >= _URGENT)
+            self._spool.put(self._render(event, level), urgent=level >= Level.WARNING)
 
     def close(self) -> None:
         """Write the queued lines, for at most a second."""

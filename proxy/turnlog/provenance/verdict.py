@@ -13,8 +13,6 @@ from .values import Inputs, unsourced
 
 MOST_INPUTS: Final = 8
 """Inputs of one call that are named in its reasons."""
-_PINNED: Final = Provenance.PINNED
-_UNVERIFIED: Final = Provenance.UNVERIFIED
 NO_INPUTS: Final = Inputs()
 """The inputs of a call whose arguments hold no value to look up."""
 
@@ -28,9 +26,9 @@ class ProvenanceVerdict(Struct, frozen=True, gc=False):
 
 
 _CLEAR: Final = {
-    _PINNED: ProvenanceVerdict(_PINNED),
+    Provenance.PINNED: ProvenanceVerdict(Provenance.PINNED),
     Provenance.MISMATCH: ProvenanceVerdict(Provenance.MISMATCH, ("tool: mismatch",)),
-    _UNVERIFIED: ProvenanceVerdict(_UNVERIFIED, ("tool: unverified",)),
+    Provenance.UNVERIFIED: ProvenanceVerdict(Provenance.UNVERIFIED, ("tool: unverified",)),
 }
 """Verdicts where only the tool is known: of most calls."""
 
@@ -49,9 +47,11 @@ def verdict(
     reasons = (*clear.reasons, *_reasons(server, result, unseen, inputs.partial))
     if server.changes or result.failures or tool is Provenance.MISMATCH:
         return ProvenanceVerdict(Provenance.MISMATCH, reasons)
-    if unseen or tool is not _PINNED:
-        return ProvenanceVerdict(_UNVERIFIED, reasons)
-    return ProvenanceVerdict(Provenance.VERIFIED if result.is_verified else _PINNED, reasons)
+    if unseen or tool is not Provenance.PINNED:
+        return ProvenanceVerdict(Provenance.UNVERIFIED, reasons)
+    return ProvenanceVerdict(
+        Provenance.VERIFIED if result.is_verified else Provenance.PINNED, reasons
+    )
 
 
 def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:

@@ -177,10 +177,6 @@ class GuessedCaller(Struct, frozen=True, gc=False):
     connection: int | str
 
 
-_DENY: Final = Access.DENY
-_PINNED: Final = Provenance.PINNED
-
-
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A call as requested. `arguments` is the JSON as received, truncated if not `complete`."""
 
@@ -273,7 +269,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         """Whether its session is paused or closed, or a rule forbids it: access is denied, or a pinned
         definition is required and this tool's definition is not pinned or differs."""
         policy = self.policy
-        if policy.access is _DENY or self.suspension is not None or self.unanswerable:
+        if policy.access is Access.DENY or self.suspension is not None or self.unanswerable:
             return True
         if self.gate.tainted or self.gate.unsourced:
             return True
@@ -298,7 +294,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         demand = self.policy.provenance
         if demand.tool is not RequiredProvenance.PINNED or demand.then is not then:
             return False
-        return self.standing.provenance is not _PINNED or bool(self.server_status.changes)
+        return self.standing.provenance is not Provenance.PINNED or bool(self.server_status.changes)
 
     @property
     def shortfall(self) -> str:
@@ -364,7 +360,7 @@ def _why_unpinned(ask: Ask) -> str:
         return f"the definition of {tool} has changed since it was pinned ({pinning} shows how)"
     if not ask.definition:
         return f"the definition of {tool} was not seen: list the tools first"
-    if (changes := ask.server_status.changes) and ask.standing.provenance is _PINNED:
+    if (changes := ask.server_status.changes) and ask.standing.provenance is Provenance.PINNED:
         parts, shows = ", ".join(changes), f"`turnlog trust {ask.server}` shows how"
         return f"the server {ask.server!r} has changed since it was pinned: {parts} ({shows})"
     return f"{tool} is not pinned ({pinning} does that)"

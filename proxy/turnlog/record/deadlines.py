@@ -19,9 +19,6 @@ from turnlog.wire.jsonrpc import Message
 from .errors import Failure
 
 _T = TypeVar("_T")
-# To look a member up costs more than to compare it.
-_SENDING: Final = Phase.SENDING
-_SENT: Final = Phase.SENT
 
 _POLICIES: Final = 1024
 """Most different limits that are remembered."""
@@ -186,8 +183,8 @@ class Progress(Struct, eq=False):
 
     def sent(self) -> None:
         """Note that the whole request has been handed to the connection."""
-        if self.phase is _SENDING:
-            self.phase = _SENT
+        if self.phase is Phase.SENDING:
+            self.phase = Phase.SENT
         if self.deadlines is not None:
             self.deadlines.sent()
 

@@ -48,9 +48,6 @@ _LOOK: Final = 1_000_000_000
 """ns between two looks whether other processes have the store open."""
 _MOST_WAITING: Final = 16 << 20
 _MOST_VALUES: Final = 262_144
-_QUEUED: Final = Phase.QUEUED
-_UNSEEN: Final = ValueOrigin.UNVERIFIED
-_MISMATCH: Final = Provenance.MISMATCH
 _NOTHING: Final = Inputs()
 _NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
 _NOT_YET: Final = Inputs(partial=NOT_YET)
@@ -109,7 +106,7 @@ class LineageTracker:
         if attempt.inputs is not None:
             return
         ending = attempt.ending
-        if ending is not None and ending.phase is _QUEUED:
+        if ending is not None and ending.phase is Phase.QUEUED:
             # It was not sent: there was hardly time between intent and outcome.
             self._queue.work_off(self._memory(attempt.ask.session))
         attempt.inputs = attempt.inputs or _NOT_YET
@@ -250,7 +247,7 @@ class LineageTracker:
 
 
 def _has_unseen(found: Inputs) -> bool:
-    return any(entry.origin is _UNSEEN for entry in found.lineage)
+    return any(entry.origin is ValueOrigin.UNVERIFIED for entry in found.lineage)
 
 
 def _start(blob: Blob) -> bytes:
@@ -268,7 +265,7 @@ def _is_tainted(attempt: Attempt, facts: Facts) -> bool | None:
     """Return whether an output is tainted; `None` if that depends on its input, which was not looked up to its
     end before the call ended."""
     # Most outcomes have nothing of this.
-    may_be = facts.flags or facts.error or facts.provenance == _MISMATCH
+    may_be = facts.flags or facts.error or facts.provenance == Provenance.MISMATCH
     if may_be and has_tainted_output(facts):
         return True
     inputs = attempt.inputs

@@ -66,10 +66,6 @@ from .unread import Unread
 
 OFF_LOOP: Final = 64 * 1024
 """Bytes: larger content is redacted and summed up in a thread."""
-_REPLAYED: Final = Status.REPLAYED
-_DELIVERED: Final = NoteKind.DELIVERED
-_ABANDONED: Final = NoteKind.ABANDONED
-_UNVERIFIED: Final = ErrorKind.UNVERIFIED_PROVENANCE
 _TAINT_FLAGS: Final = {
     TaintAction.MARK: Flag.TAINT_MARKED,
     TaintAction.ENDORSE: Flag.TAINT_ENDORSED,
@@ -244,7 +240,7 @@ class Recorder:
             self._lineage.on_begun(attempt, draft.blob)
         self._complete(attempt, reply)
         outcome = self._drafter.outcome(attempt, ending, reply)
-        if ending.status is _REPLAYED:
+        if ending.status is Status.REPLAYED:
             retell(outcome, source, delta)
         if self._tells_content and draft.body is not None:
             attempt.preview = draft.body.preview
@@ -274,11 +270,11 @@ class Recorder:
         # `abandoned` is written at once, because a duplicate may reach another process next. `delivered`
         # is written only when all input received before has been read: it may hold the cancel, and if
         # this process ended in between, others would count the answer as delivered.
-        if kind is _DELIVERED:
+        if kind is NoteKind.DELIVERED:
             note = partial(self._note, kind, session, on, follows, links)
             self._unread.after(on.call, note)
             return
-        if kind is _ABANDONED:
+        if kind is NoteKind.ABANDONED:
             self._unread.discard(on.call)
         self._note(kind, session, on, follows, links)
 
@@ -297,7 +293,7 @@ class Recorder:
         try:
             facts, body = self._drafter.note(kind, on), CommitBody(links=links) if links else None
             draft = Draft(session=session, facts=facts, body=body, intent=follows)
-            if kind is _DELIVERED:
+            if kind is NoteKind.DELIVERED:
                 self._store.submit(draft, wait=False)
             else:
                 self._store.submit(draft, wait=True, on_written=partial(self._noted, draft))
@@ -347,7 +343,7 @@ class Recorder:
         """Mark a failure with the flags that it has for itself: `unverified`, and `loop` if the same call has
         failed the same way too often."""
         ask = attempt.ask
-        if ending.kind == _UNVERIFIED:
+        if ending.kind == ErrorKind.UNVERIFIED_PROVENANCE:
             attempt.marks.add(Flag.UNVERIFIED)
         if Flag.REDIRECTED in reply.flags:
             return  # following the redirect continues the same call

@@ -27,7 +27,6 @@ _EFFECTS: Final = {
     **dict.fromkeys(("GET", "HEAD", "OPTIONS"), Effect.READ),
     **dict.fromkeys(("PUT", "DELETE"), Effect.IDEMPOTENT_WRITE),
 }
-_UNKNOWN: Final = Effect.UNKNOWN
 _INPUT_PATH: Final = re.compile(rb'\{"path":"((?:[^"\\]|\\.)*)"')
 _INPUT_DIGEST: Final = re.compile(rb',"body(?:_start)?":"(?:hmac-)?sha256:[0-9a-f]+"\}\Z')
 
@@ -121,7 +120,7 @@ def normalized_path(path: str) -> str:
 
 def http_effect(method: str) -> Effect:
     """Return the effect that a method suggests, for retry class and durability only."""
-    return _EFFECTS.get(method, _UNKNOWN)
+    return _EFFECTS.get(method, Effect.UNKNOWN)
 
 
 def _segment(segment: str) -> str:

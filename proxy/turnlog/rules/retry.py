@@ -15,7 +15,6 @@ from turnlog.core.kinds import Effect, ErrorKind, Phase, RetryClass
 from .model import Jitter, Retry
 
 _LONGEST_POWER = 63
-_DONE = Phase.DONE
 _GIVEN_UP = frozenset(
     {ErrorKind.RESPONSE_TIMEOUT, ErrorKind.PROGRESS_TIMEOUT, ErrorKind.DEADLINE_EXHAUSTED}
 )
@@ -128,7 +127,7 @@ def may_still_run(ending: Ending, *, again: bool) -> bool:
     """
     if ending.phase in UNSENT:
         return False
-    if ending.phase is _DONE:
+    if ending.phase is Phase.DONE:
         # A gateway that timed out answers in place of the server (504, 408).
         return again and ending.kind == ErrorKind.RESPONSE_TIMEOUT
     return ending.kind in _GIVEN_UP or (again and ending.kind in _BROKEN)

@@ -56,7 +56,6 @@ DEFAULT_LIMIT = 10 << 30
 DAY = 86_400_000_000_000
 _FIRST_EPOCHS: Final = 1 << 31
 """Larger numbers would take 4 more bytes in each commit."""
-_INTENT: Final = CommitKind.INTENT
 
 
 class LmdbStore:
@@ -228,7 +227,7 @@ class LmdbStore:
         stored (text with a lone surrogate, an intent or outcome without a call).
         """
         writer, admission = self._writer, self._admission
-        if draft.facts.kind is _INTENT and (trouble := self._gone or writer.failing):
+        if draft.facts.kind is CommitKind.INTENT and (trouble := self._gone or writer.failing):
             # Reads wait for no write: they would be sent and never recorded.
             kind = StoreFull if isinstance(trouble, StoreFull) else StoreError
             raise kind(str(trouble))

@@ -45,7 +45,6 @@ LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\
 _TLS: Final = b"\x16\x03"
 _EMPTY_LINE: Final = b"\r\n\r\n"
 _UNTIL_CLOSE: Final = Framing(Body.UNTIL_CLOSE)
-_BY_LENGTH: Final = Body.LENGTH
 _NO_END: Final = "its head has no end"
 _TRAILERS_END: Final = {b"\n": b"\r\n", b"\r": b"\n\r\n"}
 """What ends a trailer section, by the last byte that came of it."""
@@ -184,7 +183,7 @@ def _known_response(head: bytes) -> ResponseHead | None:
     if isinstance(found, str):
         return None
     known, _ = found
-    return known if known.body is _BY_LENGTH and len(known.lengths) == 1 else None
+    return known if known.body is Body.LENGTH and len(known.lengths) == 1 else None
 
 
 def parse_response(

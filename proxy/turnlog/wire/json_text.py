@@ -85,22 +85,17 @@ class ValueShape(StrEnum):
 
 
 # Bound once: looking up an enum's member would be the slowest part.
-_ABSENT_VALUE: Final = ValueShape.ABSENT
-_NULL_VALUE: Final = ValueShape.NULL
-_EMPTY_VALUE: Final = ValueShape.EMPTY
-_FULL_VALUE: Final = ValueShape.FULL
-_SCALAR_VALUE: Final = ValueShape.SCALAR
 
 
 def shape(raw: bytes) -> ValueShape:
     """Return the shape of a value's text; an empty text is an absent value. `{` and `[` alone are full."""
     if not raw:
-        return _ABSENT_VALUE
+        return ValueShape.ABSENT
     first, second = _first_two(raw) if len(raw) > 1 else (bytes(raw), b"")
     if first not in _OPENS:
-        return _NULL_VALUE if first == b"n" else _SCALAR_VALUE  # only null begins like this
+        return ValueShape.NULL if first == b"n" else ValueShape.SCALAR  # only null begins like this
     is_empty = second in _MAY_BE_EMPTY and _EMPTY.fullmatch(raw)
-    return _EMPTY_VALUE if is_empty else _FULL_VALUE
+    return ValueShape.EMPTY if is_empty else ValueShape.FULL
 
 
 def is_string(raw: bytes) -> bool:

@@ -32,8 +32,6 @@ _WELL_KNOWN: Final = "/.well-known/"
 _ENDPOINT_NAMES: Final = frozenset({"mcp", "sse"})
 """What the path of an MCP endpoint mostly ends in."""
 _PROBING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_HTTP: Final = Transport.HTTP
-_MCP: Final = Transport.MCP
 
 
 async def read_exchange(
@@ -44,14 +42,14 @@ async def read_exchange(
     if whole:
         return exchange_of(context, request, body), body
     size, rules = max(down.length, 0), context.rules.book.servers[request.server]
-    closes = request.transport is not _HTTP and rules.against_unreadable is not None
+    closes = request.transport is not Transport.HTTP and rules.against_unreadable is not None
     denied = _denied(context, request, body[:START], size, whole=False) if closes else None
     if denied is not None:
         return denied, down.rest(body)
     asks = closes and _may_ask(context, request, body[:START])
     if not asks and _passes_by(context, request):
         return McpExchange(context, request, ()), down.rest(body)
-    if asks or (request.is_post and request.transport is not _HTTP):
+    if asks or (request.is_post and request.transport is not Transport.HTTP):
         start = start_of(body)
         if start is not None or asks or _means_mcp(request):
             return await _large(down, context, request, start, body)
@@ -60,7 +58,7 @@ async def read_exchange(
 
 def exchange_of(context: Context, request: Request, body: bytes) -> McpExchange | PlainCall:
     """Return the exchange that a request begins whose body is whole."""
-    may_be_mcp, asks = request.transport is not _HTTP, False
+    may_be_mcp, asks = request.transport is not Transport.HTTP, False
     rules = context.rules.book.servers[request.server]
     closes = may_be_mcp and rules.against_unreadable is not None
     if closes:
@@ -99,7 +97,7 @@ def _denied(
 def _is_endpoint(context: Context, request: Request) -> bool:
     """Return whether the path of a request is that of an MCP endpoint, as far as known."""
     route = request.route
-    if request.transport is _MCP or route.target.is_command or request.channel is not None:
+    if request.transport is Transport.MCP or route.target.is_command or request.channel is not None:
         return True
     is_usual = route.path == route.target.path or _is_usual(normalized_path(route.path))
     return is_usual or context.endpoints.knows(route)
@@ -149,9 +147,9 @@ def _passes_by(context: Context, request: Request) -> bool:
         return False
     if _is_preflight(request):
         return True
-    if request.transport is _HTTP:
+    if request.transport is Transport.HTTP:
         return False
-    speaks_mcp = request.transport is _MCP or request.asked.head.speaks_mcp
+    speaks_mcp = request.transport is Transport.MCP or request.asked.head.speaks_mcp
     if speaks_mcp or context.endpoints.knows(request.route):
         return True
     # Probes mostly come before the first message, which would show that this is an endpoint.
@@ -173,12 +171,12 @@ def _is_preflight(request: Request) -> bool:
 def _means_mcp(request: Request) -> bool:
     """Return whether a request declares JSON-RPC, whatever is in its body."""
     named = any(name.startswith(b"mcp-") for name in request.fields)
-    return named or request.transport is _MCP
+    return named or request.transport is Transport.MCP
 
 
 def _must_be_mcp(request: Request, content: Message | Batch | Malformed) -> bool:
     """Return whether a body that is not JSON-RPC 2.0 should have been."""
-    if request.transport is _MCP:
+    if request.transport is Transport.MCP:
         return True
     is_other = isinstance(content, Malformed) and content.reason is Defect.NOT_JSONRPC
     return _means_mcp(request) and not is_other

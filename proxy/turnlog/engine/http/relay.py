@@ -38,8 +38,6 @@ Exchange = McpExchange | PlainCall
 """One request of an agent, and what reads its answers: MCP messages, or a plain HTTP call."""
 _Said = TypeVarTuple("_Said")
 _EVENTS: Final = "text/event-stream"
-# To look a member up costs more than to compare it.
-_NONE: Final = Body.NONE
 _FORGED_DETAIL: Final = (
     "it speaks in turnlog's name, and its coding keeps that from being taken out"
 )
@@ -129,7 +127,7 @@ class Relay(Struct, eq=False):
         head = self._head
         if head.codings or head.charsets or self._respelling is not None:
             await self._prepare()
-        if head.body is _NONE:
+        if head.body is Body.NONE:
             await self._head_alone()
         elif head.is_json and self._length is not None and self._length <= HOLD:
             # Most come whole with their heads.
@@ -154,7 +152,7 @@ class Relay(Struct, eq=False):
         body.prepare(may_change=respells or (head.media == _EVENTS and self._may_amend))
         if respells or body.is_sent_decoded:
             self._lines = self._changed_lines()
-        if not body.is_sent_decoded or head.body is _NONE:
+        if not body.is_sent_decoded or head.body is Body.NONE:
             return
         try:
             self._first = await self._read()

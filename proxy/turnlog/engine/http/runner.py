@@ -50,9 +50,6 @@ from .relay import Exchange, HeldAnswer, Relay, Withheld
 NO_RULES: Final = Policy()
 _UNLIMITED: Final = NO_RULES.timeout
 """The time limits of a call without a rule: most calls."""
-# To look a member up costs more than to compare it.
-_SETTLING: Final = Stage.SETTLING
-_CHECKING: Final = Stage.CHECKING
 _UNAUTHENTICATED: Final = 401
 _AUTH_ADVICE: Final = (
     "clients refuse a login whose resource is not the URL they know; "
@@ -288,11 +285,11 @@ class HttpCarrier(Struct, eq=False):
         content = self._exchange.outgoing(self._content)
         if content is not self._content:
             self._content, self._changed = content, tuple(changed_body(self._raw, decoded=True))
-        checked = [each for each in self._exchange.drivers if each.machine.stage is _CHECKING]
+        checked = [each for each in self._exchange.drivers if each.machine.stage is Stage.CHECKING]
         if checked:
             await checked[0].caller_checked()  # if it is gone, this task is cancelled
         for each in checked:
-            if each.machine.stage is _CHECKING:  # else it was answered on another stream
+            if each.machine.stage is Stage.CHECKING:  # else it was answered on another stream
                 each.feed(CallerChecked())
         self._step = self._attempt
 
@@ -300,7 +297,7 @@ class HttpCarrier(Struct, eq=False):
         """Check whether the agent is still there; if not, this task is cancelled or the call ends."""
         driver = self._driver
         await driver.caller_checked()
-        if driver.machine.stage is _CHECKING:
+        if driver.machine.stage is Stage.CHECKING:
             driver.feed(CallerChecked())
 
     async def _again(self, delay: float) -> None:
@@ -310,7 +307,7 @@ class HttpCarrier(Struct, eq=False):
         wait = RetryWait(driver, self._exchange, self.context, self._began)
         body = await wait.next_attempt(content, delay, self._notice)
         if body is None:
-            if driver.machine.stage is _SETTLING:
+            if driver.machine.stage is Stage.SETTLING:
                 late, _ = self._held[driver.machine.given]
                 if late is not None and late.outcome is not None:
                     await self.context.recorder.settle([late.outcome])
@@ -372,7 +369,7 @@ class HttpCarrier(Struct, eq=False):
             if circuit is not None and attempt is not None and attempt.watch is not None:
                 circuit(None)
         driver = self._exchange.driver
-        if driver is not None and driver.machine.stage is _SETTLING:
+        if driver is not None and driver.machine.stage is Stage.SETTLING:
             driver.on_outcome_settled()
 
     def _sent(self, attempt: Attempt | None, content: Content) -> Coroutine[None, None, Answer]:

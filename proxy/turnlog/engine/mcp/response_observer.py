@@ -77,11 +77,7 @@ from .listening import Listening
 if TYPE_CHECKING:  # it needs an extra that may not be installed
     from turnlog.engine.tools.signatures import ResultSignatures
 
-_REQUEST: Final = Kind.REQUEST
-_RESPONSE: Final = Kind.RESPONSE
 _NULL_ID: Final = b"null"
-_HEAD: Final = Phase.HEAD
-_BODY: Final = Phase.BODY
 _SENT: Final = frozenset({Phase.SENT, Phase.HEAD, Phase.BODY, Phase.DONE})
 
 
@@ -198,11 +194,11 @@ class ResponseObserver(Struct, eq=False):
 
     def on_head(self, head: ResponseHead) -> None:
         """Read the answer's head."""
-        self._head, self.progress.phase = head, _HEAD
+        self._head, self.progress.phase = head, Phase.HEAD
 
     def event(self, event: SseEvent) -> Sequence[Ticket]:
         """Read one event of a stream."""
-        self.progress.phase = _BODY
+        self.progress.phase = Phase.BODY
         self._events += 1
         if event.id is not None:
             self._is_numbered = True
@@ -376,7 +372,7 @@ class ResponseObserver(Struct, eq=False):
         if attempt in self.attempts and isinstance(message, Message):
             sent = attempt.wire_id or attempt.caller_id
             # Most answers are the result of the one call. A request with the id null has no such answer.
-            if message.id == sent and message.kind is _RESPONSE and sent != _NULL_ID:
+            if message.id == sent and message.kind is Kind.RESPONSE and sent != _NULL_ID:
                 return self._close(attempt, message, body)
         if isinstance(message, Batch):
             items = (item for item in message.items if isinstance(item, Message))
@@ -817,7 +813,7 @@ class ResponseObserver(Struct, eq=False):
         self, said: str, said_without_call: str, ending: Ending, retry_after: float | None = None
     ) -> Unanswered:
         return Unanswered(
-            requests=[message for message in self._messages if message.kind is _REQUEST],
+            requests=[message for message in self._messages if message.kind is Kind.REQUEST],
             asks=self._asks,
             ending=ending,
             said=said,

@@ -30,7 +30,6 @@ _MOST_STEPS: Final = 256
 _SHOWN: Final = 80
 """Bytes of a value that are shown."""
 _SOURCE: Final = ValueSource(b"", 1)
-_WEAK: Final = MatchEvidence.WEAK
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -222,7 +221,11 @@ def _places(content: bytes, value: object) -> set[str]:
     values = SessionValues()
     values.add(_SOURCE, content)
     found = values.look_up(_encode(value)).lineage
-    return {e.place for e in found if e.origin is ValueOrigin.SOURCED and e.evidence is not _WEAK}
+    return {
+        e.place
+        for e in found
+        if e.origin is ValueOrigin.SOURCED and e.evidence is not MatchEvidence.WEAK
+    }
 
 
 def _attempt(view: View, commit: Commit) -> list[Commit]:

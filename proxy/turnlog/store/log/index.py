@@ -22,11 +22,6 @@ from turnlog.core.turns import TurnPosition, after_commit, new_turn, next_call
 from .keys import change_terms, terms_of
 
 NOWHERE = TurnPosition()
-# Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
-_INTENT: Final = CommitKind.INTENT
-_OUTCOME: Final = CommitKind.OUTCOME
-_OK: Final = Status.OK
-_ERROR: Final = Status.ERROR
 _OF_OPERATORS: Final = frozenset(
     {NoteKind.HOLD, NoteKind.RELEASE, NoteKind.TAINT, NoteKind.ENDORSE}
 )
@@ -86,12 +81,12 @@ def commit_of(entry: Entry, body: bytes | None) -> Commit:
 def next_place(place: TurnPosition, facts: Facts) -> TurnPosition:
     """Return a session's place after one more commit."""
     kind = facts.kind
-    if kind is _OUTCOME:
+    if kind is CommitKind.OUTCOME:
         return after_commit(place, facts.at, ended=1 if facts.n == 0 else 0)
-    if kind is _INTENT and facts.attempt > 1:
+    if kind is CommitKind.INTENT and facts.attempt > 1:
         # Of a call that has its place already; with it something is in flight again.
         return after_commit(place, facts.at, ended=-1)
-    if kind is _INTENT:
+    if kind is CommitKind.INTENT:
         return next_call(place, facts.at, facts.turn_label, facts.turn_source)
     if kind is CommitKind.NOTE and facts.note == NoteKind.TURN:
         return new_turn(place, facts.at, facts.turn_label)
@@ -108,7 +103,11 @@ def fold_head(head: Head | None, entries: Sequence[Entry]) -> Head:
     for entry in entries:
         facts = entry.facts
         place, kind = next_place(place, facts), facts.kind
-        if kind is not _INTENT and kind is not _OUTCOME and kind in CONTROL_KINDS:
+        if (
+            kind is not CommitKind.INTENT
+            and kind is not CommitKind.OUTCOME
+            and kind in CONTROL_KINDS
+        ):
             control = after_control(control, facts, entry.link.seq)
     newest = entries[-1]
     opened = head.opened if head else entries[0].position
@@ -130,7 +129,7 @@ def fold_call(entries: Iterable[Entry], state: CallState | None = None) -> CallS
 def is_first_of_call(entry: Entry) -> bool:
     """Return whether a commit is the first of its call."""
     facts = entry.facts
-    return facts.kind is _INTENT and facts.leg == 0 and facts.attempt == 1
+    return facts.kind is CommitKind.INTENT and facts.leg == 0 and facts.attempt == 1
 
 
 def is_same(entry: Entry, session: bytes, facts: Facts) -> bool:
@@ -243,9 +242,9 @@ class Segment:
             return False
         facts, status = ended.facts, ended.facts.status
         return (
-            (status is _OK or status is _ERROR)
+            (status is Status.OK or status is Status.ERROR)
             and ended.link.ref == begun.link.seq
-            and facts.kind is _OUTCOME
+            and facts.kind is CommitKind.OUTCOME
             and facts.leg == 0
             and facts.attempt == 1
             and not facts.guarded
@@ -298,9 +297,9 @@ def open_attempts(entries: Iterable[Entry]) -> dict[tuple[bytes, int], OpenAttem
     found: dict[tuple[bytes, int], OpenAttempt | None] = {}
     for entry in entries:
         link = entry.link
-        if entry.facts.kind is _INTENT:
+        if entry.facts.kind is CommitKind.INTENT:
             found[link.session, link.seq] = OpenAttempt(link.epoch, entry.position)
-        elif entry.facts.kind is _OUTCOME and link.ref is not None:
+        elif entry.facts.kind is CommitKind.OUTCOME and link.ref is not None:
             intent = (link.session, link.ref)
             if found.pop(intent, None) is None:
                 found[intent] = None

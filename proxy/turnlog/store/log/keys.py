@@ -192,9 +192,6 @@ ERROR, KIND, FLAG, TOOL, NOTE = b"e", b"k", b"f", b"t", b"n"
 CHANGE, PATH, CONTROL, FORK = b"c", b"p", b"s", b"b"
 REWINDS: Final = b"r"
 """The posting list of all rewinds."""
-# Looking up a member of an enum is slow in Python 3.11, and these are used for each commit.
-_INTENT: Final = CommitKind.INTENT
-_OUTCOME: Final = CommitKind.OUTCOME
 
 
 def control_term(session: bytes) -> bytes:
@@ -210,9 +207,9 @@ def fork_term(parent: str) -> bytes:
 def terms_of(facts: Facts, session: bytes) -> list[bytes]:
     """Return the posting lists that a commit of a session belongs to."""
     kind = facts.kind
-    if kind is _INTENT:
+    if kind is CommitKind.INTENT:
         return [tool_term(facts.server, facts.tool)]
-    if kind is _OUTCOME:
+    if kind is CommitKind.OUTCOME:
         terms = [text_term(FLAG, flag) for flag in facts.flags] if facts.flags else []
         if facts.error:
             terms.append(text_term(ERROR, facts.error))

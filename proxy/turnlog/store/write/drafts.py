@@ -24,8 +24,6 @@ COMMIT_LIMIT: Final = 1 << 20
 SALT: Final = 16
 """Bytes of a body's salt."""
 _EMPTY: Final = CommitBody()
-_INTENT: Final = CommitKind.INTENT
-_OUTCOME: Final = CommitKind.OUTCOME
 
 
 def complete(draft: Draft, salt: bytes, handle: bytes | None = None) -> None:
@@ -72,7 +70,7 @@ def prepare(draft: Draft, salt: Callable[[int], bytes], *, lazy: bool = False) -
 
 def _check_without_call(draft: Draft) -> None:
     facts = draft.facts
-    if facts.kind is _INTENT or facts.kind is _OUTCOME:
+    if facts.kind is CommitKind.INTENT or facts.kind is CommitKind.OUTCOME:
         raise ValueError(f"an {facts.kind} needs a call id of 16 bytes, not {facts.call!r}")
     if (facts.kind in CONTROL_KINDS) != (draft.expected_head is not None):
         raise ValueError(f"an expected head is for control commits, and each has one: {facts.kind}")
@@ -144,7 +142,7 @@ def purge_content(draft: Draft) -> bool:
 def _with_handle(draft: Draft, handle: bytes, salt: bytes = b"") -> CommitBody:
     """Return a draft's body with its salt and the handle of its blob."""
     body = draft.body or _EMPTY
-    if draft.facts.kind is _OUTCOME:
+    if draft.facts.kind is CommitKind.OUTCOME:
         return structs.replace(body, salt=salt, output_blob=handle)
     return structs.replace(body, salt=salt, input_blob=handle)
 
@@ -197,7 +195,7 @@ class DraftAdmission:
 
     def _check_room(self, draft: Draft, queued: int) -> None:
         kind = draft.facts.kind
-        begins = kind is _INTENT
+        begins = kind is CommitKind.INTENT
         # Control commits may use what is kept for outcomes: some of them make room.
         if not (begins or (kind is CommitKind.NOTE and draft.body is not None and draft.body.note)):
             return

@@ -101,8 +101,6 @@ from turnlog.store.log.tables import (
 from .drafts import SALT, complete, forget, prepare, purge_content
 from .erase import erase_names
 
-_INTENT: Final = CommitKind.INTENT
-_OUTCOME: Final = CommitKind.OUTCOME
 _MAY_FOLLOW: Final = frozenset(
     {
         Action.RESUME,
@@ -183,7 +181,7 @@ class Ledger:
             if unwritten is None:
                 return
             facts = unwritten
-        is_first = facts.kind is _INTENT and facts.attempt == 1 and intent is None
+        is_first = facts.kind is CommitKind.INTENT and facts.attempt == 1 and intent is None
         follows = None if is_first else self._predecessor(txn, session, draft)
         linked = body is not None and is_linked(body)
         # Else it claims nothing, is about no fact, and follows nothing that was refused.
@@ -302,7 +300,7 @@ class Ledger:
         turn, step, source, ref = now.turn, now.step, now.source, draft.target
         if follows is not None:
             ref = follows.seq
-            if facts.kind is not _INTENT or facts.attempt != 1:
+            if facts.kind is not CommitKind.INTENT or facts.attempt != 1:
                 turn, step, source = follows.turn, follows.step, follows.turn_source
         link = Link(
             session=session,
@@ -383,7 +381,7 @@ class Ledger:
     def _find(self, txn: Txn, session: bytes, facts: Facts) -> Entry | None:
         """Return the commit on disk, or placed before, that says the same of the same attempt."""
         call, kind = facts.call, facts.kind
-        if not call or not (kind is _OUTCOME or kind is _INTENT):
+        if not call or not (kind is CommitKind.OUTCOME or kind is CommitKind.INTENT):
             return None
         entries, first = self.tail.entries, self.tail.after + 1
         for position in self.tail.calls.get(call, ()):
@@ -470,10 +468,10 @@ class Ledger:
         then, all else is refused. Only a new call goes into the log: then the session goes two ways.
         """
         facts = draft.facts
-        if facts.kind is _INTENT or not self.is_packed(txn, session):
+        if facts.kind is CommitKind.INTENT or not self.is_packed(txn, session):
             return False
         head = self.heads[session]
-        link = self._predecessor(txn, session, draft) if facts.kind is _OUTCOME else None
+        link = self._predecessor(txn, session, draft) if facts.kind is CommitKind.OUTCOME else None
         if link is None or facts.actor is not Actor.AGENT:
             draft.refused = _packed_conflict(head)
             return True
@@ -530,17 +528,19 @@ class Ledger:
         """Return the commit that a draft follows: an outcome its intent, another attempt's intent
         the outcome of the attempt before."""
         facts, kind = draft.facts, draft.facts.kind
-        if kind is _OUTCOME:
+        if kind is CommitKind.OUTCOME:
             if isinstance(draft.intent, Draft):
                 return self._followed(txn, draft.intent)
-            begun = msgspec.structs.replace(facts, kind=_INTENT, n=0)
+            begun = msgspec.structs.replace(facts, kind=CommitKind.INTENT, n=0)
             found = self._find(txn, session, begun)
             return found.link if found else None
-        if kind is _INTENT and facts.attempt > 1:
-            earlier = msgspec.structs.replace(facts, kind=_OUTCOME, attempt=facts.attempt - 1, n=0)
+        if kind is CommitKind.INTENT and facts.attempt > 1:
+            earlier = msgspec.structs.replace(
+                facts, kind=CommitKind.OUTCOME, attempt=facts.attempt - 1, n=0
+            )
             found = self._find(txn, session, earlier)
             return found.link if found else None
-        if draft.intent is None or not (kind is _INTENT or kind is CommitKind.NOTE):
+        if draft.intent is None or not (kind is CommitKind.INTENT or kind is CommitKind.NOTE):
             return None
         followed = self._followed(txn, draft.intent)
         # A key holds across sessions; a seq does not.

@@ -159,8 +159,6 @@ class Framing(Struct, frozen=True):
 _NO_BODY = Framing(Body.NONE)
 _CHUNKED = Framing(Body.CHUNKED)
 _UNTIL_CLOSE = Framing(Body.UNTIL_CLOSE)
-# To look a member up costs more than to use it.
-_BY_LENGTH = Body.LENGTH
 
 
 class BadFraming(StrEnum):
@@ -316,7 +314,7 @@ def framing(
     if not lengths:
         return _UNTIL_CLOSE
     if len(lengths) == 1 and len(lengths[0]) <= _LENGTH_DIGITS and lengths[0].isdigit():
-        return Framing(_BY_LENGTH, int(lengths[0]))
+        return Framing(Body.LENGTH, int(lengths[0]))
     return _one_length(set(_list(lengths)))
 
 
@@ -333,7 +331,7 @@ def _one_length(values: set[bytes]) -> Framing | BadFraming:
         return BadFraming.BAD_LENGTH
     if len({int(value) for value in values}) > 1:
         return BadFraming.CONTRADICTING_LENGTHS
-    return Framing(_BY_LENGTH, int(values.pop()))
+    return Framing(Body.LENGTH, int(values.pop()))
 
 
 def _list(values: list[bytes]) -> list[bytes]:
