@@ -16,6 +16,7 @@ from kit.upstreams import RawUpstream, answer, ok, text_result
 RULES = """
 rules:
   - {match: {tool: unrecorded}, taint: mark, store: nothing}
+  - {match: {tool: kept_out}, store: nothing}
   - {match: {tool: read_mail}, taint: mark}
   - {match: {tool: checked_mail}, taint: endorse}
   - {name: no sending, match: {tool: send}, block_if: tainted}
@@ -159,6 +160,17 @@ def test_a_marked_output_that_is_not_recorded_refuses_every_value(rig: Rig) -> N
     assert is_refused(rig, TOKEN)
     assert f"{first} (its content is not recorded)" in detail(rig)
     assert f"values of {first} may be missing: its content is not recorded" in partial(rig)
+
+
+@pytest.mark.promise("TAINT-8")
+def test_an_output_that_is_not_recorded_may_carry_on_what_its_call_was_given(rig: Rig) -> None:
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    given(rig, "kept_out", f"made {OTHER}", target="plain-4711x")
+    assert not is_refused(rig, UNSEEN)
+    given(rig, "kept_out", f"made {OTHER}", target=TOKEN)
+    last = rig.ended_rows(4)[-1]
+    assert is_refused(rig, OTHER)
+    assert f"{last.session}:{last.seq} (its content is not recorded)" in detail(rig)
 
 
 @pytest.mark.promise("TAINT-8")

@@ -1,7 +1,8 @@
 """Rules about the sources of a call's inputs: looked up before the call is sent, for these calls alone."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -154,29 +155,28 @@ def _sources(store: LmdbStore, ask: Ask, entries: tuple[Lineage, ...]) -> list[s
 
 
 def _missed(store: LmdbStore, missed: Mapping[ValueSource, str]) -> str:
-    """Return of which tainted outputs values may have been missed, why, and what to do; empty for none.
-
-    What an operator has purged since does not count.
-    """
-    named: list[str] = []
-    endorse = "SESSION:SEQ"
-    try:
-        with store.view() as view:
-            for source, why in missed.items():
-                outcome = outcome_of(view, source.call, source.attempt)
-                if outcome is None:
-                    named.append(f"an earlier call ({why})")
-                elif not is_purged(view, outcome) or len(missed) >= MOST_MISSED:
-                    commit = f"{ids.to_text(outcome.link.session)}:{outcome.link.seq}"
-                    endorse = commit if not named else endorse
-                    named.append(f"{commit} ({why})")
-    except StoreError:
-        named = [f"an earlier call ({why})" for why in missed.values()]
-    if not named:
+    """Return of which tainted outputs values may have been missed, why, and what to do; empty for none."""
+    found = list(islice(_outputs(store, missed), _NAMED + 1))
+    if not found:
         return ""
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    way_out = f"`turnlog taint endorse {endorse} --why TEXT`, or a rule with `taint: endorse`"
-    return f"those of {', '.join(named[:_NAMED])}{more}; {way_out}, vouches for an output"
+    named = ", ".join(f"{commit or 'an earlier call'} ({why})" for commit, why in found[:_NAMED])
+    more = " and more" if len(found) > _NAMED else ""
+    first = next((commit for commit, _ in found if commit), "SESSION:SEQ")
+    way_out = f"`turnlog taint endorse {first} --why TEXT`, or a rule with `taint: endorse`"
+    return f"those of {named}{more}; {way_out}, vouches for an output"
+
+
+def _outputs(store: LmdbStore, missed: Mapping[ValueSource, str]) -> Iterator[tuple[str, str]]:
+    """Yield the commits of outputs, empty for unknown ones, with the reasons; without those purged since."""
+    for source, why in missed.items():
+        commit = ""
+        with suppress(StoreError), store.view() as view:
+            outcome = outcome_of(view, source.call, source.attempt)
+            if outcome is not None:
+                if is_purged(view, outcome) and len(missed) < MOST_MISSED:
+                    continue
+                commit = f"{ids.to_text(outcome.link.session)}:{outcome.link.seq}"
+        yield commit, why
 
 
 def _shown(ask: Ask, pointer: str) -> str:

@@ -27,6 +27,7 @@ from turnlog.provenance.values import (
 from turnlog.rules.http_tools import values_in
 from turnlog.rules.model import TaintAction
 from turnlog.sessions.lineage.history import (
+    NOT_RECORDED,
     NOT_WHOLE,
     NOT_YET,
     TOO_MUCH,
@@ -49,7 +50,7 @@ _LOOK: Final = 1_000_000_000
 _MOST_WAITING: Final = 16 << 20
 _MOST_VALUES: Final = 262_144
 _NOTHING: Final = Inputs()
-_NOT_RECORDED: Final = Inputs(partial="the input is not recorded")
+_NOT_RECORDED: Final = Inputs(partial=NOT_RECORDED)
 _NOT_YET: Final = Inputs(partial=NOT_YET)
 _TOO_MUCH: Final = Inputs(partial=TOO_MUCH)
 _CUT_INPUT: Final = "the input is not recorded whole"

@@ -55,12 +55,10 @@ class PastReader:
         """Read the past of a session that this process has not met, if it has any."""
         try:
             with self._store.view() as view:
-                is_known = view.session_of(memory.ref) is not None
+                if view.session_of(memory.ref) is not None:
+                    self._read(memory)
         except StoreError:
             memory.partial = memory.unread = UNREAD
-            return
-        if is_known:
-            self._read(memory)
 
     def look_at_marks(self, memory: SessionMemory) -> None:
         """Read a session anew if an operator has marked or endorsed one of its outputs since."""

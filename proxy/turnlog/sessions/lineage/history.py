@@ -26,7 +26,8 @@ MOST_BYTES: Final = 4 << 20
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 NOT_YET: Final = "the call ended before its input was looked up"
 TOO_MUCH: Final = "too much waited to be looked at"
-NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY})
+NOT_RECORDED: Final = "the input is not recorded"
+NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY, NOT_RECORDED})
 """Why an input was not looked up, or not all of it."""
 _TOO_MANY: Final = "it is followed by more tainted outputs than are read from the store"
 _START: Final = "only its first 64 KiB is looked at"
@@ -69,9 +70,6 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """Whether something before is tainted."""
 
 
-EVERYTHING: Final = Wanted()
-
-
 class History(Struct, frozen=True, kw_only=True):
     """The past of a session, oldest first."""
 
@@ -105,7 +103,7 @@ def declared_in(commit: Commit) -> Declaration | None:
     return declaration(commit.link.seq, decode_note(commit.body.note))
 
 
-def read_history(view: View, session: bytes, want: Wanted = EVERYTHING) -> History:
+def read_history(view: View, session: bytes, want: Wanted) -> History:
     """Return what a session, and those that it was forked from, has seen.
 
     Bounded: the newest commits are read first.
@@ -272,16 +270,16 @@ def recorded_input(view: View, facts: Facts) -> tuple[bytes, bool]:
     none any more."""
     for commit in view.readable(facts.call):
         is_it = commit.facts.kind is CommitKind.INTENT and commit.facts.attempt == facts.attempt
-        if is_it and commit.body is not None and commit.body.input_blob:
-            return content_of_input(view, commit)
+        if is_it and (content := content_of_input(view, commit))[0]:
+            return content
     return b"", True
 
 
 def content_of_input(view: View, intent: Commit) -> tuple[bytes, bool]:
-    """Return the same of an intent."""
+    """Return the same of an intent; of a content that is gone, nothing is missing in the record."""
     blob = view.blob(intent.body.input_blob) if intent.body and intent.body.input_blob else None
     if not isinstance(blob, Blob):
-        return b"", True
+        return b"", blob is None and intent.gone is None
     content = start_of(blob, LOOKED_AT_FOR_TAINT)
     is_cut = blob.cut or len(content) > LOOKED_AT_FOR_TAINT
     is_mcp = intent.facts.method in MCP_METHODS
