@@ -6,6 +6,7 @@ started before the rest of turnlog is loaded.
 
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -92,13 +93,32 @@ def wait_for_signal(numbers: Collection[int]) -> tuple[int, bool]:
     return signal.sigwait(numbers), True
 
 
-def sync_path(path: Path) -> None:
-    """Make a file durable, or what was created in, renamed in or removed from a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
+    """Open a file or a folder until the block ends. Raises `OSError`."""
+    descriptor = os.open(path, flags, 0o600)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Return whether the lock of an open file or folder, see flock(2), was free: then it is taken until that is closed.
+
+    Raises `OSError`.
+    """
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def sync_path(path: Path) -> None:
+    """Make a file durable, or what was created in, renamed in or removed from a folder."""
+    with opened(path) as descriptor:
+        os.fsync(descriptor)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from msgspec import Struct
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 
+from turnlog.host import opened
+
 from . import shape
 from .errors import ConfigError
 from .plain import BadYamlError, Node, compose, to_plain
@@ -90,8 +92,7 @@ def read(path: Path, *, shown: str = "", wanted: str = "setting") -> Document:
 def read_regular(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a regular file. Raises `OSError`."""
     # Reading a pipe might block forever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -99,8 +100,6 @@ def read_regular(path: Path, most: int) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(most)
-    finally:
-        os.close(descriptor)
 
 
 def _text(path: Path, shown: str) -> str:

@@ -5,8 +5,6 @@ log names them, so the later copies of buckets hold what the log refers to. The 
 until all of it is on disk.
 """
 
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -16,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from turnlog.core.kinds import Gone
-from turnlog.host import boot_id, sync_path, whole_file
+from turnlog.host import boot_id, opened, sync_path, try_lock, whole_file
 from turnlog.store.log.environment import open_environment
 from turnlog.store.log.tables import NAMES
 from turnlog.store.log.translate_errors import translated
@@ -81,9 +79,9 @@ def _draft_of(data: Path, target: Path) -> Generator[Path]:
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         why = (error.strerror or str(error)).lower()
         raise CopyRefused(f"cannot make {str(target)!r}: {why}; name another folder") from None
-    descriptor = os.open(draft, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with opened(draft) as descriptor:
+        if not try_lock(descriptor):
+            raise CopyRefused(f"another process makes the backup {str(target)!r}; wait for it")
         for entry in draft.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         try:
@@ -91,12 +89,6 @@ def _draft_of(data: Path, target: Path) -> Generator[Path]:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-    except BlockingIOError:
-        raise CopyRefused(
-            f"another process makes the backup {str(target)!r}; wait for it"
-        ) from None
-    finally:
-        os.close(descriptor)
 
 
 def _copy_payloads(source: Path, target: Path, on_part: Callable[[str], None]) -> list[str]:

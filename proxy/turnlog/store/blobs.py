@@ -17,15 +17,13 @@ it is written. An empty folder says why a bucket is gone.
 In a bucket blobs are numbered and lie in blocks (`log.blocks`), by the number of the last one.
 """
 
-import fcntl
-import os
 import re
 import shutil
 import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from itertools import accumulate, islice
 from pathlib import Path
@@ -36,7 +34,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from turnlog.core.kinds import Gone
-from turnlog.host import sync_path
+from turnlog.host import opened, sync_path, try_lock
 from turnlog.store.log import blocks
 from turnlog.store.log.environment import Environment, identity, is_begun, open_environment
 from turnlog.store.log.epochs import is_locked
@@ -584,21 +582,17 @@ def rewriting(folder: Path) -> Generator[None]:
 
     Removes what a process that was killed has left: old versions and drafts.
     """
-    with translated("rewrite payloads in", folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    with ExitStack() as stack:
+        with translated("rewrite payloads in", folder):
+            descriptor = stack.enter_context(opened(folder))
+        if not try_lock(descriptor):
             raise RewriteBusy(
                 f"another process purges payloads in {str(folder)!r}; wait until it has ended"
-            ) from error
+            )
         for left in folder.glob(f"{_DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
         sweep(folder)
         yield
-    finally:
-        os.close(descriptor)
 
 
 class BucketRewrite:

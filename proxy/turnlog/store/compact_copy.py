@@ -14,7 +14,7 @@ from typing import Final
 
 import lmdb
 
-from turnlog.host import sync_path
+from turnlog.host import opened, sync_path, try_lock
 from turnlog.store.log.environment import MAP_SIZE, Txn, problems_at_rest
 from turnlog.store.log.keys import PURGE, PURGE_ERASED
 from turnlog.store.log.tables import NAMES, Pair, Table
@@ -49,39 +49,31 @@ def replace_log(data: Path) -> bool:
     Whoever ends this process leaves the one file or the other. Raises `StoreError`.
     """
     folder, draft = data / "log", data / DRAFT
-    with translated("rewrite the log of", data):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    with translated("rewrite the log of", data), opened(folder) as descriptor:
+        if not _is_ours(descriptor, folder / "lock.mdb"):
+            return False
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
         try:
-            if not _is_ours(descriptor, folder / "lock.mdb"):
-                return False
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(mode=0o700)
-            try:
-                _copy(folder, draft)
-                (draft / "data.mdb").rename(folder / "data.mdb")
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-            sync_path(folder)
-            (data / PENDING).unlink(missing_ok=True)
+            _copy(folder, draft)
+            (draft / "data.mdb").rename(folder / "data.mdb")
         finally:
-            os.close(descriptor)
+            shutil.rmtree(draft, ignore_errors=True)
+        sync_path(folder)
+        (data / PENDING).unlink(missing_ok=True)
     return True
 
 
 def _is_ours(descriptor: int, lock: Path) -> bool:
     """Return whether no process has the environment open; if so, none opens it until `descriptor` is closed."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor):
         return False
     # Versions before this lock are known by LMDB's own, on the first byte of its lock file (mdb_env_excl_lock).
-    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        with opened(lock, os.O_RDWR | os.O_CREAT) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except BlockingIOError:
         return False
-    finally:
-        os.close(file)
     return True
 
 

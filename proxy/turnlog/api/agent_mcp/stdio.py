@@ -161,11 +161,8 @@ class StoredSession:
         except StoreAbsent:
             yield None
             return
-        try:
-            with reader.view() as view:
-                yield view
-        finally:
-            reader.close()
+        with reader, reader.view() as view:
+            yield view
 
 
 def serve(

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 import lmdb
 from lmdb import verify as verifier
 
-from turnlog.host import allocate
+from turnlog.host import allocate, opened, sync_path
 from turnlog.store.base import ProcessIdTaken, StoreDamaged, StoreError, StoreGone
 
 from .translate_errors import translated
@@ -34,18 +34,13 @@ def is_id_taken(lock: Path) -> bool:
     Call it before this process opens the environment: closing the file gives its locks up.
     """
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False  # opening the store reports the error
-    try:
-        # A reader of the environment holds the byte at the offset of its process id (LMDB, mdb_reader_pid).
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, os.getpid())
+        with opened(lock, os.O_RDWR) as descriptor:
+            # A reader of the environment holds the byte at the offset of its process id (LMDB, mdb_reader_pid).
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, os.getpid())
     except BlockingIOError:
         return True
     except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+        return False  # opening the store reports the error
     return False
 
 
@@ -144,12 +139,8 @@ class Environment:
         self.raw.copy(str(folder), compact=True)
         copied = folder / self.file.name
         copied.chmod(0o600)
-        for path in (copied, folder):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_path(copied)
+        sync_path(folder)
 
     def problems(self) -> list[str]:
         """Return the flaws of the file, also while others write to it. Raises `OSError`, `lmdb.Error`."""
@@ -292,11 +283,8 @@ def _reserve(path: Path) -> None:
     Raises `OSError`.
     """
     path.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(path / "lock.mdb", os.O_RDWR | os.O_CREAT) as descriptor:
         allocate(descriptor, READERS * _READER)
-    finally:
-        os.close(descriptor)
 
 
 def _key(path: Path) -> tuple[int, str, int]:

@@ -4,6 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from turnlog.host import opened, try_lock
+
 
 class EpochLock:
     """The lock on one epoch, held by an open file; the system drops it when the process ends."""
@@ -28,14 +30,13 @@ def lock_epoch(folder: Path, epoch: int) -> EpochLock | None:
     path = folder / f"{epoch}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        if try_lock(descriptor):
+            return EpochLock(path, epoch, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
-    return EpochLock(path, epoch, descriptor)
+    os.close(descriptor)
+    return None
 
 
 def is_locked(folder: Path, epoch: int) -> bool:
@@ -44,17 +45,11 @@ def is_locked(folder: Path, epoch: int) -> bool:
     A dead writer stays dead: cleaning up after it needs no lock.
     """
     try:
-        descriptor = os.open(folder / f"{epoch}.lock", os.O_RDONLY | os.O_CLOEXEC)
+        with opened(folder / f"{epoch}.lock") as descriptor:
+            # A shared lock, so that two processes that ask at once do not take each other for the writer.
+            return not try_lock(descriptor, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
-    try:
-        # A shared lock, so that two processes that ask at once do not take each other for the writer.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def locked_epochs(folder: Path) -> list[int]:
