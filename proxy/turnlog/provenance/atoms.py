@@ -280,7 +280,7 @@ def may_be_value(value: bytes) -> bool:
 
 
 def may_be_word(token: bytes) -> bool:
-    """Return the same for a word among others, or a part of one: it is not of letters alone either."""
+    """Return whether a word among others, or a part of one, can be a value: letters alone are none."""
     return len(token) >= SHORTEST and not token.isalpha() and token not in _COMMON
 
 
@@ -305,7 +305,7 @@ def _digits(token: bytes) -> int:
 
 
 def is_strong_value(value: bytes) -> bool:
-    """Return whether a text without a relation to an output would hardly have a value of it."""
+    """Return whether a value is unlikely to stand in an unrelated text by chance."""
     size = len(value)
     if size < 5 or value.isdigit():
         return size >= 5 and len(value.rstrip(b"0")) > _ROUND
@@ -320,13 +320,13 @@ def is_strong_value(value: bytes) -> bool:
 
 
 def is_strong_in_text(value: bytes) -> bool:
-    """Return the same for a part of a longer text, such as code, where names and idioms recur."""
+    """Return whether a part of a longer text is unlikely to be there by chance: in code names and idioms recur."""
     is_odd = _SLASH in value or value.find(b"@") > 0 or _digits(value) >= 2
     return (is_odd or value.count(b" ") >= WORDS) and is_strong_value(value)
 
 
 def is_strong_part(part: bytes) -> bool:
-    """Return the same for a part of a word that as a whole was not found.
+    """Return whether a part of a word that was not found as a whole is unlikely to be there by chance.
 
     Many paths and URLs have the same server, or a file of the same name.
     """

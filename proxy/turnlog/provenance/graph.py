@@ -1,4 +1,4 @@
-"""The way of tainted values as a graph: from outputs to the calls that used them, and back."""
+"""The paths of tainted values as a graph: from outputs to the calls that used them, and back."""
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
@@ -33,7 +33,7 @@ class TreeLine(Struct, Generic[P], frozen=True):
 
 
 def leading_to(edges: Iterable[GraphEdge[P]], target: P) -> set[P]:
-    """Return the places from which a way leads to a target, and the target."""
+    """Return the places from which a path leads to a target, and the target."""
     sources: dict[P, list[P]] = defaultdict(list)
     for edge in edges:
         sources[edge.target].append(edge.source)

@@ -22,7 +22,7 @@ class RecordedOutput(Struct, frozen=True, gc=False):
     content: bytes
     """As far as it is looked at."""
     is_tainted: bool | None = False
-    """`None` if it is where `own_input` carries tainted values, which is still to be looked up."""
+    """`None`: it is tainted if `own_input` carries tainted values, which is looked up when it is indexed."""
     missing: str = ""
     """Why `content` lacks values that the agent was given; empty if it does not."""
     own_input: bytes = b""
@@ -59,7 +59,7 @@ def missing_content(
 ) -> str:
     """Return why the recorded content of an outcome lacks something; empty if it does not.
 
-    What an operator purged is not missed: it was taken away on purpose.
+    Purged content does not count: an operator removed it on purpose.
     """
     if gone is not None:
         return "" if gone is Gone.PURGED else f"its content is gone ({gone.value})"

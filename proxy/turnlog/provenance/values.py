@@ -56,9 +56,9 @@ _MOST_LEAVES: Final = 2048  # of arguments; takes 10 ms at most
 _MOST_ENTRIES: Final = 64  # of a call, so that its body stays small
 _MOST_THAT_MATTER: Final = 4 * _MOST_ENTRIES  # to rules: of tainted and of unverified values
 _LEAVES: Final = 64  # of an input that are looked up in one step
-_LEAF: Final = 32  # characters of text that take as long as what each leaf costs besides
+_LEAF: Final = 32  # characters: looking them up takes as long as a leaf takes without its text
 _RUN: Final = 4  # shingles, eight words; of unrelated prose of one author 0.01 has as many
-_LINE: Final = 16  # words of what is no text yet, such as a command line
+_LINE: Final = 16  # words: a shorter leaf, such as a command line, is not prose
 _STRENGTH: Final = {evidence: place for place, evidence in enumerate(MatchEvidence)}
 
 # Looking a member of an enum up takes longer than a function of Python.
@@ -81,11 +81,11 @@ class Inputs(Struct, frozen=True, gc=False):
     partial: str = ""
     """What was left out, as values may have stood there; empty for nothing."""
     has_tainted: bool = False
-    """Whether an entry is tainted, by whatever evidence."""
+    """Whether a value is from a tainted output, by evidence of any kind."""
 
 
 def carried(lineage: Iterable[Lineage]) -> tuple[Lineage, ...]:
-    """Return the entries of values of tainted outputs, by evidence that is not weak."""
+    """Return the entries of values from tainted outputs, without those by weak evidence."""
     return tuple(e for e in lineage if e.tainted and e.evidence is not _WEAK)
 
 
@@ -107,7 +107,7 @@ def unsourced(inputs: Inputs) -> tuple[str, ...]:
 
 
 class _FirstSeen(Struct, frozen=True, eq=False, gc=False):
-    """A leaf of an output, or a declaration. Each is another, as without `eq` it has no equals."""
+    """A leaf of an output, or a declaration. Without `eq` no two of them are equal."""
 
     origin: ValueOrigin
     call: bytes

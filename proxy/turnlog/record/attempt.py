@@ -67,7 +67,7 @@ class Driver(Protocol):
         ...
 
     async def resumed(self) -> None:
-        """End it in favour of the stream that resumes its own, if its caller has left."""
+        """End the call if its caller has left: another request resumes its stream."""
         ...
 
 
@@ -100,7 +100,7 @@ class DuplicateLinks(Struct, frozen=True, kw_only=True, gc=False):
     source: bytes = b""
     """Id of the earlier call that this one was answered from; this call's key leads to it."""
     passed: bytes = b""
-    """Id of the earlier call beside or after which this one is made: it counts if this one is not sent."""
+    """Id of the earlier call beside or after which this one is made; that call counts if this one is not sent."""
     effect: bytes = b""
     """Digest of the session's family and the effect, if the session has other branches."""
     effect_before: bytes = b""

@@ -205,7 +205,7 @@ def in_time(
 
 
 async def _by(at: float, step: Coroutine[None, None, _T], failure: Failure) -> _T:
-    """Do a step; raise `failure` where it is not done at `at`, on the loop's clock."""
+    """Await a step; raise `failure` if it is not done by `at`, on the loop's clock."""
     limit = asyncio.timeout_at(at)
     try:
         async with limit:

@@ -55,7 +55,7 @@ PARKED_LIFE: Final = 15 * 60 * 1_000_000_000
 _FOR_EVER: Final = 2**63 - 1
 """ns UTC: in the year 2262."""
 _BEGUN: Final = Ending(status=Status.PENDING, phase=Phase.QUEUED, executed=Executed.MAYBE)
-"""How a call stands of which only the arguments are known."""
+"""The ending of a call of which only the arguments are known."""
 _NOTHING_SEEN: Final = ExpressionInput()
 _NO_MASKS: Final[Mapping[str, UrlMask]] = {}
 # Looking a member of an enum up costs more than all else in most of these lines.
@@ -86,7 +86,7 @@ _CUT: Final = (Flag.TRUNCATED_RECORD,)
 
 
 class Drafter:
-    """Makes drafts. `keyed` is HMAC as the digests of a session are keyed; `record_limit` bounds blobs, in bytes;
+    """Makes drafts. `keyed` is the HMAC of the digests of a session; `record_limit` bounds blobs, in bytes;
     `masks` say what is shown of upstreams' URLs, by name."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Drafter:
         return self._keyed(ask.session.id, b"hashes of redacted content")
 
     def facts(self, ask: Ask, flags: tuple[Flag, ...], *, waited: int = 0) -> Facts:
-        """Return what an intent says of an attempt that began `waited` ns ago."""
+        """Return the facts of the intent of an attempt that began `waited` ns ago."""
         facts = Facts(
             kind=_INTENT,
             at=self._clock.wall() - waited,
@@ -159,7 +159,7 @@ class Drafter:
         return structs.replace(facts, leg=ask.leg, attempt=ask.number, flags=flags, guarded=guarded)
 
     def note(self, kind: NoteKind, on: Facts) -> Facts:
-        """Return what a note says on a commit of a call."""
+        """Return the facts of a note on a commit of a call."""
         return Facts(
             kind=_NOTE,
             at=self._clock.wall(),
@@ -342,7 +342,7 @@ class Drafter:
         return self._redactor.text(cut_text(text, what)[0])[0]
 
     def _masked(self, ask: Ask) -> Ask:
-        """Return what a call asks without values of its upstream's URL."""
+        """Return a call without the values of its upstream's URL."""
         mask = self._masks.get(ask.server)
         if mask is None:
             return ask
@@ -366,14 +366,14 @@ class Drafter:
 
 
 def _digest(reply: AnswerFacts) -> bytes:
-    """Return the sha256 of an answer that is all here."""
+    """Return the sha256 of an answer that was received whole."""
     hash_ = sha256(reply.content)
     hash_.update(reply.rest)
     return hash_.digest()
 
 
 def _digests(reply: AnswerFacts, blob: Blob) -> tuple[bytes, Blob]:
-    """Return the sha256 of an answer that is all here, and what is kept of it with its own."""
+    """Return the sha256 of an answer that was received whole, and its kept part with a sha256 of its own."""
     if blob.redacted:
         return _digest(reply), blob
     # One pass for both: what is kept is how the answer begins.
@@ -443,7 +443,7 @@ def _packed(delta: Delta) -> tuple[Raw, ...]:
 
 
 def _with_rare(facts: Facts, n: int, reply: AnswerFacts) -> Facts:
-    """Return an outcome's facts with what few of them have."""
+    """Return an outcome's facts with the fields that few outcomes have."""
     wait = reply.retry_after
     return structs.replace(
         facts,

@@ -1,4 +1,4 @@
-"""Why there is no answer, or no whole one."""
+"""Failures: why a call has no answer, or no whole one."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ _BEFORE: Final = {
 
 
 class Failure(Exception):
-    """No answer, or no whole one: raised by `upstream`, caught where it is recorded."""
+    """No answer, or no whole one: raised by what sends, caught where it is recorded."""
 
     def __init__(
         self, kind: ErrorKind, phase: Phase, detail: str, *, retry_after: float | None = None

@@ -42,7 +42,7 @@ _LONG: Final = "the arguments are longer, or have more values, than are looked u
 
 
 async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> Ask:
-    """Return a call with what the rules about its inputs make of it."""
+    """Return a call with the decision of the rules about its inputs."""
     policy = ask.policy
     if not policy.looks_at_inputs:
         return ask

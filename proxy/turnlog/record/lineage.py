@@ -1,4 +1,4 @@
-"""The live index of values: what a call is given is looked up in what its session has seen before.
+"""The live index of values: the input of a call is looked up in the earlier outputs of its session.
 
 No answer waits for it: look-ups and outputs to index are queued by session, and done on the event
 loop a little at a time. The outcome of a call that ends before its look-up was done says so.

@@ -69,7 +69,7 @@ def envelope(
     retry_after: float | None = None,
     found: ProvenanceVerdict | None = None,
 ) -> dict[str, Any]:
-    """Return what `_meta["turnlog/outcome"]` and its kin say; a subset of a log row.
+    """Return the outcome that an answer carries as `turnlog/outcome`: a subset of a log row.
 
     `ask` is `None` for a request that is no call, `found` for a call without an attempt.
     """
@@ -237,17 +237,16 @@ def repeated(message: Message, ask: Ask, ending: Ending, made: OwnAnswer) -> Own
 
 
 def as_status(made: OwnAnswer) -> OwnAnswer:
-    """Return an answer for clients of 2024-11-05, which look at the status of what answers a post, and
-    not into it."""
+    """Return an answer for clients of 2024-11-05, which read the status of the answer to a post alone."""
     if made.status != 200:
         return made
     return structs.replace(made, status=502, reason=b"Bad Gateway")
 
 
 def with_tail(sentence: str, outcome: Mapping[str, Any]) -> str:
-    """Return what the caller of a tool is told: with what to do, and a tail that programs can read.
+    """Return a sentence with advice, and a tail that programs can read.
 
-    Of what is no call the sentence alone.
+    For a request that is no call it is the sentence alone.
     """
     # Many frameworks hand on nothing but the text of an answer (docs/reference/frameworks.md).
     call, retry, executed = outcome["call"], outcome["retry"], outcome["executed"]
@@ -259,7 +258,7 @@ def with_tail(sentence: str, outcome: Mapping[str, Any]) -> str:
 
 
 def tool_failure(sentence: str, outcome: dict[str, Any], *, stateless: bool) -> dict[str, Any]:
-    """Return a tool result that says so; `resultType` belongs to the stateless era alone."""
+    """Return a tool result that is an error with this text; `resultType` belongs to the stateless era alone."""
     result: dict[str, Any] = {
         "content": [{"type": "text", "text": with_tail(sentence, outcome)}],
         "isError": True,

@@ -134,7 +134,7 @@ class Switch(StrEnum):
 
 
 class ProvenanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far the origin of what calls are given is recorded."""
+    """Settings of the record of where the inputs of calls came from."""
 
     inputs: Switch = Switch.ON
     """Whether the values in arguments are looked up in the session's earlier outputs."""

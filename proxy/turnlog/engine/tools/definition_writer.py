@@ -24,7 +24,7 @@ from turnlog.wire.tools_list import ToolPage
 from .pin_set import PinSet
 
 LOOK_AT_LOCK: Final = 1.0
-"""s between two looks whether turnlog.lock is another one."""
+"""s between two checks whether turnlog.lock has changed."""
 _WAITING: Final = 32
 """Lists that may wait to be written: each is as large as a message that is read along."""
 _LOGGED: Final = 20
@@ -32,7 +32,7 @@ _LOGGED: Final = 20
 
 
 class DefinitionWriter:
-    """Writes down lists of tools one after the other. A fault leaves calls alone."""
+    """Stores definitions of tools and identities of servers, one list after the other; its errors affect no call."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DefinitionWriter:
         self._soon(lambda: self._write_servers(seen))
 
     async def watch(self) -> None:
-        """Notice again and again when turnlog.lock has changed."""
+        """Check turnlog.lock for changes until cancelled."""
         if self._pins.lock.servers:
             self._soon(self._keep_pinned)
         while True:

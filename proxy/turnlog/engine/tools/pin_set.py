@@ -26,7 +26,7 @@ from turnlog.packs.lock import (
 
 
 class PinSet:
-    """Answers from memory; `refresh` reads the file again where it is another one."""
+    """The pins of turnlog.lock in memory; `refresh` reads the file again if it has changed."""
 
     def __init__(self, path: Path, data: Path | None = None) -> None:
         """Read the lock, which may be that of the data folder `data`. Raises `ConfigError`."""
@@ -35,7 +35,7 @@ class PinSet:
         self._seen = self._read_at = file_versions((path,))
         self.lock = LockFile()
         self.digests: dict[tuple[str, str], bytes] = {}
-        """sha256 of each definition, by the server's name in the lock and the tool; another object after
+        """sha256 of each definition, by the server's name in the lock and the tool; a new dict after
         each reading."""
         self._take(read_lock(path))
 
@@ -71,7 +71,7 @@ class PinSet:
     def refresh(self) -> LogEvent | None:
         """Read the lock if its file has changed; return what to log. Blocks.
 
-        What changed has to stay as it is for one look, so that no editor is caught between two
+        A changed file is read once two looks have found it the same, as an editor may be between two
         writes. A lock that cannot be read leaves the one before in force.
         """
         # Before the file is read: what is written meanwhile is seen the next time.

@@ -17,7 +17,7 @@ from turnlog.packs.lock import COMMAND, LockFile
 from .pin_set import PinSet
 
 _SERVERS: Final = 4096
-"""Servers that are remembered, each at each of its places."""
+"""Most servers that are remembered; one with several places counts once for each."""
 _UNKNOWN: Final = ServerIdentity()
 
 
@@ -42,7 +42,7 @@ class SeenServer:
         return self._status
 
     def add(self, seen: ServerIdentity) -> bool:
-        """Note parts that were seen; return whether any is news."""
+        """Add parts that were seen; return whether any of them is new."""
         known = self.identity.with_parts(seen)
         if known == self.identity:
             return False
@@ -50,7 +50,7 @@ class SeenServer:
         return True
 
     def with_target(self, seen: ServerIdentity) -> ServerIdentity:
-        """Return what is written down of parts that were seen."""
+        """Return parts that were seen with the target of the server, as they are stored."""
         # Not the other parts: another process may have seen newer ones since.
         return structs.replace(seen, target=self.identity.target)
 
@@ -83,7 +83,7 @@ class ServerIdentities:
         return found
 
     def on_server_info(self, server: str, place: Sequence[str], name: str, version: str) -> None:
-        """Note what a server says that it is."""
+        """Note the name and the version that a server gives."""
         found, seen = self.find(server, place), ServerIdentity(name=name, version=version)
         found.add(seen)
         self._keep({found.name: found.with_target(seen)})

@@ -1,4 +1,4 @@
-"""Tools as they were listed, and what rules come to for their calls."""
+"""Tools as they were listed, and the decisions of the rules about their calls."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -32,7 +32,7 @@ _LISTINGS: Final = 4096
 
 
 class Learned(Struct, frozen=True):
-    """The news in one page of a list: how many tools are new, how many differ."""
+    """How many tools in one page of a list are new, and how many differ."""
 
     added: int
     changed: int
@@ -67,7 +67,7 @@ class ToolListing:
             if len(definitions) < _LISTED:
                 definitions.update(page.definitions)
             else:
-                # What was shown before is not what the caller was shown now.
+                # The caller was shown another definition now, for which there is no room.
                 for name in page.definitions:
                     definitions.pop(name, None)
         if not page.next_cursor:
@@ -86,12 +86,12 @@ class ToolListings:
     def __init__(self) -> None:
         self._listings: BoundedDict[tuple[str, str], ToolListing] = BoundedDict(_LISTINGS)
         self.changes = 0
-        """How often something was learnt or forgotten."""
+        """How often a listing has changed or was forgotten."""
 
     def learn(self, target: str, credential: str, page: ToolPage, *, first: bool) -> Learned:
         """Add one page of a `tools/list` answer; return what is new in it.
 
-        A listing counts page by page, and once it is complete what it lacks is gone.
+        Each page counts at once; tools that a complete listing lacks are removed.
         """
         self.changes += 1
         key = (target, credential)
@@ -100,8 +100,7 @@ class ToolListings:
         return listing.take(page, first=first)
 
     def forget(self, target: str, credential: str) -> bool:
-        """Forget what this credential was listed, as it was shown something else; tell whether there
-        was anything."""
+        """Forget the listing of a credential that was shown another one; return whether there was one."""
         self.changes += 1
         return self._listings.pop((target, credential), None) is not None
 
@@ -246,7 +245,7 @@ class HttpToolCache:
         known = self._tools.get(key) if not pathed and meant == path else None
         if known is not None:
             return known
-        # Paths are many: one that no rule looks at keeps nothing from being remembered.
+        # There are many paths: one that no rule looks at is no part of what is remembered.
         subject = Subject(server=server, tool=tool, method=method, path=path if pathed else "")
         model = self._look(request, subject, arguments)
         if meant != path:

@@ -38,7 +38,7 @@ class InputOrigins(Struct, frozen=True):
 
 
 def recorded(attempt: Sequence[Commit]) -> tuple[tuple[Lineage, ...], str]:
-    """Return what an attempt's last outcome that says it records of its input, and why that is partial."""
+    """Return the lineage of an attempt's input from its last outcome that has one, and why it is partial."""
     for commit in reversed(attempt):
         body = commit.body
         if commit.facts.kind is CommitKind.OUTCOME and body and (body.lineage or body.partial):

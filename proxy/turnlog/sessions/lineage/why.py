@@ -1,4 +1,4 @@
-"""The way of a value back through the calls of a session, to where it entered."""
+"""The path of a value back through the calls of a session, to where it entered."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -67,7 +67,7 @@ class TrailStep(Struct, frozen=True, kw_only=True):
 
 
 class Trail(Struct, frozen=True, kw_only=True):
-    """The ways of all values at one place of an input."""
+    """The paths of all values at one place of an input."""
 
     session: str
     seq: int
@@ -187,7 +187,7 @@ class _Follower:
     def _before(
         self, outcome: Commit, value: object, depth: int
     ) -> tuple[TrailEnd | None, tuple[TrailStep, ...]]:
-        """Return how a value goes on that is in the output of the call with this outcome."""
+        """Return the steps before a value in the output of an outcome's call, or why there are none."""
         attempt = _attempt(self._view, outcome)
         given = read_input(self._view, attempt)
         if value is None or given.kept.is_gone or given.kept is PayloadState.NONE:
