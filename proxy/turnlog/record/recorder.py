@@ -134,7 +134,10 @@ class Recorder:
 
     async def begin(self, ask: Ask) -> Attempt:
         """Queue the intent of an attempt. Raises `StoreError` when the call has to be refused."""
-        draft = await self._intent(ask)
+        if len(ask.arguments) > OFF_LOOP:
+            draft = await asyncio.to_thread(self._drafter.intent, ask)
+        else:
+            draft = self._drafter.intent(ask)
         waits = ask.effect not in self._unwaited
         is_due = waits or ask.seen is not None
         attempt = Attempt(ask, draft.facts, draft.facts.clock, waits, is_due, past=ask.past)
@@ -153,18 +156,11 @@ class Recorder:
                 attempt.intent = self._store.submit(draft, wait=True, on_written=opened)
             else:
                 attempt.intent = self._store.submit(draft, wait=is_due)
-        except StoreError as error:
+        except (StoreError, ValueError) as error:
             self._unrecorded(ask, error)
-        except ValueError as error:
-            self._unrecorded(ask, StoreError(str(error)))
         if self._says_started:
             self._log.emit(_started(ask))
         return attempt
-
-    async def _intent(self, ask: Ask) -> Draft:
-        if len(ask.arguments) > OFF_LOOP:
-            return await asyncio.to_thread(self._drafter.intent, ask)
-        return self._drafter.intent(ask)
 
     async def on_disk(self, attempt: Attempt) -> None:
         """Wait until the intent is durable, if it has to be.
@@ -493,10 +489,12 @@ class Recorder:
         """Return whether intent and outcome of a call must be on disk before the call, and its answer, leave."""
         return ask.effect not in self._unwaited
 
-    def _unrecorded(self, ask: Ask, error: StoreError) -> None:
-        """Log that a request cannot be recorded; raise `error` if that refuses it (tool calls only)."""
+    def _unrecorded(self, ask: Ask, error: StoreError | ValueError) -> None:
+        """Log that a request cannot be recorded; raise `StoreError` if that refuses it (tool calls only)."""
         if isinstance(error, Conflict):
             raise error
+        if isinstance(error, ValueError):  # it cannot be stored
+            error = StoreError(str(error))
         # Logged once, however many calls are refused for the same reason.
         is_full = isinstance(error, StoreFull)
         trouble = "full" if is_full else str(error)
