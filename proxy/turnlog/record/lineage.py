@@ -114,12 +114,13 @@ class LineageTracker:
 
     def on_ended(self, attempt: Attempt, draft: Draft, place: ReservedPlace | None) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
-        memory, blob = self._memories.used(attempt.ask.session), draft.blob
-        is_tainted = _is_tainted(attempt, draft.facts)
+        ask, blob = attempt.ask, draft.blob
+        memory, is_tainted = self._memories.used(ask.session), _is_tainted(attempt, draft.facts)
         if blob is not None and blob.cut:
             memory.partial = _CUT
         if is_tainted is False:
-            output = RecordedOutput(_source(attempt), _start(blob) if blob is not None else b"")
+            source = ValueSource(ask.call, ask.number)
+            output = RecordedOutput(source, _start(blob) if blob is not None else b"")
         else:
             output = self._doubtful(attempt, draft, is_tainted=is_tainted)
         if place is not None:
