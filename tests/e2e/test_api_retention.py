@@ -132,6 +132,15 @@ async def test_a_purge_by_the_api_is_done_but_for_the_file_that_the_proxy_has_op
     assert ("purge", "pending") in fates(change(rig, "/gc", {"yes": True}))
     assert change(rig, f"/sessions/{name}/purge", {"yes": True})["done"] is True
 
+    notes: dict[str, dict[str, object]] = {
+        "hold": {"why": "evidence"},
+        "notes": {"kind": "decision", "text": "go"},
+    }
+    for path, body in notes.items():
+        said = refused(rig, f"/sessions/{name}/{path}", body, 409)
+        assert (said["stage"], said["head"] > plan["head"]) == ("purged", True)
+        assert "the session is purged, so nothing can be noted in it" in said["detail"]
+
 
 def test_a_purge_is_refused_while_a_call_is_in_flight(beside: Rig) -> None:
     rig = beside
