@@ -234,9 +234,7 @@ class LineageTracker:
             self._past.read_news(memory)
             return
         partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
-        attempt.inputs = (
-            found if partial == found.partial else structs.replace(found, partial=partial)
-        )
+        attempt.inputs = structs.replace(found, partial=partial) if partial else found
 
     def _may_have_news(self, memory: SessionMemory) -> bool:
         """Return whether another process may have recorded outputs of a session that were not read."""
