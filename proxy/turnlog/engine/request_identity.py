@@ -129,7 +129,7 @@ class Sessions:
         """Return the session of a call; a new one if it is unknown, or implicit and idle for too long."""
         key, now = identity.key, self._clock.monotonic()
         met = self._met.get(key)
-        if met is None or (identity.rung is Rung.IMPLICIT and now - met.at > IDLE_GAP):
+        if met is None or (now - met.at > IDLE_GAP and identity.rung is Rung.IMPLICIT):
             ref = self._open(identity, client)
             self._note_replaced(ref, key)
             met = self._met[key] = _MetSession(ref, now, identity.kin)

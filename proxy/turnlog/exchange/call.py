@@ -117,7 +117,6 @@ class CallerState(StrEnum):
 ) = Stage
 HERE, CANCELLED, GONE, ANSWERED = CallerState
 _OVER: Final = frozenset({REPLAYED, OPEN, DONE, BROKEN})
-_CANCELLED: Final = ErrorKind.CANCELLED_BY_CALLER
 
 
 class Terms(Struct, frozen=True, kw_only=True, gc=False):
@@ -268,7 +267,7 @@ class CallMachine(Struct, eq=False):
 
     def cause(self, kind: ErrorKind) -> ErrorKind:
         """Return the kind to record of a failure: if the caller had cancelled before, it is a cancel."""
-        return kind if self.cancelled_at is None else _CANCELLED
+        return kind if self.cancelled_at is None else ErrorKind.CANCELLED_BY_CALLER
 
     @property
     def is_abandoned(self) -> bool:
@@ -467,7 +466,7 @@ class CallMachine(Struct, eq=False):
     def on_intent_recorded(self, event: ev.Recorded, _: float) -> Commands:
         self._may_resend = event.is_repeatable
         if self._is_retry and self.cancelled_at is not None:
-            return (ev.Fail(_CANCELLED),)
+            return (ev.Fail(ErrorKind.CANCELLED_BY_CALLER),)
         if self.terms.is_limited and not self._is_retry:
             self.stage = QUEUED
             return (ev.Acquire(),)
@@ -485,7 +484,7 @@ class CallMachine(Struct, eq=False):
         if not self.terms.is_named:
             return self._send()
         if self.caller is GONE or (self.cancelled_at is not None and not self.terms.is_member):
-            return (ev.Fail(_CANCELLED),)
+            return (ev.Fail(ErrorKind.CANCELLED_BY_CALLER),)
         if may_be_gone:
             self.stage = CHECKING
             return (ev.CheckCaller(),)
@@ -509,7 +508,7 @@ class CallMachine(Struct, eq=False):
             return _NOTHING
         self.caller, self._left_at = GONE, now
         if not self.terms.is_guarded or self.stage is CHECKING:
-            return (ev.Fail(_CANCELLED),)
+            return (ev.Fail(ErrorKind.CANCELLED_BY_CALLER),)
         if self.stage is QUEUED and not self.joiners:
             return (ev.Dequeue(),)
         return (ev.Note(NoteKind.ABANDONED), *self._start_drain_timer(now))
@@ -521,7 +520,7 @@ class CallMachine(Struct, eq=False):
             return (ev.Dequeue(),)
         if self.stage is CHECKING and not self.terms.is_member:
             self._mark_cancelled(now)
-            return (ev.Fail(_CANCELLED),)
+            return (ev.Fail(ErrorKind.CANCELLED_BY_CALLER),)
         return self.on_cancelled(event, now)
 
     def _end_unsent(self, kind: ErrorKind) -> None:
@@ -570,12 +569,13 @@ class CallMachine(Struct, eq=False):
         if self.caller is GONE or runs_on:
             return _NOTHING
         if self.caller is ANSWERED:
-            return (ev.Drop(_CANCELLED),)  # the rest of the transfer has no reader
+            # The rest of the transfer has no reader.
+            return (ev.Drop(ErrorKind.CANCELLED_BY_CALLER),)
         self.caller, self._left_at = GONE, now
         if self.terms.is_guarded:
             return (ev.Note(NoteKind.ABANDONED), *self._start_drain_timer(now))
         if self.stage is SENT:
-            return (ev.Fail(_CANCELLED),)
+            return (ev.Fail(ErrorKind.CANCELLED_BY_CALLER),)
         self.stage = ENDED
         return _NOTHING
 
@@ -646,13 +646,13 @@ class CallMachine(Struct, eq=False):
         """Return the commands that end a call without a caller; it is cancelled at the server, once."""
         told = self.on_cancelled(ev.Cancelled(), now)[:1]
         if self.stage is ENDED or self.stage is SETTLING:
-            return (*told, ev.Disarm(), ev.Drop(_CANCELLED))
+            return (*told, ev.Disarm(), ev.Drop(ErrorKind.CANCELLED_BY_CALLER))
         back = (ev.CancelAtServer(),) if told and self.stage is SENT else _NOTHING
         self.stage = WITHDRAWN
-        return (*told, ev.Disarm(), *back, ev.Drop(_CANCELLED))
+        return (*told, ev.Disarm(), *back, ev.Drop(ErrorKind.CANCELLED_BY_CALLER))
 
     def on_resumed(self, _: ev.Resumed, __: float) -> Commands:
-        return (ev.Drop(_CANCELLED),) if self.is_abandoned else _NOTHING
+        return (ev.Drop(ErrorKind.CANCELLED_BY_CALLER),) if self.is_abandoned else _NOTHING
 
     def on_stopped(self, _: ev.Stopped, __: float) -> Commands:
         self.stage = WITHDRAWN

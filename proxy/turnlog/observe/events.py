@@ -215,7 +215,7 @@ class CallEnded(LogEvent, frozen=True, kw_only=True, tag="call.ended"):
     def severity(self) -> Level:
         """`warning` for an attempt that failed or whose outcome is unknown."""
         failed = self.error or self.status is Status.UNKNOWN
-        return Level.WARNING if failed else Level.INFO
+        return Level.WARNING if failed else self.level
 
 
 class _AttemptFailed(LogEvent, frozen=True, kw_only=True):

@@ -227,7 +227,7 @@ class LmdbStore:
         stored (text with a lone surrogate, an intent or outcome without a call).
         """
         writer, admission = self._writer, self._admission
-        if draft.facts.kind is CommitKind.INTENT and (trouble := self._gone or writer.failing):
+        if (trouble := self._gone or writer.failing) and draft.facts.kind is CommitKind.INTENT:
             # Reads wait for no write: they would be sent and never recorded.
             kind = StoreFull if isinstance(trouble, StoreFull) else StoreError
             raise kind(str(trouble))
