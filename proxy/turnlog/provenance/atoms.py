@@ -128,9 +128,7 @@ def is_phrase(folded: bytes, line: bytes) -> bool:
 
 def phrases(folded: bytes) -> list[bytes]:
     """Return the parts of a folded text that have several words: lines, cells, quoted strings."""
-    folded = folded.replace(_QUOTE, b"\n").replace(b"  ", b"\n")
-    if _COLON in folded:
-        folded = folded.replace(b": ", b"\n")
+    folded = folded.replace(_QUOTE, b"\n").replace(b"  ", b"\n").replace(b": ", b"\n")
     lines = folded.split(b"\n")
     return [line.strip(_MARKS) for line in lines if len(line) >= PHRASE and _BLANK in line]
 
@@ -212,13 +210,12 @@ def some_shingles(words: list[bytes]) -> list[int]:
 
     Two of them in a row are eight words, and each copy of seven words has one.
     """
-    last = len(words) - WORDS
-    return [hash(tuple(words[first : first + WORDS])) for first in range(0, last + 1, 3)]
+    return [hash(tuple(words[n : n + WORDS])) for n in range(0, len(words) - WORDS + 1, 3)]
 
 
 def atoms_of(text: str) -> list[int]:
     """Return the atoms of a leaf of an output, some of them twice."""
-    if WORD.fullmatch(text):
+    if " " not in text and WORD.fullmatch(text):
         return list(map(hash, _values_of_word(trim(text.lower().encode()))))
     raw = plain(text)
     folded = fold(raw)
@@ -269,7 +266,7 @@ def _other_numbers(values: set[bytes]) -> list[bytes]:
         if b"0" <= value < b":":
             if value[-1] == _ZERO:
                 found.append(shortest(value))
-            elif unit := _WITH_UNIT.fullmatch(value):
+            elif not value.isdigit() and (unit := _WITH_UNIT.fullmatch(value)):
                 found.append(shortest(unit[1]))
     return found
 

@@ -18,7 +18,6 @@ _NUMBERS: Final = (int, float)
 _decode = msgspec.json.Decoder().decode
 # Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt\"/])")
-_PIECES: Final = re.compile(rf"(?s).{{1,{PIECE - 1}}}(?:\s|\Z)|.{{1,{PIECE}}}")
 # Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
 # are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
 _LONGEST: Final = 200
@@ -53,9 +52,7 @@ def _only_text(value: dict[str, Any] | list[Any]) -> Any:
     if isinstance(value, list) or len(value) != (2 if value.get("isError") is False else 1):
         return None
     content: list[Any] = value.get("content", [])
-    if type(content) is not list or len(content) != 1:
-        return None
-    item: dict[str, Any] = content[0]
+    item: dict[str, Any] = content[0] if type(content) is list and len(content) == 1 else {}
     is_text = type(item) is dict and len(item) == 2 and item.get("type") == "text"
     return item.get("text") if is_text else None
 
@@ -95,9 +92,21 @@ def _read_text(found: _Leaves, pointer: str, text: str, *, outside: bool) -> Non
     if inner is not None:
         _read(found, pointer, [(None, inner)], outside=False)
     elif len(text) > PIECE:
-        _read(found, pointer, enumerate(_PIECES.findall(text)), outside=False)
+        _read(found, pointer, enumerate(_pieces(text)), outside=False)
     else:
         found.append((pointer, text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces, which end after white space if there is any."""
+    begin = 0
+    while piece := text[begin : begin + PIECE]:
+        if len(piece) == PIECE and not piece[-1].isspace():
+            # A pattern would go back by single characters.
+            end = PIECE - len(piece.rsplit(None, 1)[-1])
+            piece = piece[:end] if end > 1 else piece
+        begin += len(piece)
+        yield piece
 
 
 def _members(item: dict[str, Any] | list[Any] | tuple[Any, ...]) -> _Members:

@@ -249,8 +249,8 @@ class _Search:
 
     def __init__(self, clean: _Generations, tainted: _Generations) -> None:
         # What was seen earlier is where the value entered. What is in a clean output is not tainted.
-        held = (clean.older, clean.newer, tainted.older, tainted.newer)
-        self._known = list(filter(None, held))
+        every = (clean.older, clean.newer, tainted.older, tainted.newer)
+        self._known = [seen for seen in every if seen]
         self._pointer = ""
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
         self.left_out = self.has_tainted = False
@@ -340,8 +340,7 @@ class _Search:
         """Note the outputs that have runs of words. A run of less than eight words is weak."""
         some = some_shingles(words)
         if self._knows_any(some) and self._note_runs(some, 2):
-            every = shingles(words)
-            self._note_runs(every, min(_RUN, len(every)))
+            self._note_runs(shingles(words), min(_RUN, len(words) - WORDS + 1))
 
     def _note_runs(self, atoms: list[int], enough: int) -> bool:
         """Note the outputs that have these runs in a row; return whether some are too few to be sure."""

@@ -11,19 +11,14 @@ from typing import Final
 from msgspec import structs
 
 from turnlog.core.commit import Facts
-from turnlog.core.kinds import Phase, ValueOrigin
+from turnlog.core.kinds import Phase
 from turnlog.core.note import Note
 from turnlog.core.pins import Provenance
 from turnlog.observe.clock import Clock
 from turnlog.provenance.leaves import leaves
 from turnlog.provenance.outputs import RecordedOutput, missing_content
 from turnlog.provenance.taint import has_tainted_output
-from turnlog.provenance.values import (
-    LOOKED_AT,
-    LOOKED_AT_FOR_TAINT,
-    Inputs,
-    ValueSource,
-)
+from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, Inputs, ValueSource, unsourced
 from turnlog.rules.http_tools import values_in
 from turnlog.rules.model import TaintAction
 from turnlog.sessions.lineage.history import (
@@ -228,7 +223,7 @@ class LineageTracker:
         if attempt.inputs is not None:
             return  # its call has ended
         found = memory.values.look_up(work.content)
-        if self._may_have_news(memory) and not work.is_second and _has_unseen(found):
+        if self._may_have_news(memory) and not work.is_second and unsourced(found):
             work.is_second = True
             self._queue.repeat(memory, work)
             self._past.read_news(memory)
@@ -244,10 +239,6 @@ class LineageTracker:
             if self._store.is_shared():
                 self._shared_until = now + _LOOK
         return memory.read_at < self._shared_until
-
-
-def _has_unseen(found: Inputs) -> bool:
-    return any(entry.origin is ValueOrigin.UNVERIFIED for entry in found.lineage)
 
 
 def _start(blob: Blob) -> bytes:

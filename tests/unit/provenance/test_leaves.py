@@ -101,6 +101,14 @@ def test_a_long_text_comes_in_pieces_that_make_the_whole(text: str) -> None:
     assert all(len(piece) <= PIECE for piece in pieces)
 
 
+def test_a_piece_ends_after_white_space_unless_a_word_is_longer_than_it() -> None:
+    text = "\n".join(f"word-{number}" for number in range(1000)) + "\n" + "x" * 3000
+    *before, begun, rest = [piece for _, piece in leaves(json.dumps(text).encode())]
+    assert all(piece.endswith("\n") for piece in before)
+    assert (begun, rest) == ("x" * PIECE, "x" * (3000 - PIECE))
+    assert [len(piece) for piece in before[:2]] == [2041, 2043]  # as many words as fit
+
+
 def test_pointers_stay_short_however_long_keys_are_and_however_deep_values_lie() -> None:
     deep: object = "ord-12345"
     for _ in range(300):
