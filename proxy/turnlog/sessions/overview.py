@@ -12,7 +12,7 @@ from turnlog.core import ids
 from turnlog.core.kinds import Rung, TurnSource
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.text.units import timestamp
-from turnlog.host import lock_holders
+from turnlog.host import lock_holders, whole_file
 from turnlog.rules.circuit_breaker import CircuitState
 from turnlog.store.base import ALIAS_SEPARATOR, SessionRow, Usage
 from turnlog.store.read.view import View
@@ -146,9 +146,8 @@ def write_health(data: Path, epoch: int, servers: Sequence[ServerHealth]) -> Non
     # Named by epoch: a process id may stand for another process in each pid namespace.
     folder = data / _HEALTH
     folder.mkdir(mode=0o700, exist_ok=True)
-    new = folder / f"{epoch}.new"
-    new.write_bytes(msgspec.json.encode(servers))
-    new.replace(folder / f"{epoch}.json")
+    with whole_file(folder / f"{epoch}.json", replace=True, durable=False) as stream:
+        stream.write(msgspec.json.encode(servers))
 
 
 def remove_health(data: Path, epoch: int) -> None:

@@ -661,6 +661,23 @@ async def test_what_a_server_left_goes_at_the_age_that_a_rule_gives_it(days: Day
     assert await days.lines(retention) == []
 
 
+async def test_a_day_of_which_nothing_is_old_enough_is_not_announced(tmp_path: Path) -> None:
+    first = Days(tmp_path / "data")
+    await first.call(session("a"), -20, b"content", server="files")
+    await first.close()
+    forget_notice(first.data)
+    days = Days(first.data)
+    days.keeper = days.new_keeper(
+        by_rule(RetentionRule(server=("bank",), payloads=7.0), payloads=1000.0)
+    )
+
+    (announced,) = await days.look(EVERY_BY_RULES)
+
+    assert isinstance(announced, RetentionAnnounced)
+    assert (announced.buckets, announced.size) == (0, 0)
+    await days.close()
+
+
 async def test_a_body_that_no_rule_has_expired_is_missed_by_verify(days: Days) -> None:
     ref = session("a")
     for server in ("bank", "files"):

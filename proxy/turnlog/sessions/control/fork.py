@@ -4,21 +4,21 @@ from msgspec import Struct
 
 from turnlog.core import ids
 from turnlog.core.commit import Facts
-from turnlog.core.identity import session_name
 from turnlog.core.kinds import Actor, CommitKind, Rung
 from turnlog.core.lifecycle import encode_content, lease_refusal
 from turnlog.core.live_view import AfterDivergence, ForkContent, ForkMode, StandingEffect
 from turnlog.core.text.units import timestamp
 from turnlog.observe.clock import Clock
 from turnlog.sessions.errors import OperationError
-from turnlog.sessions.log import find_session
+from turnlog.sessions.log import find_session, session_row
 from turnlog.sessions.state.compacted import compact_draft
 from turnlog.sessions.state.state_at import commit_at, head_of, state_at
-from turnlog.store.base import ALIAS_SEPARATOR, Draft, ForkOrigin, LeaseRefused, SessionRef, alias
+from turnlog.store.base import Draft, ForkOrigin, LeaseRefused, SessionRef
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 from turnlog.store.saved_states import SavedStates
 
+from .lifecycle import aliases_like, named
 from .rewind_plan import MAX_DISCARDED_EFFECTS, standing_calls
 from .standing import effects_of, left_behind
 
@@ -120,10 +120,10 @@ async def fork(store: LmdbStore, draft: Draft, order: ForkOrder) -> ForkMade:
 
 def _check_lease(view: View, parent: bytes, fence: int, clock: Clock) -> None:
     # Not in the write transaction: a fork leaves its parent as it is.
-    row = view.session(parent)
-    control = row.control if row is not None else None
+    row = session_row(view, parent)
+    control = row.control
     asked = Facts(kind=CommitKind.COMPACT, at=clock.wall(), clock=0, actor=Actor.OPERATOR)
-    if row is not None and (why := lease_refusal(control, asked, fence)):
+    if why := lease_refusal(control, asked, fence):
         raise LeaseRefused(why, fence=control.fence if control else 0, seq=row.head_seq)
 
 
@@ -144,12 +144,7 @@ def _aliases(view: View, parent: bytes, name: str) -> tuple[str, ...]:
     """Return the aliases of a fork: its name, for each credential of the parent."""
     if not name:
         return ()
-    try:
-        name = session_name(name)
-    except ValueError as error:
-        raise OperationError(str(error)) from error
+    name = named(name)
     if taken := view.find_sessions(name):
         raise OperationError(f"{name!r} means session {ids.to_text(taken[0])}, choose another name")
-    row = view.session(parent)
-    principals = {one.rpartition(ALIAS_SEPARATOR)[2] for one in row.aliases} if row else set[str]()
-    return tuple(alias(Rung.EXPLICIT, name, each) for each in sorted(principals or {""}))
+    return aliases_like(session_row(view, parent), name)

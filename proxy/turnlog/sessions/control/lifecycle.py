@@ -150,18 +150,27 @@ def _alias(
     """Return the content and the aliases of a further name."""
     if clean(name) != name:
         raise OperationError("the name holds a secret, choose another")
-    try:
-        name = session_name(name)
-    except ValueError as error:
-        raise OperationError(str(error)) from error
+    name = named(name)
     taken = [session for session in view.find_sessions(name) if session != row.session]
     if taken:
         other = ids.to_text(taken[0])
         raise OperationError(f"{name!r} means session {other}, choose another name, or merge them")
+    return LifecycleContent(name=name), dict.fromkeys(aliases_like(row, name), row.session)
+
+
+def named(name: str) -> str:
+    """Return a name for a session as it is kept. Raises `OperationError`."""
+    try:
+        return session_name(name)
+    except ValueError as error:
+        raise OperationError(str(error)) from error
+
+
+def aliases_like(row: SessionRow, name: str) -> tuple[str, ...]:
+    """Return the aliases of a name, one for each credential that has a name for a session."""
     # Names belong to a credential: those that reach the session already reach it by the new name too.
     principals = {one.rpartition(ALIAS_SEPARATOR)[2] for one in row.aliases} or {""}
-    aliases = (alias(Rung.EXPLICIT, name, principal) for principal in sorted(principals))
-    return LifecycleContent(name=name), dict.fromkeys(aliases, row.session)
+    return tuple(alias(Rung.EXPLICIT, name, principal) for principal in sorted(principals))
 
 
 def _merge(view: View, row: SessionRow, into: str) -> tuple[LifecycleContent, dict[str, bytes]]:

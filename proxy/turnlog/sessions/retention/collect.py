@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnlog.core.commit import Commit, CommitBody
 from turnlog.core.kinds import Actor, CommitKind, Gone
@@ -106,18 +106,8 @@ class Collector(Struct, frozen=True):
         draft = await self.read(folded)
         if draft is None:
             return False
-        body, facts = draft.body, draft.facts
-        await self.append(
-            one.session,
-            lambda head: Draft(
-                session=draft.session,
-                facts=facts,
-                body=body,
-                expected_head=head,
-                allows_calls=True,
-                target=one.until,
-            ),
-        )
+        draft.allows_calls = True
+        await self.append(one.session, lambda head: structs.replace(draft, expected_head=head))
         return True
 
     async def append(self, session: bytes, draft: Callable[[int], Draft]) -> Commit:

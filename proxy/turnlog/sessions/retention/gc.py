@@ -118,11 +118,6 @@ class ExpiredBucket(Struct, frozen=True, kw_only=True):
     """Position of the newest commit that was looked at."""
 
     @property
-    def commits(self) -> int:
-        """Number of commits whose bodies it is."""
-        return 0
-
-    @property
     def has_content(self) -> bool:
         """Whether any content goes."""
         return self.numbers is None or bool(self.numbers)
@@ -135,7 +130,7 @@ class ExpiredBucket(Struct, frozen=True, kw_only=True):
             since=timestamp(self.bucket.span * DAY),
             until=timestamp((self.bucket.span + 1) * DAY),
             bytes=self.size,
-            commits=self.commits,
+            commits=0,
             fate=GcFate.HELD if self.held else fate,
         )
 

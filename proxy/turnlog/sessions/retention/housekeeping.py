@@ -16,7 +16,7 @@ from turnlog.store.saved_states import SavedStates
 
 from .ages import Retention
 from .collect import Collector
-from .gc import Expired, ExpiredBucket, GcFate, GcItem, GcLine, expired
+from .gc import Expired, GcFate, GcItem, GcLine, due_lines, expired
 from .purge import Purger
 
 LOOK: Final = 60.0
@@ -93,14 +93,8 @@ class Housekeeper:
         )
 
     def _announce(self, due: list[Expired], begins: int) -> None:
-        goes = [one for one in due if not one.held]
-        buckets = [one.size for one in goes if isinstance(one, ExpiredBucket)]
-        commits = sum(one.commits for one in goes)
-        self._log.emit(
-            RetentionAnnounced(
-                begins=timestamp(begins), buckets=len(buckets), size=sum(buckets), commits=commits
-            )
-        )
+        told = _sums(due_lines(due, ()), GcFate.DUE)
+        self._log.emit(RetentionAnnounced(begins=timestamp(begins), **told))
 
     async def _collect(self, wall: int) -> None:
         gone = [line async for line in self._collector.collect(await self._due(wall))]
@@ -110,10 +104,15 @@ class Housekeeper:
 
 def enforced(gone: Iterable[GcLine]) -> RetentionEnforced:
     """Return the event about what a collection has deleted."""
-    deleted = [line for line in gone if line.fate is GcFate.DELETED]
-    buckets = [line.bytes for line in deleted if line.what is GcItem.PAYLOADS]
-    commits = sum(line.commits for line in deleted)
-    return RetentionEnforced(buckets=len(buckets), size=sum(buckets), commits=commits)
+    return RetentionEnforced(**_sums(gone, GcFate.DELETED))
+
+
+def _sums(lines: Iterable[GcLine], fate: GcFate) -> dict[str, int]:
+    """Return how much content has a fate, by the names of the events' fields."""
+    found = [line for line in lines if line.fate is fate]
+    buckets = [line.bytes for line in found if line.what is GcItem.PAYLOADS]
+    commits = sum(line.commits for line in found)
+    return {"buckets": len(buckets), "size": sum(buckets), "commits": commits}
 
 
 async def keep_house(
