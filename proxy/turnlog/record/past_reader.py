@@ -62,7 +62,6 @@ class PastReader:
 
     def look_at_marks(self, memory: SessionMemory) -> None:
         """Read a session anew if an operator has marked or endorsed one of its outputs since."""
-        count = self._controls.count
         if memory.is_reading:
             return
         try:
@@ -70,8 +69,9 @@ class PastReader:
                 session = view.session_of(memory.ref)
                 notes = [] if session is None else notes_about(view, session)
         except StoreError:
-            return  # the next call looks again
-        memory.controls = count
+            memory.unread = UNREAD  # the next call looks again, a rule does not wait for that
+            return
+        memory.controls = self._controls.count
         if (notes[-1].position if notes else -1) != memory.marked:
             self.read_anew(memory)
 

@@ -224,6 +224,17 @@ async def test_a_rule_refuses_while_the_store_cannot_be_read(tmp_path: Path) -> 
         assert not passed.is_blocked
 
 
+async def test_a_rule_refuses_while_marks_cannot_be_read(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        ref = session()
+        await made(one, ref, text=PATH)
+        memory = await one.lineage.caught_up(ref)
+        await one.store.close()
+        assert not (await gated(one.lineage, one.store, gated_ask(one, ref, PATH))).is_blocked
+        memory.controls -= 1  # as after an operator's mark
+        assert (await gated(one.lineage, one.store, gated_ask(one, ref, PATH))).is_blocked
+
+
 def written_session() -> SessionRef:
     """Return the session in which `written` writes."""
     name = alias(Rung.EXPLICIT, "work", "somebody")
