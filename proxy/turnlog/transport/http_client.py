@@ -221,13 +221,11 @@ class Connection(asyncio.Protocol):
         self._busy, self._interim, self._upload = False, None, None
         if deadlines is not None:
             deadlines.close()
-        if body is None or body.missing or body.pieces or self._paused or self._closed:
-            is_over = False
-        else:
-            is_over = self._uploaded and self._persists
-        if not is_over:
-            self.abort()
-        return is_over
+        is_usable = self._uploaded and self._persists and not (self._paused or self._closed)
+        if is_usable and body is not None and not (body.missing or body.pieces):
+            return True
+        self.abort()
+        return False
 
     async def close(self) -> None:
         """Read no more of the answer; return to the pool if the exchange is complete, else break the connection."""
