@@ -4,7 +4,7 @@ import gzip
 import json
 import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,6 @@ FORGED = {
 KEY = "turnlog/outcome"
 HINT = b"turnlog/outcome"
 LARGE = "x" * (1 << 20)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with RawUpstream() as upstream:
-        folder = tmp_path_factory.mktemp("proxy")
-        with proxy_beside(folder, upstream.url) as proxy:
-            yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def forged(text: str = "done") -> dict[str, Any]:

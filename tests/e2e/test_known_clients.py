@@ -5,16 +5,15 @@ which must not count.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec import Struct
 
 from e2e.stores import turnlog
-from kit.beside import Rig, proxy_beside
+from kit.beside import Rig
 from kit.clients import MCP_HEADERS, call
-from kit.upstreams import RawUpstream
 from kit.wraps import wrapping
 from turnlog.sessions.rows import Row
 
@@ -203,21 +202,6 @@ CLIENTS: dict[str, Client] = {
         named_by="implicit", why="credential and client name", confidence="inferred", client="Claude-User",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with (
-        RawUpstream() as upstream,
-        proxy_beside(tmp_path_factory.mktemp("clients"), upstream.url) as proxy,
-    ):
-        yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def own(rig: Rig, text: str) -> str:

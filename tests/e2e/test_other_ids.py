@@ -3,7 +3,6 @@
 import json
 import queue
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from kit.beside import Rig, proxy_beside
 from kit.clients import BOUND, MCP_HEADERS, call, message
 from kit.commands import COMMAND, Agent, settings
-from kit.upstreams import Peer, RawUpstream, chunked, event, text_result
+from kit.upstreams import Peer, chunked, event, text_result
 from kit.wraps import initialize, text_answer, wrapping
 from turnlog.sessions.rows import Row
 
@@ -29,20 +28,6 @@ for line in sys.stdin:
         print(json.dumps(said), flush=True)
 """
 """A command whose answers have ids of the other type."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with RawUpstream() as upstream:
-        folder = tmp_path_factory.mktemp("proxy")
-        with proxy_beside(folder, upstream.url) as proxy:
-            yield Rig(upstream, proxy)
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
 
 
 def good(row: Row) -> bool:

@@ -29,12 +29,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
 def in_chunks(body: bytes, size: int = 7) -> Script:
     """Answer with JSON in chunks of a size."""
 

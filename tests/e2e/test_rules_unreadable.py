@@ -44,12 +44,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
 def asking(tool: str, arguments: bytes) -> bytes:
     return call(tool).replace(b'"arguments": {}', b'"arguments": ' + arguments)
 

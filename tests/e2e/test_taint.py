@@ -43,12 +43,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
 def given(rig: Rig, tool: str, output: str, **arguments: object) -> None:
     """Make a call that is answered with a text."""
     rig.upstream.script = answer(ok(json.dumps(text_result(1, output)).encode()))

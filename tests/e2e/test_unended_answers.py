@@ -46,12 +46,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.fresh()
-    return shared
-
-
 def never_ending(pieces: tuple[bytes, ...]) -> Script:
     """Answer, and keep the connection open without a further word."""
 

@@ -85,25 +85,24 @@ def upstream() -> Iterator[RawUpstream]:
         yield running
 
 
+def post(url: str, mark: str) -> None:
+    with Client(url) as client:
+        body = call("write", {"mark": mark * 5000})
+        client.request("POST", "/mcp", body, headers=MCP_HEADERS)
+
+
 @pytest.mark.parametrize("left", [0, 100, PAGE, 2 * PAGE, 3 * PAGE, -PAGE, -1])
 def test_a_cut_bucket_loses_its_payloads_and_no_others(
     tmp_path: Path, upstream: RawUpstream, left: int
 ) -> None:
-    settings = {"upstreams": {"default": {"url": upstream.url}}}
-
-    def post(url: str, mark: str) -> None:
-        with Client(url) as client:
-            body = call("write", {"mark": mark * 5000})
-            client.request("POST", "/mcp", body, headers=MCP_HEADERS)
-
-    with proxy_beside(tmp_path, settings=settings) as proxy:
+    with proxy_beside(tmp_path, upstream.url) as proxy:
         post(proxy.url, "before")
     bucket = bucket_of(proxy.data)
     os.truncate(bucket, left if left >= 0 else bucket.stat().st_size + left)
     for command in (("log",), ("status",), ("show", rows(proxy.data)[0].call)):
         assert (command, ran(proxy.data, *command)) == (command, (0, ""))
     assert ran(proxy.data, "verify") == (1, "")
-    with proxy_beside(tmp_path, settings=settings) as proxy:
+    with proxy_beside(tmp_path, upstream.url) as proxy:
         post(proxy.url, "after")
         if left:
             assert proxy.told("store.failed")
@@ -116,20 +115,13 @@ def test_a_cut_bucket_loses_its_payloads_and_no_others(
 def test_a_damaged_page_of_a_bucket_ends_no_process_and_the_next_bucket_takes_what_comes(
     tmp_path: Path, upstream: RawUpstream
 ) -> None:
-    settings = {"upstreams": {"default": {"url": upstream.url}}}
-
-    def post(url: str, mark: str) -> None:
-        with Client(url) as client:
-            body = call("write", {"mark": mark * 5000})
-            client.request("POST", "/mcp", body, headers=MCP_HEADERS)
-
-    with proxy_beside(tmp_path, settings=settings) as proxy:
+    with proxy_beside(tmp_path, upstream.url) as proxy:
         post(proxy.url, "before")
     bucket = bucket_of(proxy.data)
     content = bucket.read_bytes()
     bucket.write_bytes(content[: 2 * PAGE] + bytes(len(content) - 2 * PAGE))
     assert ran(proxy.data, "show", rows(proxy.data)[0].call) == (0, "")
-    with proxy_beside(tmp_path, settings=settings) as proxy:
+    with proxy_beside(tmp_path, upstream.url) as proxy:
         post(proxy.url, "after")
         assert "is damaged" in proxy.told("store.failed")[0]["error.message"]
     assert b"after" in b"".join(payloads(proxy.data))

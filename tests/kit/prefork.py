@@ -139,6 +139,7 @@ def run(
             code = process.wait(bound)
         finally:
             process.kill()
+            process.wait()
         for file in (stdout, stderr):
             file.seek(0)
         return subprocess.CompletedProcess([*arguments], code, stdout.read(), stderr.read())
