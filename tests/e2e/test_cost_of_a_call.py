@@ -17,7 +17,7 @@ from kit.upstreams import RawUpstream
 PACKAGE = str(Path(turnlog.__file__).parent)
 RULES = "rules: [{name: reads, match: {tool: read_one}, effect: read}]"
 MODULES = 50
-FUNCTIONS = 212
+FUNCTIONS = 213
 CALLS = 20
 """So many that what the last one leaves for later does not count."""
 
