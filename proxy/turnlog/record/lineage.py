@@ -89,7 +89,9 @@ class LineageTracker:
         if ask.inputs is not None or not ask.is_call:
             attempt.inputs = _as_recorded(ask, blob)
             return
-        memory = self._memory(ask.session)  # its first call shows whether it has a past
+        memory = self._memories.used(ask.session)  # its first call shows whether it has a past
+        if memory.controls != self._controls.count:  # each call reads the counter anyway
+            self._past.look_at_marks(memory)
         if blob is None:
             attempt.inputs = _NOT_RECORDED
             return
@@ -104,7 +106,7 @@ class LineageTracker:
         ending = attempt.ending
         if ending is not None and ending.phase is Phase.QUEUED:
             # It was not sent: there was hardly time between intent and outcome.
-            self._queue.work_off(self._memory(attempt.ask.session))
+            self._queue.work_off(self._memories.used(attempt.ask.session))
         attempt.inputs = attempt.inputs or _NOT_YET
 
     def on_ended(self, attempt: Attempt, draft: Draft, place: ReservedPlace | None) -> None:
@@ -192,8 +194,10 @@ class LineageTracker:
         What other processes have recorded is in it as well, and of outputs that are not read otherwise, because
         the session is long, the tainted ones. Where `unread` is set, outputs could not be read.
         """
-        memory = self._memory(session)
+        memory = self._memories.used(session)
         memory.is_gated = True
+        if memory.controls != self._controls.count:
+            self._past.look_at_marks(memory)
         await self._queue.settled(memory)
         if memory.unread or memory.left_out >= 0:
             self._past.read_anew(memory)
@@ -202,13 +206,6 @@ class LineageTracker:
         if self._store.is_shared():
             self._past.read_news(memory)
             await self._queue.settled(memory)
-        return memory
-
-    def _memory(self, ref: SessionRef) -> SessionMemory:
-        memory = self._memories.used(ref)
-        # Each call reads the counter anyway (`engine.session_gate`).
-        if memory.controls != self._controls.count:
-            self._past.look_at_marks(memory)
         return memory
 
     def _on_met(self, memory: SessionMemory) -> None:

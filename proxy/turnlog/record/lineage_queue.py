@@ -124,31 +124,28 @@ class LineageQueue:
 
     def _work(self, memory: SessionMemory, until: int) -> bool:
         """Do what waits in a session; return whether all that can be done was done before the time was up."""
-        while True:
-            try:
-                is_done = self._do(memory, until)
-            except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
-                self._failed(memory, error)
-            else:
-                break
-        self._memories.count(memory)
-        if is_done:
-            self._drained.set()
-        return is_done
-
-    def _do(self, memory: SessionMemory, until: int) -> bool:
         waiting = memory.waiting
         while True:
-            for _ in memory.steps:
+            try:
+                for _ in memory.steps:
+                    if self._now() > until:
+                        return False
+                if (
+                    memory.is_reading
+                    or not waiting
+                    or isinstance(work := waiting[0], ReservedPlace)
+                ):
+                    break
+                waiting.popleft()
+                self._size -= len(work.content)
+                if isinstance(work, RecordedOutput):
+                    memory.steps = indexing(memory.values, work)
+                    continue
+                self._look_up(memory, work)
                 if self._now() > until:
                     return False
-            if memory.is_reading or not waiting or isinstance(work := waiting[0], ReservedPlace):
-                return True
-            waiting.popleft()
-            self._size -= len(work.content)
-            if isinstance(work, RecordedOutput):
-                memory.steps = indexing(memory.values, work)
-                continue
-            self._look_up(memory, work)
-            if self._now() > until:
-                return False
+            except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+                self._failed(memory, error)
+        self._memories.count(memory)
+        self._drained.set()
+        return True
