@@ -108,7 +108,8 @@ def start(
     program: str = TURNLOG,
 ) -> Process:
     """Run turnlog, or a module of the kit, with arguments; the files are descriptors."""
-    ours, theirs = socket.socketpair()
+    # Packets: of a process that ends at once, its id and its end may have come before one is read.
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     said = {"arguments": [*arguments], "env": dict(env), "cwd": str(cwd or Path.cwd())}
     data = json.dumps(said).encode() + b"\n"
     with theirs, _STARTING:
