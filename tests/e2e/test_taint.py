@@ -359,13 +359,6 @@ def test_a_restarted_proxy_knows_what_is_tainted(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.promise("TAINT-7")
-def test_arguments_with_more_values_than_are_looked_up_are_refused(rig: Rig) -> None:
-    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
-    rig.post(call("send", {"text": [f"id-{number}" for number in range(5000)]}))
-    assert rig.ended_rows(2)[-1].kind == "policy_blocked"
-
-
-@pytest.mark.promise("TAINT-7")
 def test_a_rule_blocks_a_plain_http_call_with_values_of_a_tainted_output(rig: Rig) -> None:
     given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
     json_type = (("Content-Type", "application/json"),)

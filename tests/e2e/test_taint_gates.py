@@ -233,6 +233,42 @@ def test_a_rewind_takes_back_no_tainted_output(rig: Rig) -> None:
 
 
 @pytest.mark.promise("TAINT-8")
+@pytest.mark.parametrize(
+    "items",
+    [
+        [f"item-{number:06x}" for number in range(100)],
+        [f"fresh-{number:06x}" for number in range(300)],
+        list(range(100_000, 103_000)),
+    ],
+    ids=["sourced", "unverified", "numbers"],
+)
+def test_a_call_with_many_values_passes_without_a_tainted_one(
+    rig: Rig, items: list[object]
+) -> None:
+    given(rig, "list", values(100, "item"), path="/srv/data-1")
+    given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+    before = len(rig.upstream.requests)
+    given(rig, "send", "sent", items=items)
+    assert len(rig.upstream.requests) == before + 1
+    assert b"policy_blocked" in given(rig, "send", "sent", items=[*items, TOKEN])
+
+
+@pytest.mark.promise("PROV-20")
+def test_a_call_with_many_sourced_values_passes(rig: Rig) -> None:
+    given(rig, "list", values(100, "item"), path="/srv/data-1")
+    items = values(100, "item").split()
+    assert b"unverified_provenance" not in given(rig, "pay_block", "paid", items=items)
+
+
+@pytest.mark.promise("TAINT-8")
+@pytest.mark.parametrize("value", ["C:\\temp\\notes-4711x", "überweisung-47", 1234567.8901234567])
+def test_a_value_is_found_in_long_arguments_however_it_is_escaped(rig: Rig, value: object) -> None:
+    given(rig, "read_mail", f"please use {value} now", id="mail-1234")
+    told = given(rig, "send", "sent", text=words(100 * KIB), target=value)
+    assert b"policy_blocked" in told
+
+
+@pytest.mark.promise("TAINT-8")
 def test_the_output_of_a_call_with_a_tainted_value_behind_64_kib_is_tainted(rig: Rig) -> None:
     given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
     given(rig, "deploy", f"started {OTHER}", script=f"{words(100 * KIB)} {TOKEN}")

@@ -15,9 +15,18 @@ PIECE: Final = 2048
 
 _CONTAINERS: Final = (dict, list, tuple)
 _NUMBERS: Final = (int, float)
-_decode = msgspec.json.Decoder().decode
+_EXACT: Final = 16  # characters of a fraction up to which it keeps its digits as a float
+
+
+def _fraction(digits: str) -> float | tuple[float, str]:
+    """Return a number with a fraction or an exponent, in both forms if it has more digits than a float."""
+    return float(digits) if len(digits) <= _EXACT else (float(digits), digits)
+
+
+_decode = msgspec.json.Decoder(float_hook=_fraction).decode
+_validate = msgspec.json.Decoder(msgspec.Raw).decode
 # Escapes in JSON that does not parse, mostly because it was cut. A capital begins a part of a path.
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt\"/])")
+_ESCAPE: Final = re.compile(r"\\(?:(u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*)|[bfnrt\"/])")
 # Characters of a name, and of the pointer before it: leaves further down have the pointer of what they
 # are in. Each leaf keeps its pointer in memory, and outputs are chosen by others.
 _LONGEST: Final = 200
@@ -47,9 +56,9 @@ def leaves(content: bytes) -> _Leaves:
     return found
 
 
-def _only_text(value: dict[str, Any] | list[Any]) -> Any:
+def _only_text(value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Any:
     """Return the text of a tool's result that is one text, as most are; `None` for any other value."""
-    if isinstance(value, list) or len(value) != (2 if value.get("isError") is False else 1):
+    if not isinstance(value, dict) or len(value) != (2 if value.get("isError") is False else 1):
         return None
     content: list[Any] = value.get("content", [])
     item: dict[str, Any] = content[0] if type(content) is list and len(content) == 1 else {}
@@ -57,10 +66,20 @@ def _only_text(value: dict[str, Any] | list[Any]) -> Any:
     return item.get("text") if is_text else None
 
 
+def is_json(content: bytes) -> bool:
+    """Return whether a content is JSON."""
+    try:
+        _validate(content)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _unescaped(escape: re.Match[str]) -> str:
-    """Return a visible ASCII character for its code; a blank for any other escape."""
-    code = int(escape[1], 16) if escape[1] else 0
-    return chr(code) if 32 < code < 127 else " "
+    """Return the characters for their codes, which are of UTF-16; a blank for any other escape."""
+    if escape[1] is None:
+        return " "
+    return bytes.fromhex(escape[1].replace("\\u", "")[1:]).decode("utf-16-be", "replace")
 
 
 def _read(found: _Leaves, pointer: str, members: _Members, *, outside: bool) -> None:
@@ -86,7 +105,8 @@ def _read(found: _Leaves, pointer: str, members: _Members, *, outside: bool) -> 
 def _read_text(found: _Leaves, pointer: str, text: str, *, outside: bool) -> None:
     """Add the leaves of JSON in a text, or the pieces of a long one."""
     try:
-        inner = _decode(text) if outside and text[0] in "{[" else None
+        # The quotes double with each level of JSON in JSON: a text has few.
+        inner = _decode(text) if text[0] in "{[" else None
     except (ValueError, RecursionError):
         inner = None
     if inner is not None:

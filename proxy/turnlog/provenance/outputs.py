@@ -46,9 +46,11 @@ def _adding_tainted(values: SessionValues, output: RecordedOutput) -> Iterator[N
 
 
 def _deciding(values: SessionValues, output: RecordedOutput) -> Iterator[None]:
-    if (yield from values.carrying(output.own_input)):
-        yield from _adding_tainted(values, output)
-        return
+    for found in values.carrying(output.own_input):
+        if found:
+            yield from _adding_tainted(values, output)
+            return
+        yield
     if output.is_input_cut and values.has_tainted:
         values.miss(output.source, INPUT_CUT)
     yield from values.adding(output.source, output.content)

@@ -3,7 +3,7 @@
 It compares values and follows no meaning: what it does not find may be there all the same.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -146,7 +146,7 @@ class TaintFold:
         content, is_cut = read()
         found = self._values.look_up(content) if content else _GONE
         if (len(content) > LOOKED_AT or found.partial == MANY) and not carried(found.lineage):
-            more = _returned(self._values.carrying(content))
+            more = next(filter(None, self._values.carrying(content)), ())
             found = structs.replace(
                 found, lineage=(*found.lineage, *more), has_tainted=found.has_tainted or bool(more)
             )
@@ -240,16 +240,6 @@ class TaintFold:
         if source in self._tainted and (is_unread or source in self._gone):
             return True
         return self._is_earlier_tainted is not None and self._is_earlier_tainted(entry)
-
-
-def _returned(steps: Generator[None, None, tuple[Lineage, ...]]) -> tuple[Lineage, ...]:
-    """Return the result of steps after all are taken."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: tuple[Lineage, ...] = end.value
-            return found
 
 
 def _endorsed(facts: Facts, mark: TaintMark | None) -> str | None:

@@ -1,6 +1,6 @@
 """The values that the outputs of a session contained, and their look-up in the arguments of a call."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, filterfalse, groupby, islice
 from typing import Final
 
@@ -35,7 +35,7 @@ from .atoms import (
     trim,
     without_groups,
 )
-from .leaves import PIECE, leaves
+from .leaves import PIECE, is_json, leaves
 
 LOOKED_AT: Final = 65536
 """Bytes of a content that are looked at, from its start."""
@@ -47,6 +47,7 @@ ATOMS: Final = 16384
 """Atoms of a session that are remembered in a generation; there are two."""
 CUT: Final = "first 64 KiB"
 MANY: Final = "more values than are looked up"
+MANY_SOURCED: Final = "more sourced values than are recorded"
 FORGOTTEN: Final = "oldest values forgotten"
 LONG_OUTPUT: Final = "only its first 1 MiB is looked at"
 FORGOTTEN_OUTPUT: Final = "its values were forgotten for those of later tainted outputs"
@@ -99,6 +100,13 @@ def slices(content: bytes) -> Iterator[bytes]:
     yield content[:LOOKED_AT]
     for begin in range(LOOKED_AT - OVERLAP, len(content) - OVERLAP, LOOKED_AT - OVERLAP):
         yield content[begin : begin + LOOKED_AT]
+
+
+def _every_leaf(content: bytes) -> Iterable[tuple[str, str]]:
+    """Return the leaves of a long content; of one that is not JSON they are found as they are read."""
+    return (
+        leaves(content) if is_json(content) else chain.from_iterable(map(leaves, slices(content)))
+    )
 
 
 def unsourced(inputs: Inputs) -> tuple[str, ...]:
@@ -207,7 +215,7 @@ class SessionValues:
             self._cut = True
             if tainted:
                 self.miss(source, LONG_OUTPUT)
-        return chain.from_iterable(map(leaves, slices(content[:most])))
+        return _every_leaf(content[:most])
 
     def declare(self, text: str, by: str) -> None:
         """Remember the values of a text that the runtime declared."""
@@ -217,17 +225,13 @@ class SessionValues:
         for _, leaf in leaves(content[:LOOKED_AT]):
             self._clean.add(atoms_of(leaf), place)
 
-    def carrying(self, content: bytes) -> Generator[None, None, tuple[Lineage, ...]]:
-        """Look for tainted values in an input to its end, in steps; return those found first, none by weak
-        evidence."""
-        every = chain.from_iterable(map(leaves, slices(content[:LOOKED_AT_FOR_TAINT])))
+    def carrying(self, content: bytes) -> Iterator[tuple[Lineage, ...]]:
+        """Look for tainted values in an input to its end; yield those of each step, none by weak evidence."""
+        every = iter(_every_leaf(content))
         while len(self._tainted) and (some := list(islice(every, _LEAVES))):
             search = _Search(self._clean, self._tainted)
             search.run(some)
-            if found := carried(search.entries.values()):
-                return found
-            yield
-        return ()
+            yield carried(search.entries.values())
 
     def look_up(self, arguments: bytes) -> Inputs:
         """Return the origin of each value in the arguments of a call."""
@@ -237,15 +241,17 @@ class SessionValues:
             partial = MANY
         elif self._cut or len(arguments) > LOOKED_AT:
             partial = CUT
+        elif self._clean.forgotten or self._tainted.forgotten:
+            partial = FORGOTTEN
         else:
-            partial = FORGOTTEN if self._clean.forgotten or self._tainted.forgotten else ""
+            partial = MANY_SOURCED if search.left_out_sourced else ""
         return Inputs(tuple(search.entries.values()), partial, search.has_tainted)
 
 
 class _Search:
     """A look-up of arguments. Matches of a leaf with one leaf of an output become one entry."""
 
-    __slots__ = ("_known", "_pointer", "entries", "has_tainted", "left_out")
+    __slots__ = ("_known", "_pointer", "entries", "has_tainted", "left_out", "left_out_sourced")
 
     def __init__(self, clean: _Generations, tainted: _Generations) -> None:
         # What was seen earlier is where the value entered. What is in a clean output is not tainted.
@@ -253,7 +259,7 @@ class _Search:
         self._known = [seen for seen in every if seen]
         self._pointer = ""
         self.entries: dict[tuple[str, _FirstSeen | None], Lineage] = {}
-        self.left_out = self.has_tainted = False
+        self.left_out = self.left_out_sourced = self.has_tainted = False
 
     def run(self, found: Iterable[tuple[str, str]]) -> None:
         """Look up leaves of the arguments."""
@@ -375,6 +381,8 @@ class _Search:
     def _enter(self, place: _FirstSeen | None, entry: Lineage, most: int) -> None:
         if len(self.entries) < most:
             self.entries[self._pointer, place] = entry
+        elif most == _MOST_ENTRIES:
+            self.left_out_sourced = True
         else:
             self.left_out = True
 

@@ -19,7 +19,6 @@ from turnlog.provenance.values import (
     ValueSource,
     carried,
     has_values,
-    slices,
     unsourced,
 )
 from turnlog.rules.http_tools import has_unread_body, values_in
@@ -57,22 +56,22 @@ async def gated(tracker: LineageTracker | None, store: LmdbStore, ask: Ask) -> A
         inputs = structs.replace(inputs, partial=memory.partial)
     gate = InputGate()
     if policy.block_if is BlockIf.TAINTED:
-        gate = await _without_taint(store, ask, memory, inputs)
+        gate = await _without_taint(store, ask, memory, content, inputs)
     if policy.provenance.inputs is RequiredInputs.SOURCED:
         gate = _with_sources(gate, policy.provenance.then, _unsourced(ask, inputs))
     return structs.replace(ask, inputs=inputs, gate=gate)
 
 
 async def _without_taint(
-    store: LmdbStore, ask: Ask, memory: SessionMemory, inputs: Inputs
+    store: LmdbStore, ask: Ask, memory: SessionMemory, content: bytes, inputs: Inputs
 ) -> InputGate:
     """Return the gate of a call that must not carry tainted values."""
     values = memory.values
-    every = inputs if carried(inputs.lineage) else await _whole(values, ask.arguments, inputs)
-    if entries := carried(every.lineage):
+    entries = carried(inputs.lineage)
+    if not entries and (inputs.partial == MANY or len(content) > LOOKED_AT):
+        entries = await _carried_further(values, content)
+    if entries:
         return InputGate(tainted=_tainted(store, ask, entries))
-    if every.partial == MANY:
-        return _unreadable(ask, f"the arguments have {MANY}")
     why = f"{memory.unread}; the next call tries it again" if memory.unread else ""
     why = why or _missed(store, values.missed)
     # What has no value that could be compared can have none that was missed.
@@ -92,15 +91,13 @@ def _unread_body(ask: Ask) -> str:
     return "an object in the body repeats a key" if repeats_keys(ask.arguments) else ""
 
 
-async def _whole(values: SessionValues, arguments: bytes, start: Inputs) -> Inputs:
-    """Return the look-up of the first part of long arguments that has tainted values, or cannot be read whole."""
-    found = start
-    for part in islice(slices(arguments), 1, None):
-        if found.partial == MANY or carried(found.lineage):
-            break
+async def _carried_further(values: SessionValues, arguments: bytes) -> tuple[Lineage, ...]:
+    """Return the tainted values found first in arguments that have more than is looked up otherwise."""
+    for found in values.carrying(arguments):
+        if found:
+            return found
         await asyncio.sleep(0)  # other calls go on meanwhile
-        found = values.look_up(part)
-    return found
+    return ()
 
 
 def _unreadable(ask: Ask, why: str) -> InputGate:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from turnlog.provenance.leaves import PIECE, leaves
+from turnlog.provenance.leaves import PIECE, is_json, leaves
 
 
 def test_leaves_are_the_texts_and_larger_numbers_of_a_result_with_their_pointers() -> None:
@@ -77,15 +77,37 @@ def test_json_in_a_string_is_read_and_its_leaves_have_the_pointer_of_the_string(
     ("content", "text"),
     [
         (b"plain\ntext", "plain\ntext"),
-        (b'{"cut": "one\\ntwo \\u00e9 C:\\Users', '{"cut": "one two   C:\\Users'),
+        (b'{"cut": "one\\ntwo \\u00e9 C:\\Users', '{"cut": "one two é C:\\Users'),
         (b'{"cut": "\\u003cord-1\\u0032345\\u003e', '{"cut": "<ord-12345>'),
-        (b'{"half": "\\ud800 of ord-12345"}', "  of ord-12345"),
+        (b'{"cut": "\\u65e5\\u672c-4711 \\ud83d\\ude00', '{"cut": "日本-4711 😀'),
+        (b'{"half": "\\ud800 of ord-12345"}', "\ufffd of ord-12345"),
         (b"\xff\xfe--", "\ufffd\ufffd--"),
         (b"[" * 2000, "[" * 2000),
     ],
 )
 def test_what_is_no_json_is_one_text(content: bytes, text: str) -> None:
     assert list(leaves(content)) == [("", text)]
+
+
+def test_json_is_read_however_often_it_stands_in_json() -> None:
+    content: object = "failed\nb-2222"
+    for _ in range(6):
+        content = json.dumps({"message": content})
+    assert list(leaves(str(content).encode())) == [("/message", "failed\nb-2222")]
+
+
+@pytest.mark.parametrize("content", [b"[" * 3000, json.dumps("[" * 3000).encode()])
+def test_text_that_only_looks_like_json_is_text(content: bytes) -> None:
+    assert "".join(text for _, text in leaves(content)) == "[" * 3000
+    assert not is_json(b"[" * 3000)
+
+
+def test_a_number_of_more_digits_than_a_float_is_found_by_them_and_as_a_float() -> None:
+    assert [text for _, text in leaves(b'{"n": 1234567.890123456789, "m": 12.50}')] == [
+        "1234567.8901234567",
+        "1234567.890123456789",
+        "12.5",
+    ]
 
 
 def test_nothing_is_found_in_nothing() -> None:

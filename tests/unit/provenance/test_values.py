@@ -11,6 +11,7 @@ from turnlog.provenance.values import (
     FORGOTTEN_OUTPUT,
     LONG_OUTPUT,
     MANY,
+    MANY_SOURCED,
     MOST_MISSED,
     Inputs,
     SessionValues,
@@ -216,6 +217,14 @@ def test_of_many_values_those_that_matter_to_rules_are_kept_and_the_rest_is_part
     assert found.partial == MANY
 
 
+def test_what_is_left_out_of_sourced_values_does_not_matter_to_rules() -> None:
+    values = SessionValues()
+    names = [f"ORD-{number}" for number in range(1000, 1100)]
+    values.add(READ, " ".join(names).encode())
+    found = values.look_up(json.dumps(names).encode())
+    assert (len(found.lineage), found.partial) == (64, MANY_SOURCED)
+
+
 def test_arguments_of_very_many_values_are_looked_at_in_part() -> None:
     found = SessionValues().look_up(json.dumps([0.5] * 3000).encode())
     assert found == Inputs((), MANY)
@@ -265,13 +274,15 @@ def test_only_so_many_missed_outputs_are_remembered() -> None:
     assert len(values.missed) == MOST_MISSED
 
 
+def test_a_long_text_that_is_no_json_is_looked_at_to_its_end() -> None:
+    values = SessionValues()
+    values.add(READ, b"ORD-99812", tainted=True)
+    assert carried_by(values, b"lorem ipsum " * 9000 + b"ORD-99812") == [""]
+
+
 def carried_by(values: SessionValues, content: bytes) -> list[str]:
-    steps = values.carrying(content)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return [entry.pointer for entry in end.value]
+    found = next(filter(None, values.carrying(content)), ())
+    return [entry.pointer for entry in found]
 
 
 def test_a_tainted_value_is_found_among_many_others() -> None:
@@ -281,6 +292,17 @@ def test_a_tainted_value_is_found_among_many_others() -> None:
     many = {f"n{number}": f"id-{number}-x" for number in range(3000)}
     assert carried_by(values, json.dumps(many).encode()) == []
     assert carried_by(values, json.dumps({**many, "last": "ORD-99812"}).encode()) == ["/last"]
+
+
+@pytest.mark.parametrize("value", ["C:\\temp\\notes-4711x", "überweisung-47", "日本-4711"])
+def test_a_tainted_value_is_found_behind_64_kib_however_it_is_escaped(value: str) -> None:
+    long = result("lorem ipsum " * 9000 + value)
+    values = SessionValues()
+    values.add(READ, result(value), tainted=True)
+    assert carried_by(values, long) == ["/content/0/text"]
+    values = SessionValues()
+    values.add(READ, long, tainted=True)
+    assert carried_by(values, json.dumps({"a": value}).encode()) == ["/a"]
 
 
 @pytest.mark.parametrize(
