@@ -53,8 +53,6 @@ class Call(Struct, frozen=True, kw_only=True):
     executed: Executed = Executed.YES
     delta: tuple[Operation, ...] = ()
     why: str = ""
-    reasons: tuple[str, ...] = ()
-    """Of its provenance."""
     lineage: tuple[Lineage, ...] = ()
     notes: tuple[Note, ...] = ()
     """Written after the call."""
@@ -142,7 +140,6 @@ def _submitted(store: LmdbStore, session: SessionRef, number: int, call: Call) -
             ),
             body=CommitBody(
                 summary=call.summary,
-                reasons=call.reasons,
                 lineage=call.lineage,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),

@@ -12,7 +12,8 @@ import pytest
 
 from e2e.stores import START, Call, fill, process, turnlog
 from kit.terminals import on_a_terminal
-from turnlog.core.kinds import Flag, Status
+from turnlog.core.commit import Lineage
+from turnlog.core.kinds import Flag, Status, ValueOrigin
 from turnlog.core.operation import Operation
 
 pq: Final[Any] = import_module("pyarrow.parquet")
@@ -33,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     calls += [
         Call(tool="read_file", minute=MANY, session="few", flags=(Flag.NULL_RESULT,),
-             reasons=("tool: unverified", "inputs: /path unverified")),
+             lineage=(Lineage(pointer="/path", origin=ValueOrigin.UNVERIFIED),)),
         Call(tool="read_file", minute=MANY, session="few", status=Status.ERROR,
              error="timeout", error_kind="response_timeout"),
     ]  # fmt: skip
@@ -130,7 +131,7 @@ def test_parquet_has_the_same_rows_in_typed_columns(data: Path, tmp_path: Path) 
     assert rows[0]["output"]["text"] == "x" * 10
     assert [row["has_result"] for row in rows[-3:]] == [True, False, True]
     assert rows[-2]["flags"] == ["null_result"]
-    assert rows[-2]["provenance_reasons"] == ["tool: unverified", "inputs: /path unverified"]
+    assert rows[-2]["provenance_reasons"] == ["inputs: /path unverified"]
 
 
 def test_parquet_without_payloads_has_the_same_columns(data: Path, tmp_path: Path) -> None:

@@ -176,8 +176,8 @@ class CommitBody(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """On an intent: the name of the client; several agents may share a session."""
     fact_key: bytes = b""
     """On a note about a fact: keyed digest of the fact's id."""
-    reasons: tuple[str, ...] = ()
-    """On an outcome: why its provenance is no better; empty if that is because of the tool's definition alone."""
+    failures: tuple[str, ...] = ()
+    """On an outcome: what differs in its server, and which checks of its result failed."""
     partial: str = ""
     """On an outcome: why `lineage` may not be all there is; empty where it is."""
 

@@ -1,6 +1,6 @@
 """The provenance of a finished call: one value for its tool, its server, its result and its inputs, with reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -18,19 +18,19 @@ NO_INPUTS: Final = Inputs()
 
 
 class ProvenanceVerdict(Struct, frozen=True, gc=False):
-    """The provenance of a call, and why it is no better."""
+    """The provenance of a call, and what it follows from."""
 
     provenance: Provenance
-    reasons: tuple[str, ...] = ()
-    """Short texts like `inputs: /path unverified`; empty if there is nothing to say."""
+    tool: Provenance
+    """Of its tool alone."""
+    failures: tuple[str, ...] = ()
+    """What differs in its server, and which checks of its result failed: `server: version changed`."""
+    inputs: Inputs = NO_INPUTS
 
-
-_CLEAR: Final = {
-    Provenance.PINNED: ProvenanceVerdict(Provenance.PINNED),
-    Provenance.MISMATCH: ProvenanceVerdict(Provenance.MISMATCH, ("tool: mismatch",)),
-    Provenance.UNVERIFIED: ProvenanceVerdict(Provenance.UNVERIFIED, ("tool: unverified",)),
-}
-"""Verdicts where only the tool is known: of most calls."""
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is no better: short texts like `inputs: /path unverified`; empty if there is nothing to say."""
+        return reasons(self.tool, self.failures, self.inputs)
 
 
 def verdict(
@@ -40,18 +40,32 @@ def verdict(
     inputs: Inputs = NO_INPUTS,
 ) -> ProvenanceVerdict:
     """Return the provenance of a call: the weakest of what is known of it."""
-    clear = _CLEAR[tool]
-    unseen = unsourced(inputs) if inputs.lineage else ()
-    if result is NO_CHECKS and not (unseen or inputs.partial or server.changes):
-        return clear
-    reasons = (*clear.reasons, *_reasons(server, result, unseen, inputs.partial))
-    if server.changes or result.failures or tool is Provenance.MISMATCH:
-        return ProvenanceVerdict(Provenance.MISMATCH, reasons)
-    if unseen or tool is not Provenance.PINNED:
-        return ProvenanceVerdict(Provenance.UNVERIFIED, reasons)
-    return ProvenanceVerdict(
-        Provenance.VERIFIED if result.is_verified else Provenance.PINNED, reasons
-    )
+    failures = _failures(server, result) if server.changes or result.failures else ()
+    if failures or tool is Provenance.MISMATCH:
+        found = Provenance.MISMATCH
+    elif tool is not Provenance.PINNED or unsourced(inputs):
+        found = Provenance.UNVERIFIED
+    else:
+        found = Provenance.VERIFIED if result.is_verified else Provenance.PINNED
+    return ProvenanceVerdict(found, tool, failures, inputs)
+
+
+def _failures(server: ServerStatus, result: ResultChecks) -> tuple[str, ...]:
+    changed = (f"server: {part} changed" for part in server.changes)
+    return (*changed, *(f"result: {failure}" for failure in result.failures))
+
+
+def reasons(tool: str, failures: Iterable[str], inputs: Inputs) -> list[str]:
+    """Return why the provenance of a call is no better. `tool` is that of its tool, empty if not known."""
+    found = [] if tool in ("", Provenance.PINNED) else [f"tool: {tool}"]
+    found += failures
+    unseen = unsourced(inputs)
+    found += [f"inputs: {pointer} unverified" for pointer in unseen[:MOST_INPUTS]]
+    if len(unseen) > MOST_INPUTS:
+        found.append(f"inputs: {len(unseen) - MOST_INPUTS} more unverified")
+    if inputs.partial:
+        found.append(f"inputs: partial ({inputs.partial})")
+    return found
 
 
 def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:
@@ -63,17 +77,3 @@ def unmet_result(demand: ProvenanceDemand, checks: ResultChecks) -> str:
     if demand.result is RequiredResult.VERIFIED:
         return "" if checks.is_verified else "the result has no signature that was verified"
     return "" if checks.is_checked else "the result has no digest or signature that was checked"
-
-
-def _reasons(
-    server: ServerStatus, result: ResultChecks, unseen: Sequence[str], partial: str
-) -> list[str]:
-    reasons = [f"inputs: {pointer} unverified" for pointer in unseen[:MOST_INPUTS]]
-    if len(unseen) > MOST_INPUTS:
-        reasons.append(f"inputs: {len(unseen) - MOST_INPUTS} more unverified")
-    if partial:
-        reasons.append(f"inputs: partial ({partial})")
-    if server.changes or result.failures:
-        changed = [f"server: {part} changed" for part in server.changes]
-        return [*changed, *(f"result: {failure}" for failure in result.failures), *reasons]
-    return reasons

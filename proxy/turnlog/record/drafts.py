@@ -192,9 +192,9 @@ class Drafter:
             body = structs.replace(body, said=self._redactor.text(said)[0])
         inputs = attempt.inputs or NO_INPUTS
         found = attempt.verdict = ask.verdict(reply.checks, inputs)
-        if inputs is not NO_INPUTS or reply.checks.failures or ask.server_status.changes:
+        if inputs is not NO_INPUTS or found.failures:
             body = structs.replace(
-                body, lineage=inputs.lineage, partial=inputs.partial, reasons=found.reasons
+                body, lineage=inputs.lineage, partial=inputs.partial, failures=found.failures
             )
         facts = structs.replace(
             attempt.facts,

@@ -90,8 +90,8 @@ def envelope(
     if ask is not None:
         found = found or ask.verdict()
         said["provenance"] = found.provenance
-        if found.reasons:
-            said["provenance_reasons"] = list(found.reasons)
+        if reasons := found.reasons:
+            said["provenance_reasons"] = reasons
     return said
 
 

@@ -21,9 +21,9 @@ from turnlog.core.kinds import (
     request_kind,
 )
 from turnlog.core.operation import Operation, had_effect, tool_use
-from turnlog.core.pins import Provenance
 from turnlog.core.text.units import timestamp
-from turnlog.provenance.values import carried
+from turnlog.provenance.values import Inputs, carried
+from turnlog.provenance.verdict import reasons
 from turnlog.store.read.view import View
 
 from .payloads import Payload, read_input, read_output
@@ -153,7 +153,7 @@ def row_of(attempt: list[Commit]) -> Row:
         leg=intent.facts.leg,
         flags=list(dict.fromkeys((*intent.facts.flags, *facts.flags))),
         provenance=facts.provenance or intent.facts.provenance or None,
-        provenance_reasons=_reasons(intent.facts, body),
+        provenance_reasons=_reasons(intent.facts, body) or UNSET,
         # 0 means that the process which closed the attempt did not see it end.
         duration_ms=round(facts.duration / _NS_PER_MS, 3) if facts.duration else None,
         upstream=_upstream(intent.facts, facts),
@@ -169,10 +169,8 @@ def row_of(attempt: list[Commit]) -> Row:
     )
 
 
-def _reasons(intent: Facts, body: CommitBody) -> list[str] | UnsetType:
-    if body.reasons or intent.provenance in ("", Provenance.PINNED):
-        return list(body.reasons) or UNSET
-    return [f"tool: {intent.provenance}"]
+def _reasons(intent: Facts, body: CommitBody) -> list[str]:
+    return reasons(intent.provenance, body.failures, Inputs(body.lineage, body.partial))
 
 
 def row_in(view: View, attempt: list[Commit]) -> Row:

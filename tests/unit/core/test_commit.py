@@ -131,7 +131,7 @@ def test_a_body_holds_where_inputs_came_from_and_older_ones_say_nothing() -> Non
         tainted=True,
     )
     new = Lineage(pointer="/id", origin=ValueOrigin.UNVERIFIED)
-    body = CommitBody(lineage=(seen, new), reasons=("inputs: /id unverified",), partial="cut")
+    body = CommitBody(lineage=(seen, new), failures=("server: version changed",), partial="cut")
     stored = encode_body(body)
     assert decode_body(stored) == body
     # Readers of other languages and versions go by the place in the array.
@@ -140,9 +140,9 @@ def test_a_body_holds_where_inputs_came_from_and_older_ones_say_nothing() -> Non
         ["/path", "sourced", bytes(16), 2, "/content/0/text", "entity", True],
         ["/id", "unverified", b"", 1, "", "exact", False],
     ]
-    assert fields[-2:] == [["inputs: /id unverified"], "cut"]
+    assert fields[-2:] == [["server: version changed"], "cut"]
     older = decode_body(msgspec.msgpack.encode([*fields[:8], [], *fields[9:-2]]))
-    assert (older.lineage, older.reasons, older.partial) == ((), (), "")
+    assert (older.lineage, older.failures, older.partial) == ((), (), "")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from turnlog.provenance.values import Inputs
 from turnlog.provenance.verdict import (
     MOST_INPUTS,
     NO_INPUTS,
-    ProvenanceVerdict,
+    reasons,
     unmet_result,
     verdict,
 )
@@ -34,13 +34,17 @@ UNSEEN = inputs(ValueOrigin.SOURCED, ValueOrigin.UNVERIFIED)
 
 @pytest.mark.parametrize("tool", [PINNED, MISMATCH, UNVERIFIED])
 def test_where_only_the_tool_is_known_its_provenance_counts(tool: Provenance) -> None:
-    reasons = () if tool is PINNED else (f"tool: {tool}",)
-    assert verdict(tool) == ProvenanceVerdict(tool, reasons)
-    assert verdict(tool, SAME, NO_CHECKS, KNOWN) == ProvenanceVerdict(tool, reasons)
+    because = [] if tool is PINNED else [f"tool: {tool}"]
+    for found in (verdict(tool), verdict(tool, SAME, NO_CHECKS, KNOWN)):
+        assert (found.provenance, found.reasons) == (tool, because)
+
+
+def test_of_a_call_whose_tool_is_not_known_nothing_is_said() -> None:
+    assert reasons("", (), NO_INPUTS) == []
 
 
 @pytest.mark.parametrize(
-    ("tool", "server", "result", "found", "expected", "reasons"),
+    ("tool", "server", "result", "found", "expected", "because"),
     [
         (PINNED, UNCHANGED, SIGNED, NO_INPUTS, Provenance.VERIFIED, ()),
         (PINNED, SAME, SIGNED, KNOWN, Provenance.VERIFIED, ()),
@@ -71,27 +75,28 @@ def test_the_weakest_counts_and_all_reasons_are_named(
     result: ResultChecks,
     found: Inputs,
     expected: Provenance,
-    reasons: tuple[str, ...],
+    because: tuple[str, ...],
 ) -> None:
-    assert verdict(tool, server, result, found) == ProvenanceVerdict(expected, reasons)
+    of_call = verdict(tool, server, result, found)
+    assert (of_call.provenance, of_call.reasons) == (expected, [*because])
 
 
 def test_inputs_that_were_looked_at_in_part_say_so() -> None:
     found = inputs(partial="first 64 KiB")
-    reasons = ("inputs: partial (first 64 KiB)",)
-    assert verdict(PINNED, inputs=found) == ProvenanceVerdict(PINNED, reasons)
+    of_call = verdict(PINNED, inputs=found)
+    assert (of_call.provenance, of_call.reasons) == (PINNED, ["inputs: partial (first 64 KiB)"])
 
 
 def test_many_unverified_inputs_are_counted() -> None:
     found = inputs(*[ValueOrigin.UNVERIFIED] * (MOST_INPUTS + 3))
-    reasons = verdict(PINNED, inputs=found).reasons
-    assert reasons[0] == "inputs: /0 unverified"
-    assert reasons[MOST_INPUTS:] == ("inputs: 3 more unverified",)
+    of_call = verdict(PINNED, inputs=found)
+    assert of_call.reasons[0] == "inputs: /0 unverified"
+    assert of_call.reasons[MOST_INPUTS:] == ["inputs: 3 more unverified"]
 
 
 def test_an_argument_with_several_unverified_parts_is_named_once() -> None:
     part = Lineage(pointer="/url", origin=ValueOrigin.UNVERIFIED)
-    assert verdict(PINNED, inputs=Inputs((part, part))).reasons == ("inputs: /url unverified",)
+    assert verdict(PINNED, inputs=Inputs((part, part))).reasons == ["inputs: /url unverified"]
 
 
 @pytest.mark.promise("PROV-20")

@@ -5,8 +5,17 @@ import pytest
 from msgspec import Raw, structs
 
 from turnlog.core import ids
-from turnlog.core.commit import Commit, CommitBody, Facts, Link
-from turnlog.core.kinds import CommitKind, Effect, Executed, Flag, Phase, Status, TurnSource
+from turnlog.core.commit import Commit, CommitBody, Facts, Lineage, Link
+from turnlog.core.kinds import (
+    CommitKind,
+    Effect,
+    Executed,
+    Flag,
+    Phase,
+    Status,
+    TurnSource,
+    ValueOrigin,
+)
 from turnlog.core.operation import Operation
 from turnlog.sessions.rows import row_of
 from turnlog.store.recovery import closing
@@ -166,17 +175,22 @@ def test_provenance_comes_from_the_intent_and_is_null_in_older_stores() -> None:
     assert row_of([_commit(1, pinned), OUTCOME]).provenance == "pinned"
 
 
-def test_reasons_of_the_provenance_are_those_of_the_outcome_or_else_of_the_tool() -> None:
+def test_reasons_of_the_provenance_are_of_the_tool_the_server_the_result_and_the_inputs() -> None:
     pinned = _commit(1, structs.replace(INTENT_FACTS, provenance="pinned"))
     other = _commit(1, structs.replace(INTENT_FACTS, provenance="mismatch"))
-    said = _commit(
-        4, OUTCOME_FACTS, CommitBody(reasons=("tool: mismatch", "inputs: /a unverified"))
-    )
+    lineage = (Lineage(pointer="/a", origin=ValueOrigin.UNVERIFIED),)
+    body = CommitBody(failures=("server: version changed",), lineage=lineage, partial="cut")
+    said = _commit(4, OUTCOME_FACTS, body)
 
     assert row_of([INTENT, OUTCOME]).provenance_reasons is msgspec.UNSET
     assert row_of([pinned, OUTCOME]).provenance_reasons is msgspec.UNSET
     assert row_of([other]).provenance_reasons == ["tool: mismatch"]
-    assert row_of([other, said]).provenance_reasons == ["tool: mismatch", "inputs: /a unverified"]
+    assert row_of([other, said]).provenance_reasons == [
+        "tool: mismatch",
+        "server: version changed",
+        "inputs: /a unverified",
+        "inputs: partial (cut)",
+    ]
 
 
 def test_changes_come_from_the_last_commit_that_lists_any() -> None:
