@@ -24,11 +24,11 @@ settings.load_profile("same")
 def _ignore(*_: object) -> None: ...
 
 
-for _number in (signal.SIGHUP, signal.SIGINT):
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
-        # Under `nohup`, or in the background of a shell, signals are ignored, and processes under test
-        # would inherit that. A handler that does nothing ignores them here, and exec resets it
-        # to the default (POSIX, exec).
+        # Under `nohup`, or in the background of a shell without job control (POSIX, 2.11), signals are
+        # ignored, and processes under test would inherit that. A handler that does nothing ignores
+        # them here, and exec resets it to the default (POSIX, exec).
         signal.signal(_number, _ignore)
 
 
