@@ -38,6 +38,7 @@ _MOST: Final = 10**12
 """Upper limit of seqs and counts; no store holds more commits."""
 _IN_MEMORY = 8 << 20
 """Bytes of output that wait in memory; more goes to a temporary file."""
+_DATA_HELP: Final = "The store's folder.  [env: TURNLOG_DATA; default: the user's state folder]"
 
 
 def _default_data() -> str:
@@ -57,9 +58,7 @@ def data_option(command: F) -> F:
         type=FOLDER,
         envvar="TURNLOG_DATA",
         default=_default_data,
-        show_default="the user's state folder",
-        show_envvar=True,
-        help="The folder that holds the store.",
+        help=_DATA_HELP,
     )(command)
 
 
@@ -70,9 +69,7 @@ def config_option(help_text: str = "A YAML file of settings.") -> Callable[[F], 
 
 def settings_data_option(command: F) -> F:
     """Add `--data` for a command that reads settings, which may name the folder as well."""
-    return click.option(
-        "--data", metavar="DIR", help="The store's folder.  [default: the user's state folder]"
-    )(command)
+    return click.option("--data", metavar="DIR", help=_DATA_HELP)(command)
 
 
 class WrittenStore:
@@ -125,8 +122,7 @@ def writing_options(command: Callable[..., T]) -> Callable[..., T]:
         target = WrittenStore(config, data, given.get("rules", ()))
         return command(*args, target=target, **given)
 
-    config = config_option("The proxy's YAML file of settings, for `redact` and `data`.")
-    return config(settings_data_option(with_target))
+    return config_option("The proxy's YAML file of settings.")(settings_data_option(with_target))
 
 
 def _data_of_group(ctx: click.Context) -> str | None:

@@ -92,7 +92,7 @@ def check(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
 @config_option()
 @json_option
 def test(files: tuple[str, ...], config: str | None, as_json: bool) -> int:
-    """Run the examples of rules files: NAME.examples.yaml beside NAME.yaml.
+    """Run the examples of rules files, NAME.examples.yaml of NAME.yaml.
 
     Without files, those of the configuration and the pack `default` are tested. Each rule needs an
     example that it matches and one that it does not match. Exit code 1 when an example fails.
@@ -134,7 +134,7 @@ def explain(
     rules: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what the rules decide for a call: which rule decides what, and what is retried.
+    """Show what the rules decide for a call, by which rule, and what is retried.
 
     \b
     turnlog rules explain files write_file --args '{"path": "/srv/a.txt"}' --config turnlog.yaml

@@ -113,7 +113,7 @@ COMMANDS: Final = (
     ),
     _command(
         SessionAction.MERGE,
-        """Close SESSION; its names and its agent's calls go to the session INTO.
+        """Close SESSION; its names and its agent's calls go to INTO.
 
         The logs of the two stay as they are.
         """,

@@ -115,7 +115,7 @@ def list_(ctx: click.Context, data: Path, as_json: bool, with_archived: bool) ->
 @writing_options
 @json_option
 def hold(**given: Any) -> None:
-    """Keep the content of SESSION, whatever its age, until `turnlog sessions release`.
+    """Keep the content of SESSION, whatever its age, until it is released.
 
     Neither retention nor a lack of room deletes it, and `turnlog purge` refuses it.
     """
@@ -129,7 +129,7 @@ def hold(**given: Any) -> None:
 @writing_options
 @json_option
 def release(**given: Any) -> None:
-    """End the hold of SESSION: what has outlived its retention is deleted again."""
+    """End the hold of SESSION: its content can be deleted again."""
     _change_hold(NoteKind.RELEASE, **given)
 
 

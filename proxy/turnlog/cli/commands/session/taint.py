@@ -74,11 +74,12 @@ def show(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Show the tainted outputs of SESSION and the calls that used their values.
+    """Show the tainted outputs of SESSION and the calls that used them.
 
     It is computed from the log, with all marks made so far. Values are compared, meaning is not
-    followed: what is not found here may have been used all the same. `dot` is for Graphviz,
-    `mermaid` for Markdown.
+    followed: what is not found here may have been used all the same. A value that an untainted
+    output had as well does not count: mark each output that should not be trusted. `dot` is for
+    Graphviz, `mermaid` for Markdown.
     """
     with reading(data) as (view, write), ProgressLine() as progress:
         found = read_contamination(
@@ -109,7 +110,8 @@ def mark(**given: Any) -> None:
     """Mark the output of a call as tainted.
 
     SEQ is any commit of the call. Later calls that use values of the output are tainted too, and
-    rules with `block_if: tainted` refuse them. Works beside running proxies.
+    rules with `block_if: tainted` refuse them, unless an untainted output had the values as well.
+    Works beside running proxies.
     """
     _note(NoteKind.TAINT, **given)
 
