@@ -487,7 +487,10 @@ def test_a_fork_does_not_spend_what_was_chosen_for_its_parent(rig: Rig) -> None:
     forked(rig, parent, fork)
     assert ask(rig, fork, "pay", order=1)["status"] == "replayed"
     unclear = cli(rig, "effect", paid["call"], "--redo")
-    assert (unclear.returncode, "2 branches do not show call" in unclear.stderr) == (2, True)
+    assert (
+        unclear.returncode,
+        "; name the one whose later calls your choice is for by --session" in unclear.stderr,
+    ) == (2, True)
     again = ask(rig, parent, "pay", order=1)
     assert again["status"] == "ok"
     # Only the fork does not show that one.

@@ -198,6 +198,18 @@ def test_without_a_pointer_why_lists_those_that_can_be_followed(world: World) ->
     assert (done.returncode, "has no value that is looked for" in done.stderr) == (2, True)
 
 
+def test_a_text_with_a_known_and_a_new_value_is_said_to_be_new_in_part(world: World) -> None:
+    one = world.call("find", f"one file: {PATH}")
+    two = world.call("run", "ok", command=f"cp {PATH} /backup/new-77123")
+    assert printed(world.data, "why", f"one:{two.seq}").splitlines()[1:] == [
+        f"/command from {one.session}:{one.seq} /content/0/text (entity)",
+        "/command unverified: a part was not seen before in this session",
+    ]
+    followed = printed(world.data, "why", f"one:{two.seq}", "/command").splitlines()
+    new = "└─ /command unverified: a part was not seen before in this session"
+    assert followed[-1] == new
+
+
 def test_a_call_is_named_by_its_newest_commit_and_found_by_any_of_them(world: World) -> None:
     one = world.call("find", f"one file: {PATH}")
     two = world.call("copy", "ok", source=PATH)
@@ -220,8 +232,8 @@ def test_a_call_is_named_by_its_newest_commit_and_found_by_any_of_them(world: Wo
         ("{seq}", "/nothing", "has nothing at '/nothing'; values are known at '/path'"),
         ("{seq}", "path", "has nothing at 'path'; values are known at '/path'"),
         ("{seq}", "/lines", "too short or too common"),
-        ("99", "/path", "no commit"),
-        ("0", "/path", "commit of kind 'open'"),
+        ("99", "/path", "no commit is "),
+        ("0", "/path", "no call has the open commit "),
     ],
 )
 def test_why_says_what_to_do_where_it_knows_nothing(

@@ -184,6 +184,7 @@ def test_a_rewind_behind_it_restores_the_label_before(rig: Rig) -> None:
         (("mark", "0:0", "--why", "x"), "no session"),
         (("mark", "no-commit", "--why", "x"), "is not a commit, write SESSION:SEQ"),
         (("mark", "{session}:0", "--why", "x"), "commit 0 of the session belongs to no call"),
+        (("mark", "{session}:0", "--why", "x"), " --json` names its calls"),
         (("mark", "{session}:1", "--why", ""), "--why needs 1 to 2000 characters"),
         (
             (

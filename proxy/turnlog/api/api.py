@@ -51,6 +51,7 @@ HINTS: Final = {
     Hint.UNPACK: "do this there, or first let the session go on here (`POST /sessions/{session}/lifecycle`)",
     Hint.RELEASE: "`POST /sessions/{session}/release` ends the hold",
     Hint.LEASE_NUMBER: "give it by `fence`, `GET /sessions` has it",
+    Hint.BRANCH: "name the one whose later calls your choice is for by `session`",
     Hint.UNCLAIM: "wait, or end it by `POST /sessions/{session}/lifecycle`",
 }
 _NO_ROOM: Final = "no room is left in the store; the log says how much it needs"
@@ -169,7 +170,10 @@ async def _no_page(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except web.HTTPNotFound:
-        raise ProblemError(404, f"the API has no {request.path!r}") from None
+        raise ProblemError(
+            404,
+            f"the API has no {request.path!r}; `GET /turnlog/api/openapi.json` lists what it has",
+        ) from None
 
 
 async def _private(_: web.Request, response: web.StreamResponse) -> None:

@@ -58,6 +58,7 @@ HINTS: Final = {
     Hint.UNPACK: "do this there, or first let the session go on here (`turnlog sessions resume SESSION --anyway`)",
     Hint.RELEASE: "`turnlog sessions release` ends the hold",
     Hint.LEASE_NUMBER: "give it by --fence, `turnlog sessions --json` has it",
+    Hint.BRANCH: "name the one whose later calls your choice is for by --session",
     Hint.UNCLAIM: "wait, or end it by `turnlog sessions unclaim`",
 }
 _NOT_TAKEN = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})

@@ -29,6 +29,8 @@ class Hint(StrEnum):
     """End the hold of the session."""
     LEASE_NUMBER = "lease_number"
     """Give the number of the lease."""
+    BRANCH = "branch"
+    """Name the session whose later calls the choice is for."""
     UNCLAIM = "unclaim"
     """Wait for the end of the lease, or end it."""
 

@@ -264,13 +264,14 @@ def _with_keys(
         for number, key in enumerate(keys):
             steps = ("upstreams", name, section, "keys", number, "file")
             given = settings.keys[number].file
+            advice = "name a file with a public key, or with the shared secret"
             try:
                 read_key(key)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
-                raise document.error(steps, f"{given!r} cannot be read ({reason})") from None
+                message = f"{given!r} cannot be read ({reason}), {advice}"
+                raise document.error(steps, message) from None
             except ValueError as error:
-                advice = "name a file with a public key, or with the shared secret"
                 raise document.error(steps, f"{given!r} holds {error}, {advice}") from None
         found[section] = {"keys": to_builtins(keys)}
     return {"upstreams": {name: found}} if found else {}

@@ -275,7 +275,10 @@ async def test_a_missing_page_gets_404(pages: Pages, target: str) -> None:
     [
         ("/turnlog/no", "turnlog has no page '/turnlog/no'"),
         ("/turnlog/%61pi/v1/log", "turnlog has no page '/turnlog/%61pi/v1/log'"),
-        ("/turnlog/api/no", "the API has no '/turnlog/api/no'"),
+        (
+            "/turnlog/api/no",
+            "the API has no '/turnlog/api/no'; `GET /turnlog/api/openapi.json` lists what it has",
+        ),
         ("/s/a%2Fb/turnlog/no", "in a session turnlog has no page '/turnlog/no'"),
     ],
 )

@@ -99,7 +99,13 @@ def test_a_command_may_have_a_jws(folder: Path) -> None:
     [
         ("url", "signatures", {"keys": []}, 6, "signatures.keys' must have"),
         ("url", "signatures", key("none", "ed.pem"), 9, "cannot be 'none'"),
-        ("url", "signatures", key("ed25519", "gone"), 10, "'gone' cannot be read (no such file"),
+        (
+            "url",
+            "signatures",
+            key("ed25519", "gone"),
+            10,
+            "'gone' cannot be read (no such file or directory), name a file",
+        ),
         ("url", "signatures", key("ed25519", "text"), 10, "'text' holds no public key in PEM"),
         ("url", "signatures", key("ed25519", "curve.pem"), 10, "another kind or size"),
         ("url", "signatures", key("ecdsa-p384-sha384", "curve.pem"), 10, "another kind or size"),

@@ -14,6 +14,7 @@ from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.canon import input_hash
 from turnlog.core.classify import Ending
 from turnlog.core.commit import EFFECT_BEFORE, HEAD, Commit
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import Actor, CommitKind, Effect, Phase
 from turnlog.core.lifecycle import SessionStage
 from turnlog.core.live_view import LiveView, StandingEffect
@@ -388,8 +389,7 @@ def _only(view: View, call: bytes, branches: Iterable[bytes]) -> bytes | None:
     if len(found) > 1:
         some = ", ".join(map(ids.to_text, found[:_LISTED]))
         raise NoteError(
-            f"{len(found)} branches do not show call {ids.to_text(call)}, "
-            f"say for which session you choose: {some}"
+            f"{len(found)} branches do not show call {ids.to_text(call)}: {some}", Hint.BRANCH
         )
     return found[0] if found else None
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from turnlog.core import ids
 from turnlog.core.bounded_dict import BoundedDict
 from turnlog.core.commit import HEAD, Commit, Lineage
+from turnlog.core.hints import Hint
 from turnlog.core.kinds import CommitKind, MatchEvidence, Status
 from turnlog.provenance.graph import GraphEdge, leading_to
 from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold, doubts
@@ -355,7 +356,8 @@ def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
     if commit is None or commit.facts.kind not in _KINDS:
         row = view.session(session)
         newest = f"; its newest commit is {row.head_seq}" if row is not None else ""
-        raise NotFoundError(f"commit {seq} of the session belongs to no call{newest}")
+        said = f"commit {seq} of the session belongs to no call{newest}"
+        raise NotFoundError(said, Hint.CALLS_OF_SESSION, ids.to_text(session))
     return commit.facts.call, commit.facts.attempt
 
 

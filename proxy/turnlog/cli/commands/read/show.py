@@ -1,6 +1,7 @@
 """`turnlog show`: one call with all its attempts, or one commit."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -149,19 +150,25 @@ def attempt_text(item: AttemptDetail, shown: int | None = None) -> str:
 
 def _origins(item: AttemptDetail) -> str:
     """Return a line for each value of the input of which it is known where it came from, or that it is new."""
-    lines = [f"{'from':<12}{escape_unprintable(origin_text(found))}" for found in item.origins]
+    lines = [f"{'from':<12}{escape_unprintable(text)}" for text in origin_texts(item.origins)]
     if item.partial:
         lines.append(f"{'from':<12}partial: {escape_unprintable(item.partial)}")
     return "\n".join(lines)
 
 
-def origin_text(found: InputOrigin) -> str:
-    """Return the origin of a value in one line."""
+def origin_texts(found: Sequence[InputOrigin]) -> list[str]:
+    """Return a line for each origin of the values in one input."""
+    known = {one.pointer for one in found if one.origin is not ValueOrigin.UNVERIFIED}
+    return [_origin_text(one, "a part was not" if one.pointer in known else "not") for one in found]
+
+
+def _origin_text(found: InputOrigin, is_not: str) -> str:
+    """Return an origin in one line; `is_not` says how much of an unverified value was not seen."""
     pointer = found.pointer or "(all)"
     commit = "" if found.session is None else f" {found.session}:{found.seq}"
     match found.origin:
         case ValueOrigin.UNVERIFIED:
-            return f"{pointer} unverified: not seen before in this session"
+            return f"{pointer} unverified: {is_not} seen before in this session"
         case ValueOrigin.DECLARED:
             by = f" ({found.place})" if found.place else ""
             return f"{pointer} declared in{commit or ' a note that is gone'}{by}"

@@ -18,7 +18,7 @@ from turnlog.sessions.lineage.why import (
     trail,
 )
 
-from .show import origin_text
+from .show import origin_texts
 
 _ENDS = {
     TrailEnd.ENTERED: "it entered here: no input of this call has it",
@@ -50,8 +50,7 @@ def command(commit: str, pointer: str | None, data: Path, as_json: bool) -> None
 
 def _listed(found: InputPlaces) -> Iterator[str]:
     yield escape_unprintable(f"{found.session}:{found.seq} {found.tool}")
-    for origin in found.origins:
-        yield escape_unprintable(origin_text(origin))
+    yield from map(escape_unprintable, origin_texts(found.origins))
     if found.partial:
         yield escape_unprintable(f"partial: {found.partial}")
 
@@ -65,12 +64,11 @@ def _text(found: Trail) -> Iterator[str]:
 
 
 def _steps(steps: tuple[TrailStep, ...], indent: str) -> Iterator[str]:
-    for number, step in enumerate(steps, 1):
+    texts = origin_texts([step.origin for step in steps])
+    for number, (step, text) in enumerate(zip(steps, texts, strict=True), 1):
         is_last = number == len(steps)
         tool = f", output of {step.source}" if step.source else ""
-        yield escape_unprintable(
-            f"{indent}{'└─' if is_last else '├─'} {origin_text(step.origin)}{tool}"
-        )
+        yield escape_unprintable(f"{indent}{'└─' if is_last else '├─'} {text}{tool}")
         below = indent + ("   " if is_last else "│  ")
         if step.end is not None and step.end in _ENDS:
             yield f"{below}└─ {_ENDS[step.end]}"
