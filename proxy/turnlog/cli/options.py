@@ -67,9 +67,8 @@ def config_option(help_text: str = "A YAML file of settings.") -> Callable[[F], 
     return click.option("--config", metavar="FILE", help=f"{help_text}  [env: TURNLOG_CONFIG]")
 
 
-def settings_data_option(command: F) -> F:
-    """Add `--data` for a command that reads settings, which may name the folder as well."""
-    return click.option("--data", metavar="DIR", help=_DATA_HELP)(command)
+settings_data_option = click.option("--data", metavar="DIR", help=_DATA_HELP)
+"""Adds `--data` for a command that reads settings, which may name the folder as well."""
 
 
 class WrittenStore:
