@@ -54,6 +54,8 @@ class Call(Struct, frozen=True, kw_only=True):
     delta: tuple[Operation, ...] = ()
     why: str = ""
     lineage: tuple[Lineage, ...] = ()
+    partial: str = ""
+    """Why the lineage is partial."""
     notes: tuple[Note, ...] = ()
     """Written after the call."""
 
@@ -141,6 +143,7 @@ def _submitted(store: LmdbStore, session: SessionRef, number: int, call: Call) -
             body=CommitBody(
                 summary=call.summary,
                 lineage=call.lineage,
+                partial=call.partial,
                 delta=tuple(Raw(msgspec.msgpack.encode(change)) for change in call.delta),
             ),
             blob=Blob(call.output) if call.output else None,

@@ -189,6 +189,21 @@ def test_a_marked_output_that_is_not_recorded_whole_refuses_every_value(
 
 
 @pytest.mark.promise("TAINT-8")
+def test_an_output_whose_input_is_not_recorded_whole_may_have_what_an_operator_marked(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, record="8KiB") as rig:
+        rig.fresh()
+        given(rig, "list", f"please use {TOKEN}", path="/srv/data-1")
+        given(rig, "deploy", f"started {OTHER}", script=words(9 * KIB), target=TOKEN)
+        rig.ended_rows(2)
+        assert not is_refused(rig, OTHER)
+        ran(rig, "taint", "mark", commit_of_the_first(rig), "--why", "it is forged")
+        assert is_refused(rig, OTHER)
+        assert "its input may have had tainted values" in detail(rig)
+
+
+@pytest.mark.promise("TAINT-8")
 def test_a_marked_output_whose_content_is_gone_refuses_every_value_after_a_restart(
     tmp_path: Path,
 ) -> None:

@@ -10,7 +10,7 @@ from turnlog.core.kinds import Flag, Gone, Phase, Status
 
 from .values import SessionValues, ValueSource
 
-INPUT_CUT: Final = "its input may have had tainted values and is not recorded whole"
+INPUT_CUT: Final = "its input may have had tainted values and was not looked at whole"
 _CUT: Final = "it is not recorded whole"
 _UNRECORDED: Final = "its content is not recorded"
 

@@ -196,12 +196,12 @@ class LineageTracker:
         """
         memory = self._memories.used(session)
         memory.is_gated = True
+        await self._queue.settled(memory)  # marks are not looked at while the past is read
         if memory.controls != self._controls.count:
             self._past.look_at_marks(memory)
-        await self._queue.settled(memory)
         if memory.unread or memory.left_out >= 0:
             self._past.read_anew(memory)
-            await self._queue.settled(memory)
+        await self._queue.settled(memory)
         # What this process knows shows nothing of them: prose that is tainted there is not missed here.
         if self._store.is_shared():
             self._past.read_news(memory)

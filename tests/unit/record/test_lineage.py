@@ -10,14 +10,28 @@ from e2e.stores import Call, session_id, written
 from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import SUCCESS, failed
 from turnlog.core.commit import CommitBody, Lineage
-from turnlog.core.kinds import Effect, ErrorKind, Flag, MatchEvidence, Phase, Rung, ValueOrigin
+from turnlog.core.kinds import (
+    Effect,
+    ErrorKind,
+    Flag,
+    MatchEvidence,
+    NoteKind,
+    Phase,
+    Rung,
+    ValueOrigin,
+)
 from turnlog.core.note import UserInput
 from turnlog.exchange.outcome import AnswerFacts
+from turnlog.observe.clock import Clock
+from turnlog.provenance.values import MANY
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.input_gate import gated
+from turnlog.redaction.redact import Redactor
 from turnlog.rules.model import BlockIf
 from turnlog.rules.policy import Policy
 from turnlog.sessions.lineage.history import MOST_BYTES
+from turnlog.sessions.lineage.taint import find_output
+from turnlog.sessions.notes import NoteWriter
 from turnlog.store.base import SessionRef, alias
 
 PATH = "/srv/reports/q3-4711.txt"
@@ -267,6 +281,53 @@ async def test_of_old_tainted_outputs_only_so_much_is_read_and_a_rule_refuses_th
         ref = written_session()
         refused = await gated(one.lineage, one.store, gated_ask(one, ref, PATH))
         assert "is followed by more tainted outputs than are read" in refused.gate.tainted
+
+
+async def test_long_inputs_refuse_nothing_in_a_long_session_without_a_tainted_output(
+    tmp_path: Path,
+) -> None:
+    text = json.dumps({"content": "lorem ipsum\n" * 6000}).encode()
+    old = [Call(tool="write", minute=0, input=text, partial=MANY)] * (MOST_BYTES // len(text) + 9)
+    rest = [Call(tool="a", minute=1, output=b"lorem " * 20_000) for _ in range(70)]
+    await written(tmp_path, [*old, *rest], at_once=50)
+    async with bench(tmp_path) as one:
+        passed = await gated(one.lineage, one.store, gated_ask(one, written_session(), PATH))
+        assert not passed.is_blocked
+
+
+async def test_inputs_behind_a_tainted_output_refuse_nothing_as_long_as_they_are_looked_at(
+    tmp_path: Path,
+) -> None:
+    flags = (Flag.TAINT_MARKED, Flag.TAINTED_OUT)
+    marked = Call(tool="read", minute=0, output=b'"deploy-7f3a9c21"', flags=flags)
+    text = json.dumps({"content": "lorem ipsum\n" * 3000}).encode()
+    few = [Call(tool="a", minute=1, input=text) for _ in range(MOST_BYTES // len(text) + 9)]
+    await written(tmp_path / "few", [marked, *few], at_once=50)
+    await written(tmp_path / "many", [marked, *few * 4], at_once=50)
+    refused = dict[str, bool]()
+    for data in ("few", "many"):
+        async with bench(tmp_path / data) as one:
+            call = gated_ask(one, written_session(), PATH)
+            refused[data] = (await gated(one.lineage, one.store, call)).is_blocked
+    assert refused == {"few": False, "many": True}
+
+
+async def test_a_mark_made_while_the_past_of_its_session_is_read_counts(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one, asyncio.TaskGroup() as work:
+        ref = session()
+        await made(one, ref, text=PATH)
+        memory = await one.lineage.caught_up(ref)
+        memory.is_reading = True  # as if it had begun before the mark
+        with one.store.view() as view:
+            output = find_output(view, view.session_of(ref) or b"", 1)
+        noter = NoteWriter(one.store, Redactor(), Clock())
+        await noter.mark_output(output, NoteKind.TAINT, "forged")
+        one.store.control_counter().read()  # as each call does
+        call = work.create_task(gated(one.lineage, one.store, gated_ask(one, ref, PATH)))
+        await rounds()
+        memory.is_reading = False
+        await made(one, session("other"))
+    assert call.result().is_blocked
 
 
 async def test_the_input_of_a_call_that_was_long_under_way_is_read_from_the_store(

@@ -1,7 +1,7 @@
 """The past of a session: its recorded outputs and the texts declared to it, in order."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -23,6 +23,8 @@ from .recorded_taint import RecordedTaint, answered_from
 MOST_COMMITS: Final = 2048
 MOST_BYTES: Final = 4 << 20
 """Of the outputs that are read, the newest first."""
+MOST_INPUT_BYTES: Final = 16 << 20
+"""Of the inputs behind a tainted output that are looked up again."""
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
 NOT_YET: Final = "the call ended before its input was looked up"
 TOO_MUCH: Final = "too much waited to be looked at"
@@ -62,8 +64,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """The commit behind which it begins; -1 for the first."""
     without: int | None = None
     """The epoch whose commits are left out."""
-    tainted: frozenset[OutputKey] | None = None
-    """The tainted outputs where an operator has marked some; else they are those that were recorded as tainted."""
+    tainted: Mapping[OutputKey, bool | None] | None = None
+    """The outputs that are tainted, or may be (`None`), where an operator has marked some; else they are those that
+    were recorded as such."""
     for_rule: bool = False
     """Whether tainted outputs are read however old they are, because a rule depends on them."""
     has_tainted: bool = False
@@ -137,12 +140,13 @@ def read_history(view: View, session: bytes, want: Wanted) -> History:
 
 def _tainted_between(view: View, session: bytes, until: int, want: Wanted) -> Iterator[PastItem]:
     """Yield the outputs before those that are read otherwise that are tainted or may be, oldest first."""
-    room, recorded = MOST_BYTES, RecordedTaint(view)
+    room, recorded, has_tainted = MOST_BYTES, RecordedTaint(view), want.has_tainted
     for commit in commits_of_line(view, session, after=want.after):
         if commit.link.seq > until:
             break
         item = _item(view, commit, want.tainted, recorded) if _may_tell(commit) else None
-        if isinstance(item, RecordedOutput) and item.is_tainted is not False:
+        if isinstance(item, RecordedOutput) and _counts(item, has_tainted=has_tainted):
+            has_tainted = True
             room -= len(item.content) + len(item.own_input)
             if room < 0:
                 yield RecordedOutput(item.source, b"", is_tainted=True, missing=_TOO_MANY)
@@ -150,10 +154,15 @@ def _tainted_between(view: View, session: bytes, until: int, want: Wanted) -> It
             yield item
 
 
+def _counts(item: RecordedOutput, *, has_tainted: bool) -> bool:
+    """Return whether an output is tainted, or may be, as something before it is."""
+    return has_tainted if item.is_tainted is None else item.is_tainted
+
+
 def _doubted(
     view: View,
     found: Iterable[tuple[Commit, PastItem]],
-    tainted: frozenset[OutputKey] | None,
+    tainted: Mapping[OutputKey, bool | None] | None,
     *,
     has_tainted: bool,
 ) -> Iterator[PastItem]:
@@ -161,7 +170,7 @@ def _doubted(
 
     When these calls were made, the tainted output may not have been known.
     """
-    room = MOST_BYTES
+    room = MOST_INPUT_BYTES
     for commit, item in found:
         if not isinstance(item, RecordedOutput):
             yield item
@@ -175,7 +184,7 @@ def _doubted(
             yield item
 
 
-def _may_carry(facts: Facts, tainted: frozenset[OutputKey] | None) -> bool:
+def _may_carry(facts: Facts, tainted: Mapping[OutputKey, bool | None] | None) -> bool:
     """Return whether an output may be tainted that is not recorded as such."""
     is_said = facts.status is Status.REPLAYED or Flag.TAINT_ENDORSED in facts.flags
     return tainted is None and not is_said
@@ -197,7 +206,10 @@ def _may_tell(commit: Commit) -> bool:
 
 
 def _item(
-    view: View, commit: Commit, tainted: frozenset[OutputKey] | None, recorded: RecordedTaint
+    view: View,
+    commit: Commit,
+    tainted: Mapping[OutputKey, bool | None] | None,
+    recorded: RecordedTaint,
 ) -> PastItem | None:
     facts, key = commit.facts, (commit.facts.call, commit.facts.attempt)
     if facts.kind is not CommitKind.OUTCOME:
@@ -206,9 +218,9 @@ def _item(
         given = given_answer(view, facts.call, commit.link.session, recorded)
         if given is None:
             return None
-        is_tainted = given.is_tainted if tainted is None else key in tainted
+        is_tainted = given.is_tainted if tainted is None else tainted.get(key, False)
         return _output(view, facts, given.content, given.missing, is_tainted)
-    is_tainted = _is_tainted(commit) if tainted is None else key in tainted
+    is_tainted = _is_tainted(commit) if tainted is None else tainted.get(key, False)
     content, missing = recorded_output(view, commit)
     if not content and (is_tainted is False or not missing):
         return None

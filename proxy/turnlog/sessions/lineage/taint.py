@@ -250,6 +250,11 @@ class _ContaminationFold:
             self._earlier[key] = is_earlier and bool(said)
         return self._earlier[key]
 
+    @property
+    def missed(self) -> dict[OutputKey, str]:
+        """The outputs of which tainted values may have been missed, and why."""
+        return self._fold.missed
+
     def edges(self) -> Iterator[GraphEdge[OutputKey]]:
         """Yield an edge for each value that a call carried on."""
         for key, made in self.found.items():
@@ -262,7 +267,7 @@ class _ContaminationFold:
         if self._is_full:
             yield f"it ends at commit {self.until}, with {len(self.found)} tainted calls"
         yield from self._fold.partial
-        for key, why in self._fold.missed.items():
+        for key, why in self.missed.items():
             session, seq = _name(attempt_of(self._view, key)[-1])
             yield f"values of {session}:{seq} may be missing: {why}"
         if self._recorded.is_cut:
@@ -331,12 +336,13 @@ def notes_about(view: View, session: bytes) -> list[Commit]:
     return view.taint_notes(frozenset(point.session for point in line_of(view, session)))
 
 
-def tainted_by_marks(view: View, session: bytes) -> frozenset[OutputKey]:
-    """Return the tainted outputs of a session by all marks made so far."""
+def tainted_by_marks(view: View, session: bytes) -> dict[OutputKey, bool | None]:
+    """Return the tainted outputs of a session by all marks made so far; `None` for one that may be."""
     # None may be missing: a rule that gates on them would let pass what it is to refuse (decision 92).
     fold = _ContaminationFold(view, session, -1, ReadingBounds(calls=HEAD, uses=HEAD))
     fold.run(HEAD, lambda seq, last: None)
-    return frozenset(key for key, made in fold.found.items() if made.is_tainted)
+    tainted = {key: True for key, made in fold.found.items() if made.is_tainted}
+    return dict.fromkeys(fold.missed) | tainted
 
 
 def find_output(view: View, session: bytes, seq: int) -> Commit:
