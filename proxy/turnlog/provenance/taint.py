@@ -17,6 +17,7 @@ from .values import (
     LOOKED_AT,
     LOOKED_AT_FOR_TAINT,
     MANY,
+    NOT_WHOLE,
     Inputs,
     SessionValues,
     ValueSource,
@@ -70,10 +71,19 @@ def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
     return tuple(f for f, is_so in ((Flag.TAINTED_IN, into), (Flag.TAINTED_OUT, out)) if is_so)
 
 
-def has_tainted_output(facts: Facts) -> bool:
-    """Return whether an outcome says that its output is tainted."""
-    is_tainted = Flag.TAINTED_OUT in facts.flags or bool(doubts(facts))
-    return is_tainted and Flag.TAINT_ENDORSED not in facts.flags
+def output_taint(facts: Facts, partial: str) -> bool | None:
+    """Return whether an outcome says that its output is tainted; `None` if that depends on its input.
+
+    `partial` is why values of the input were left out when it was looked up.
+    """
+    flags = facts.flags
+    if flags and Flag.TAINT_ENDORSED in flags:
+        return False
+    # Most outcomes have nothing of this.
+    may_be = flags or facts.error or facts.provenance == Provenance.MISMATCH
+    if may_be and (Flag.TAINTED_OUT in flags or doubts(facts)):
+        return True
+    return None if facts.bytes_in > LOOKED_AT or partial in NOT_WHOLE else False
 
 
 class TaintMark(Struct, frozen=True, kw_only=True):

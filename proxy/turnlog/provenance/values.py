@@ -49,6 +49,11 @@ CUT: Final = "first 64 KiB"
 MANY: Final = "more values than are looked up"
 MANY_SOURCED: Final = "more sourced values than are recorded"
 FORGOTTEN: Final = "oldest values forgotten"
+NOT_YET: Final = "the call ended before its input was looked up"
+TOO_MUCH: Final = "too much waited to be looked at"
+NOT_RECORDED: Final = "the input is not recorded"
+NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY, NOT_RECORDED})
+"""Why an input was not looked up, or not all of it."""
 LONG_OUTPUT: Final = "only its first 1 MiB is looked at"
 FORGOTTEN_OUTPUT: Final = "its values were forgotten for those of later tainted outputs"
 MOST_MISSED: Final = 256

@@ -10,22 +10,24 @@ from typing import Final
 
 from msgspec import structs
 
-from turnlog.core.commit import Facts
 from turnlog.core.kinds import Phase
 from turnlog.core.note import Note
-from turnlog.core.pins import Provenance
 from turnlog.observe.clock import Clock
 from turnlog.provenance.leaves import leaves
 from turnlog.provenance.outputs import RecordedOutput, missing_content
-from turnlog.provenance.taint import has_tainted_output
-from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, Inputs, ValueSource, unsourced
-from turnlog.rules.http_tools import values_in
-from turnlog.rules.model import TaintAction
-from turnlog.sessions.lineage.history import (
+from turnlog.provenance.taint import output_taint
+from turnlog.provenance.values import (
+    LOOKED_AT,
+    LOOKED_AT_FOR_TAINT,
     NOT_RECORDED,
-    NOT_WHOLE,
     NOT_YET,
     TOO_MUCH,
+    Inputs,
+    ValueSource,
+    unsourced,
+)
+from turnlog.rules.http_tools import values_in
+from turnlog.sessions.lineage.history import (
     GivenAnswer,
     declaration,
     given_answer,
@@ -111,8 +113,9 @@ class LineageTracker:
 
     def on_ended(self, attempt: Attempt, draft: Draft, place: ReservedPlace | None) -> None:
         """Queue an attempt's recorded output for indexing; where a `place` was reserved for it, there."""
-        ask, blob = attempt.ask, draft.blob
-        memory, is_tainted = self._memories.used(ask.session), _is_tainted(attempt, draft.facts)
+        ask, blob, inputs = attempt.ask, draft.blob, attempt.inputs
+        memory = self._memories.used(ask.session)
+        is_tainted = output_taint(draft.facts, inputs.partial if inputs is not None else "")
         if blob is not None and blob.cut:
             memory.partial = _CUT
         if is_tainted is False:
@@ -124,6 +127,7 @@ class LineageTracker:
             self._queue.fill(place, output)
             if place.memory is memory:
                 return
+            # The session was forgotten meanwhile, and met anew without this output.
         if (output.content or output.missing) and not self._queue.add_output(memory, output):
             memory.partial = _LEFT_OUT
             if is_tainted is not False:
@@ -191,8 +195,8 @@ class LineageTracker:
     async def caught_up(self, session: SessionRef) -> SessionMemory:
         """Return the memory of a session once nothing waits in it, for a rule that depends on its values.
 
-        What other processes have recorded is in it as well, and of outputs that are not read otherwise, because
-        the session is long, the tainted ones. Where `unread` is set, outputs could not be read.
+        It also has what other processes have recorded, and the old tainted outputs of a long session. If its
+        `unread` is set, outputs could not be read.
         """
         memory = self._memories.used(session)
         memory.is_gated = True
@@ -202,7 +206,7 @@ class LineageTracker:
         if memory.unread or memory.left_out >= 0:
             self._past.read_anew(memory)
         await self._queue.settled(memory)
-        # What this process knows shows nothing of them: prose that is tainted there is not missed here.
+        # Always: unlike `_look_up`, which reads news only where a value is unsourced. Tainted prose has no such value.
         if self._store.is_shared():
             self._past.read_news(memory)
             await self._queue.settled(memory)
@@ -247,18 +251,6 @@ def _start(blob: Blob) -> bytes:
 
 def _source(attempt: Attempt) -> ValueSource:
     return ValueSource(attempt.ask.call, attempt.ask.number)
-
-
-def _is_tainted(attempt: Attempt, facts: Facts) -> bool | None:
-    """Return whether an output is tainted; `None` if that depends on its input, which was not looked up to its
-    end before the call ended."""
-    # Most outcomes have nothing of this.
-    may_be = facts.flags or facts.error or facts.provenance == Provenance.MISMATCH
-    if may_be and has_tainted_output(facts):
-        return True
-    inputs = attempt.inputs
-    is_open = facts.bytes_in > LOOKED_AT or (inputs is not None and inputs.partial in NOT_WHOLE)
-    return None if is_open and attempt.ask.policy.taint is not TaintAction.ENDORSE else False
 
 
 def _as_recorded(ask: Ask, blob: Blob | None) -> Inputs:

@@ -16,10 +16,10 @@ from turnlog.provenance.taint import (
     TaintFold,
     TaintMark,
     doubts,
-    has_tainted_output,
+    output_taint,
     taint_flags,
 )
-from turnlog.provenance.values import carried
+from turnlog.provenance.values import CUT, LOOKED_AT, NOT_YET, carried
 
 OK = Facts(kind=CommitKind.OUTCOME, at=0, clock=0, bytes_out=100)
 MARKED = structs.replace(OK, flags=(Flag.TAINT_MARKED,))
@@ -127,18 +127,24 @@ def test_an_outcome_has_the_flags_of_its_input_and_of_its_output(
 
 
 @pytest.mark.parametrize(
-    ("facts", "is_tainted"),
+    ("facts", "partial", "is_tainted"),
     [
-        (OK, False),
-        (structs.replace(OK, flags=(Flag.BOM,)), False),
-        (structs.replace(OK, flags=(Flag.TAINTED_IN, Flag.TAINTED_OUT)), True),
-        (structs.replace(OK, provenance=Provenance.MISMATCH), True),
-        (structs.replace(OK, error="tool_error"), True),
-        (structs.replace(ENDORSED, error="tool_error"), False),
+        (OK, "", False),
+        (OK, CUT, False),
+        (structs.replace(OK, flags=(Flag.BOM,)), "", False),
+        (structs.replace(OK, flags=(Flag.TAINTED_IN, Flag.TAINTED_OUT)), NOT_YET, True),
+        (structs.replace(OK, provenance=Provenance.MISMATCH), "", True),
+        (structs.replace(OK, error="tool_error"), "", True),
+        (structs.replace(ENDORSED, error="tool_error"), "", False),
+        (OK, NOT_YET, None),
+        (structs.replace(OK, bytes_in=LOOKED_AT + 1), "", None),
+        (structs.replace(ENDORSED, bytes_in=LOOKED_AT + 1), NOT_YET, False),
     ],
 )
-def test_an_outcome_says_whether_its_output_is_tainted(facts: Facts, is_tainted: bool) -> None:
-    assert has_tainted_output(facts) is is_tainted
+def test_an_outcome_says_whether_its_output_is_tainted_or_its_input_decides(
+    facts: Facts, partial: str, is_tainted: bool | None
+) -> None:
+    assert output_taint(facts, partial) is is_tainted
 
 
 def test_only_evidence_above_weak_counts() -> None:

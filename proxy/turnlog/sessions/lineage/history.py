@@ -10,8 +10,8 @@ from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.note import Fact, Note, UserInput, decode_note
 from turnlog.provenance.outputs import RecordedOutput, missing_content
-from turnlog.provenance.taint import OutputKey, has_tainted_output
-from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, MANY, ValueSource
+from turnlog.provenance.taint import OutputKey, output_taint
+from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, ValueSource
 from turnlog.redaction.values import PLACEHOLDER
 from turnlog.rules.http_tools import values_in
 from turnlog.sessions.state.family import commits_of_line
@@ -26,11 +26,6 @@ MOST_BYTES: Final = 4 << 20
 MOST_INPUT_BYTES: Final = 16 << 20
 """Of the inputs behind a tainted output that are looked up again."""
 _DECLARING: Final = frozenset({NoteKind.USER_INPUT, NoteKind.FACT})
-NOT_YET: Final = "the call ended before its input was looked up"
-TOO_MUCH: Final = "too much waited to be looked at"
-NOT_RECORDED: Final = "the input is not recorded"
-NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY, NOT_RECORDED})
-"""Why an input was not looked up, or not all of it."""
 _TOO_MANY: Final = "it is followed by more tainted outputs than are read from the store"
 _START: Final = "only its first 64 KiB is looked at"
 _REDACTED: Final = PLACEHOLDER.encode()
@@ -220,20 +215,12 @@ def _item(
             return None
         is_tainted = given.is_tainted if tainted is None else tainted.get(key, False)
         return _output(view, facts, given.content, given.missing, is_tainted)
-    is_tainted = _is_tainted(commit) if tainted is None else tainted.get(key, False)
+    partial = commit.body.partial if commit.body is not None else ""
+    is_tainted = output_taint(facts, partial) if tainted is None else tainted.get(key, False)
     content, missing = recorded_output(view, commit)
     if not content and (is_tainted is False or not missing):
         return None
     return _output(view, facts, content, missing, is_tainted)
-
-
-def _is_tainted(commit: Commit) -> bool | None:
-    """Return whether an output is recorded as tainted; `None` if its input was not looked up to its end."""
-    facts, body = commit.facts, commit.body
-    if has_tainted_output(facts):
-        return True
-    is_open = facts.bytes_in > LOOKED_AT or (body is not None and body.partial in NOT_WHOLE)
-    return None if is_open and Flag.TAINT_ENDORSED not in facts.flags else False
 
 
 def _output(
@@ -278,8 +265,8 @@ def is_purged(view: View, outcome: Commit) -> bool:
 
 
 def recorded_input(view: View, facts: Facts) -> tuple[bytes, bool]:
-    """Return what is looked at of the recorded input of an attempt, and whether it was longer; empty if there is
-    none any more."""
+    """Return what is looked at of the recorded input of an attempt, and whether it was longer; if there is none
+    any more, nothing and `True`."""
     for commit in view.readable(facts.call):
         is_it = commit.facts.kind is CommitKind.INTENT and commit.facts.attempt == facts.attempt
         if is_it and (content := content_of_input(view, commit))[0]:
@@ -288,7 +275,8 @@ def recorded_input(view: View, facts: Facts) -> tuple[bytes, bool]:
 
 
 def content_of_input(view: View, intent: Commit) -> tuple[bytes, bool]:
-    """Return the same of an intent; of a content that is gone, nothing is missing in the record."""
+    """Return what is looked at of the input of an intent, and whether it was longer, or was not recorded."""
+    # A content that is gone was recorded: that it is gone is said apart.
     blob = view.blob(intent.body.input_blob) if intent.body and intent.body.input_blob else None
     if not isinstance(blob, Blob):
         return b"", blob is None and intent.gone is None
