@@ -1,12 +1,14 @@
 """Reads from the store what a session's memory lacks: its past, what other processes recorded, and marks."""
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import Final
 
+from turnlog.core.kinds import CommitKind
 from turnlog.observe.clock import Clock
 from turnlog.provenance.outputs import RecordedOutput, indexing
-from turnlog.provenance.values import SessionValues, ValueSource
+from turnlog.provenance.values import LOOKED_AT, SessionValues, ValueSource
 from turnlog.sessions.lineage.history import (
     EMPTY,
     Declaration,
@@ -16,7 +18,8 @@ from turnlog.sessions.lineage.history import (
     read_history,
 )
 from turnlog.sessions.lineage.taint import notes_about, tainted_by_marks
-from turnlog.store.base import StoreError
+from turnlog.sessions.state.family import commits_of_line
+from turnlog.store.base import SessionRow, StoreError
 from turnlog.store.lmdb import LmdbStore
 from turnlog.store.read.view import View
 
@@ -87,7 +90,7 @@ class PastReader:
             with self._store.view() as view:
                 session = view.session_of(memory.ref)
                 row = view.session(session) if session is not None else None
-                if row is None or row.head_seq - memory.read_until > _FEW:
+                if row is None or not self._is_short(view, row, memory.read_until):
                     self._read(memory)
                     return
                 # A mark that is among them is looked at by the next call.
@@ -96,24 +99,29 @@ class PastReader:
             memory.partial = memory.unread = UNREAD
             return
         memory.read_at = self._now()
-        for item in past.items:  # there are few
+        for item in past.items:
             self.learn(memory, item)
         _set_read(memory, past)
 
     def learn(self, memory: SessionMemory, item: PastItem) -> None:
         """Index an output or a declaration at once."""
+        for _ in self._learning(memory, item):
+            pass
+
+    def _learning(self, memory: SessionMemory, item: PastItem) -> Iterator[None]:
+        """Do what `learn` does in steps, as the iterator is read."""
         try:
             if isinstance(item, Declaration):
                 memory.values.declare(item.text, str(item.seq))
             else:
-                for _ in indexing(memory.values, item):
-                    pass
+                yield from indexing(memory.values, item)
         except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
             self._report(error)
             memory.partial = UNREAD
             if isinstance(item, RecordedOutput) and item.is_tainted is not False:
                 memory.values.miss(item.source, _UNREADABLE)
         self._memories.count(memory)
+        yield
 
     def _read(self, memory: SessionMemory) -> None:
         memory.is_reading, memory.read_at = True, self._now()
@@ -127,12 +135,13 @@ class PastReader:
             if memory.read_until < 0:
                 # What this process has recorded of it before may still be on its way.
                 await self._store.flush()
-            past, memory.marked = await asyncio.to_thread(self._whole_past, memory)
+            past, memory.marked = await self._store.read(partial(self._whole_past, memory))
             await self._learn_all(memory, past.items)
             _set_read(memory, past)
-            outputs = (item for item in past.items if isinstance(item, RecordedOutput))
-            read = frozenset(output.source for output in outputs)
-        except StoreError:
+            read = frozenset(i.source for i in past.items if isinstance(i, RecordedOutput))
+        except Exception as error:  # noqa: BLE001 - the calls go on, the record says less
+            if not isinstance(error, StoreError):
+                self._report(error)
             memory.partial = memory.unread = UNREAD
         finally:
             memory.is_reading = False
@@ -142,17 +151,24 @@ class PastReader:
     async def _learn_all(self, memory: SessionMemory, items: Sequence[PastItem]) -> None:
         until = self._now() + SLICE
         for item in items:
-            self.learn(memory, item)
-            if self._now() > until:
-                await asyncio.sleep(0)
-                until = self._now() + SLICE
+            for _ in self._learning(memory, item):
+                if self._now() > until:
+                    await asyncio.sleep(0)
+                    until = self._now() + SLICE
 
-    def _whole_past(self, memory: SessionMemory) -> tuple[History, int]:
-        with self._store.view() as view:
-            session = view.session_of(memory.ref)
-            if session is None:
-                return EMPTY, -1
-            return self._past(view, session, memory)
+    def _whole_past(self, memory: SessionMemory, view: View) -> tuple[History, int]:
+        session = view.session_of(memory.ref)
+        return (EMPTY, -1) if session is None else self._past(view, session, memory)
+
+    def _is_short(self, view: View, row: SessionRow, after: int) -> bool:
+        """Return whether what others have recorded of a session behind a commit is read without a thread."""
+        # Where an operator has marked something, the whole session is folded (decision 94).
+        if row.head_seq - after > _FEW or notes_about(view, row.session):
+            return False
+        own = self._store.epoch if after >= 0 else None
+        commits = commits_of_line(view, row.session, after=after)
+        ended = (c for c in commits if c.facts.kind is CommitKind.OUTCOME and c.link.epoch != own)
+        return sum(c.facts.bytes_in + c.facts.bytes_out for c in ended) <= LOOKED_AT
 
     def _past(self, view: View, session: bytes, memory: SessionMemory) -> tuple[History, int]:
         """Return the past of a session that was not read before, and the position of the newest note by which an
