@@ -63,8 +63,8 @@ from turnlog.sessions.state.changes import (
 from turnlog.sessions.state.state_at import (
     SessionState,
     head_of,
-    named_commit,
     read_state,
+    seq_at,
     shared_at_head,
 )
 from turnlog.sessions.transfer.resume import Resumption, resumption
@@ -239,7 +239,7 @@ def state_of(view: View, request: ApiRequest) -> SessionState:
     fields = tuple(StateField) if query.field is None else (query.field,)
     if query.at is not None and query.turn is not None:
         raise BadParameterError("at", "it excludes turn, give one")
-    at = named_commit(view, session, query.at, query.turn)
+    at = seq_at(view, session, query.at, query.turn)
     return read_state(view, request.saved, session, at, fields, with_discarded=query.all)
 
 

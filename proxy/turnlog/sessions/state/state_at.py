@@ -237,7 +237,7 @@ def head_of(view: View, session: bytes) -> int:
     return session_row(view, session).head_seq
 
 
-def named_commit(view: View, session: bytes, at: int | None, turn: int | None) -> int:
+def seq_at(view: View, session: bytes, at: int | None, turn: int | None) -> int:
     """Return the commit `at`, else the end of a turn, else the newest one. Raises `NotFoundError`."""
     if at is not None:
         return at

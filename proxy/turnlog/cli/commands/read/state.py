@@ -26,9 +26,9 @@ from turnlog.sessions.log import find_session
 from turnlog.sessions.state.state_at import (
     EvictedKey,
     SessionState,
-    named_commit,
     read_state,
     saved_states,
+    seq_at,
 )
 
 
@@ -60,7 +60,7 @@ def command(
     with reading(data) as (view, write):
         found = find_session(view, session)
         fields = tuple(StateField) if field is None else (field,)
-        seq = named_commit(view, found, at, turn)
+        seq = seq_at(view, found, at, turn)
         state = read_state(view, saved, found, seq, fields, with_discarded=with_discarded)
         for line in [json_line(state)] if as_json else _text(state, alone=field is not None):
             write(line)
