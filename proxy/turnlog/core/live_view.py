@@ -60,7 +60,7 @@ class RewindContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False
     open: tuple[int, ...] = ()
     """Where discarded calls began whose outcome was not final: it may come later."""
     effects: tuple[StandingEffect, ...] = ()
-    """The calls of `standing` and `keep`; empty in older commits."""
+    """The calls of `standing` and `keep`."""
 
 
 class ForkMode(StrEnum):
@@ -88,7 +88,7 @@ class ForkContent(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     standing: tuple[int, ...] = ()
     """Where calls of the parent began behind the branch point whose effects stand, newest first."""
     effects: tuple[StandingEffect, ...] = ()
-    """The calls of `standing`, and those that the parent had left behind before; empty in older commits."""
+    """The calls of `standing`, and those that the parent had left behind before."""
 
 
 _decode_content = decoder(RewindContent)

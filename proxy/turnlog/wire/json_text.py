@@ -84,9 +84,6 @@ class ValueShape(StrEnum):
     SCALAR = "scalar"
 
 
-# Bound once: looking up an enum's member would be the slowest part.
-
-
 def shape(raw: bytes) -> ValueShape:
     """Return the shape of a value's text; an empty text is an absent value. `{` and `[` alone are full."""
     if not raw:
