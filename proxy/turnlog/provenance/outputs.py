@@ -1,4 +1,4 @@
-"""The outputs of a session as they are indexed: tainted, clean, or tainted where their own input was."""
+"""The outputs of a session as they are indexed: which are tainted, and which are if their own input was."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,12 +7,22 @@ from msgspec import Struct
 
 from turnlog.core.commit import Facts
 from turnlog.core.kinds import Flag, Gone, Phase, Status
+from turnlog.core.pins import Provenance
 
-from .values import SessionValues, ValueSource
+from .values import LOOKED_AT, NOT_WHOLE, SessionValues, ValueSource
 
 INPUT_CUT: Final = "its input may have had tainted values and was not looked at whole"
 _CUT: Final = "it is not recorded whole"
 _UNRECORDED: Final = "its content is not recorded"
+
+_DOUBTFUL: Final = (
+    Flag.NULL_RESULT,
+    Flag.MALFORMED,
+    Flag.NOT_JSON,
+    Flag.ERROR_LIKE_TEXT,
+    Flag.FORGED_OUTCOME,
+)
+"""Flags of an outcome whose output is a source."""
 
 
 class RecordedOutput(Struct, frozen=True, gc=False):
@@ -30,6 +40,35 @@ class RecordedOutput(Struct, frozen=True, gc=False):
     not indexed."""
     is_input_cut: bool = False
     """Whether `own_input` is not the whole input."""
+
+
+def doubts(facts: Facts) -> tuple[str, ...]:
+    """Return why the output of an attempt is tainted in itself; empty for no reason."""
+    found: list[str] = []
+    if Flag.TAINT_MARKED in facts.flags:
+        found.append("marked by a rule")
+    # Of an answer that turnlog made, nothing came from the server.
+    if facts.error and facts.bytes_out:
+        found.append(f"error: {facts.error_kind or facts.error}")
+    found += [flag.value for flag in _DOUBTFUL if flag in facts.flags]
+    if facts.provenance == Provenance.MISMATCH:
+        found.append("provenance: mismatch")
+    return tuple(found)
+
+
+def output_taint(facts: Facts, partial: str) -> bool | None:
+    """Return whether an outcome says that its output is tainted; `None` if that depends on its input.
+
+    `partial` is why values of the input were left out when it was looked up.
+    """
+    flags = facts.flags
+    if flags and Flag.TAINT_ENDORSED in flags:
+        return False
+    # Most outcomes have nothing of this.
+    may_be = flags or facts.error or facts.provenance == Provenance.MISMATCH
+    if may_be and (Flag.TAINTED_OUT in flags or doubts(facts)):
+        return True
+    return None if facts.bytes_in > LOOKED_AT or partial in NOT_WHOLE else False
 
 
 def indexing(values: SessionValues, output: RecordedOutput) -> Iterator[None]:

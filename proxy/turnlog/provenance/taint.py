@@ -10,14 +10,12 @@ from msgspec import Struct, structs
 
 from turnlog.core.commit import Facts, Lineage
 from turnlog.core.kinds import Flag, NoteKind
-from turnlog.core.pins import Provenance
 
-from .outputs import INPUT_CUT
+from .outputs import INPUT_CUT, doubts
 from .values import (
     LOOKED_AT,
     LOOKED_AT_FOR_TAINT,
     MANY,
-    NOT_WHOLE,
     Inputs,
     SessionValues,
     ValueSource,
@@ -27,14 +25,6 @@ from .values import (
 OutputKey: TypeAlias = tuple[bytes, int]
 """The id of a call, and the number of the attempt."""
 
-_DOUBTFUL: Final = (
-    Flag.NULL_RESULT,
-    Flag.MALFORMED,
-    Flag.NOT_JSON,
-    Flag.ERROR_LIKE_TEXT,
-    Flag.FORGED_OUTCOME,
-)
-"""Flags of an outcome whose output is a source."""
 _ATOMS: Final = 1 << 18
 """Atoms of a session that are remembered when its log is read."""
 GIVEN: Final = "answered from a tainted output of another session"
@@ -42,20 +32,6 @@ INPUT_GONE: Final = "inputs whose content is gone count by what was recorded of 
 OUTPUT_GONE: Final = "outputs whose content is gone count by what was recorded of them"
 _UNREAD: Final = Inputs()
 _GONE: Final = Inputs(partial=INPUT_GONE)
-
-
-def doubts(facts: Facts) -> tuple[str, ...]:
-    """Return why the output of an attempt is tainted in itself; empty for no reason."""
-    found: list[str] = []
-    if Flag.TAINT_MARKED in facts.flags:
-        found.append("marked by a rule")
-    # Of an answer that turnlog made, nothing came from the server.
-    if facts.error and facts.bytes_out:
-        found.append(f"error: {facts.error_kind or facts.error}")
-    found += [flag.value for flag in _DOUBTFUL if flag in facts.flags]
-    if facts.provenance == Provenance.MISMATCH:
-        found.append("provenance: mismatch")
-    return tuple(found)
 
 
 def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
@@ -69,21 +45,6 @@ def taint_flags(facts: Facts, lineage: tuple[Lineage, ...]) -> tuple[Flag, ...]:
         return ()
     out = facts.bytes_out > 0 and Flag.TAINT_ENDORSED not in facts.flags
     return tuple(f for f, is_so in ((Flag.TAINTED_IN, into), (Flag.TAINTED_OUT, out)) if is_so)
-
-
-def output_taint(facts: Facts, partial: str) -> bool | None:
-    """Return whether an outcome says that its output is tainted; `None` if that depends on its input.
-
-    `partial` is why values of the input were left out when it was looked up.
-    """
-    flags = facts.flags
-    if flags and Flag.TAINT_ENDORSED in flags:
-        return False
-    # Most outcomes have nothing of this.
-    may_be = flags or facts.error or facts.provenance == Provenance.MISMATCH
-    if may_be and (Flag.TAINTED_OUT in flags or doubts(facts)):
-        return True
-    return None if facts.bytes_in > LOOKED_AT or partial in NOT_WHOLE else False
 
 
 class TaintMark(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ loop a little at a time. The outcome of a call that ends before its look-up was 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -14,8 +15,7 @@ from turnlog.core.kinds import Phase
 from turnlog.core.note import Note
 from turnlog.observe.clock import Clock
 from turnlog.provenance.leaves import leaves
-from turnlog.provenance.outputs import RecordedOutput, missing_content
-from turnlog.provenance.taint import output_taint
+from turnlog.provenance.outputs import RecordedOutput, missing_content, output_taint
 from turnlog.provenance.values import (
     LOOKED_AT,
     LOOKED_AT_FOR_TAINT,
@@ -36,6 +36,7 @@ from turnlog.sessions.lineage.history import (
 )
 from turnlog.store.base import Blob, Draft, SessionRef, StoreError, Ticket
 from turnlog.store.lmdb import LmdbStore
+from turnlog.store.read.view import View
 
 from .attempt import Ask, Attempt
 from .lineage_queue import LineageQueue
@@ -162,28 +163,20 @@ class LineageTracker:
 
     async def on_given(self, attempt: Attempt, source: Ticket, place: ReservedPlace) -> None:
         """Index, at the place reserved for it, the answer of another session that an attempt was given."""
-        output, of = None, _source(attempt)
+        output = RecordedOutput(of := _source(attempt), b"")
         try:
             await self._store.flush()
             await source.done()  # it may still have been prepared
-            given = await asyncio.to_thread(self._given, attempt.ask)
-            output = RecordedOutput(of, b"")
+            given = await self._store.read(partial(_given, attempt.ask))
             if given is not None:
-                own_input = self._own_input(attempt)
-                output = RecordedOutput(
-                    of, given.content, given.is_tainted, given.missing, *own_input
-                )
+                own = self._own_input(attempt)
+                output = RecordedOutput(of, given.content, given.is_tainted, given.missing, *own)
                 if not given.content:
                     place.memory.partial = UNREAD
         except StoreError:
             place.memory.partial = place.memory.unread = UNREAD
         finally:
-            self._queue.fill(place, output or RecordedOutput(of, b""))
-
-    def _given(self, ask: Ask) -> GivenAnswer | None:
-        with self._store.view() as view:
-            session = view.session_of(ask.session)
-            return given_answer(view, ask.call, session) if session is not None else None
+            self._queue.fill(place, output)
 
     def on_noted(self, session: bytes, seq: int, note: Note) -> None:
         """Index a text that a note declares."""
@@ -247,6 +240,11 @@ def _start(blob: Blob) -> bytes:
     # Most have nothing redacted, and are shorter.
     is_short = len(blob.data) <= LOOKED_AT and not blob.redacted
     return blob.data if is_short else start_of(blob)
+
+
+def _given(ask: Ask, view: View) -> GivenAnswer | None:
+    session = view.session_of(ask.session)
+    return given_answer(view, ask.call, session) if session is not None else None
 
 
 def _source(attempt: Attempt) -> ValueSource:

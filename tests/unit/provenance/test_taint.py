@@ -8,6 +8,7 @@ from msgspec import structs
 from turnlog.core.commit import Facts, Lineage
 from turnlog.core.kinds import CommitKind, Flag, MatchEvidence, NoteKind, ValueOrigin
 from turnlog.core.pins import Provenance
+from turnlog.provenance.outputs import doubts, output_taint
 from turnlog.provenance.taint import (
     GIVEN,
     INPUT_GONE,
@@ -15,8 +16,6 @@ from turnlog.provenance.taint import (
     TaintedAttempt,
     TaintFold,
     TaintMark,
-    doubts,
-    output_taint,
     taint_flags,
 )
 from turnlog.provenance.values import CUT, LOOKED_AT, NOT_YET, carried

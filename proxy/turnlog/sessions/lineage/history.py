@@ -9,8 +9,8 @@ from msgspec import Struct
 from turnlog.core.commit import Commit, Facts
 from turnlog.core.kinds import MCP_METHODS, CommitKind, Flag, Gone, NoteKind, Status
 from turnlog.core.note import Fact, Note, UserInput, decode_note
-from turnlog.provenance.outputs import RecordedOutput, missing_content
-from turnlog.provenance.taint import OutputKey, output_taint
+from turnlog.provenance.outputs import RecordedOutput, missing_content, output_taint
+from turnlog.provenance.taint import OutputKey
 from turnlog.provenance.values import LOOKED_AT, LOOKED_AT_FOR_TAINT, ValueSource
 from turnlog.redaction.values import PLACEHOLDER
 from turnlog.rules.http_tools import values_in
@@ -249,8 +249,7 @@ def given_answer(
 
 def recorded_output(view: View, outcome: Commit) -> tuple[bytes, str]:
     """Return what is looked at of the output of an attempt, and why it lacks something; empty for nothing."""
-    body = outcome.body
-    blob = view.blob(body.output_blob) if body and body.output_blob else outcome.gone
+    blob = _stored_output(view, outcome)
     if isinstance(blob, Blob):
         missing = missing_content(outcome.facts, is_recorded=True, is_cut=blob.cut)
         return start_of(blob, LOOKED_AT_FOR_TAINT), missing
@@ -259,9 +258,12 @@ def recorded_output(view: View, outcome: Commit) -> tuple[bytes, str]:
 
 def is_purged(view: View, outcome: Commit) -> bool:
     """Return whether an operator has purged the output of an attempt."""
+    return _stored_output(view, outcome) is Gone.PURGED
+
+
+def _stored_output(view: View, outcome: Commit) -> Blob | Gone | None:
     body = outcome.body
-    blob = view.blob(body.output_blob) if body and body.output_blob else outcome.gone
-    return blob is Gone.PURGED
+    return view.blob(body.output_blob) if body and body.output_blob else outcome.gone
 
 
 def recorded_input(view: View, facts: Facts) -> tuple[bytes, bool]:

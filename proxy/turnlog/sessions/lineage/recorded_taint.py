@@ -18,7 +18,8 @@ from turnlog.core.kinds import (
     Status,
     ValueOrigin,
 )
-from turnlog.provenance.taint import OutputKey, TaintMark, doubts
+from turnlog.provenance.outputs import doubts
+from turnlog.provenance.taint import OutputKey, TaintMark
 from turnlog.store.read.view import View
 
 from .inputs import recorded
@@ -28,7 +29,7 @@ FURTHEST: Final = 1024
 CUT: Final = f"taint was followed back through at most {FURTHEST} outputs of each answer"
 _MOST: Final = 16_384
 """Outputs, and sessions, whose answers are remembered."""
-_KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
+OF_ATTEMPTS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
 class _Source(Struct, frozen=True):
@@ -139,7 +140,7 @@ def attempt_of(view: View, key: OutputKey) -> list[Commit]:
     """Return the intent and the outcomes of an attempt; empty if it is not in this store."""
     call, number = key
     found = view.readable(call)
-    return [c for c in found if c.facts.kind in _KINDS and c.facts.attempt == number]
+    return [c for c in found if c.facts.kind in OF_ATTEMPTS and c.facts.attempt == number]
 
 
 def with_output(ended: Sequence[Commit]) -> Commit:

@@ -12,10 +12,12 @@ from turnlog.core.commit import HEAD, Commit, Lineage
 from turnlog.core.hints import Hint
 from turnlog.core.kinds import CommitKind, MatchEvidence, Status
 from turnlog.provenance.graph import GraphEdge, leading_to
-from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold, doubts
+from turnlog.provenance.outputs import doubts
+from turnlog.provenance.taint import OUTPUT_GONE, OutputKey, TaintedAttempt, TaintFold
 from turnlog.provenance.values import LOOKED_AT_FOR_TAINT
 from turnlog.sessions.errors import NotFoundError
 from turnlog.sessions.live import SessionBranches
+from turnlog.sessions.log import session_row
 from turnlog.sessions.state.family import commits_of_line, line_of
 from turnlog.store.read.view import View
 
@@ -26,9 +28,8 @@ from .history import (
     recorded_input,
     recorded_output,
 )
-from .recorded_taint import CUT, RecordedTaint, attempt_of, marks_in
+from .recorded_taint import CUT, OF_ATTEMPTS, RecordedTaint, attempt_of, marks_in
 
-_KINDS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 _REMEMBERED: Final = 65_536
 """Outputs from before the commits that are looked at of which it is remembered whether they are tainted."""
 _EVERY: Final = 64
@@ -125,9 +126,7 @@ def read_contamination(
     before counts what was recorded. `on_progress` is told which commit is looked at, and the last one.
     Raises `NotFoundError`.
     """
-    row = view.session(session)
-    if row is None:
-        raise NotFoundError(f"there is no session {ids.to_text(session)!r}")
+    row = session_row(view, session)
     last, target = min(row.head_seq, HEAD if until is None else until), None
     if to is not None:
         target = _output_key(view, session, to)
@@ -159,7 +158,8 @@ def _not_within(view: View, session: bytes, last: int, bounds: ReadingBounds) ->
     after, room = max(-1, last - bounds.commits), bounds.size
     commits = takewhile(lambda c: c.link.seq <= last, commits_of_line(view, session, after=after))
     sizes = [
-        (c.link.seq, c.facts.bytes_in if _is_intent(c) else c.facts.bytes_out) for c in commits
+        (c.link.seq, c.facts.bytes_in if c.facts.kind is CommitKind.INTENT else c.facts.bytes_out)
+        for c in commits
     ]
     for seq, size in reversed(sizes):
         room -= min(size, LOOKED_AT_FOR_TAINT)
@@ -202,7 +202,7 @@ class _ContaminationFold:
 
     def _add(self, commit: Commit) -> None:
         key = commit.facts.call, commit.facts.attempt
-        if _is_intent(commit):
+        if commit.facts.kind is CommitKind.INTENT:
             self._fold.on_input(key, lambda: content_of_input(self._view, commit))
         elif commit.facts.kind is CommitKind.OUTCOME:
             self._on_outcome(key, commit)
@@ -359,13 +359,9 @@ def find_output(view: View, session: bytes, seq: int) -> Commit:
 def _output_key(view: View, session: bytes, seq: int) -> OutputKey:
     found = (view.get(p.session, seq) for p in line_of(view, session) if seq <= p.seq)
     commit = next(filter(None, found), None)
-    if commit is None or commit.facts.kind not in _KINDS:
+    if commit is None or commit.facts.kind not in OF_ATTEMPTS:
         row = view.session(session)
         newest = f"; its newest commit is {row.head_seq}" if row is not None else ""
         said = f"commit {seq} of the session belongs to no call{newest}"
         raise NotFoundError(said, Hint.CALLS_OF_SESSION, ids.to_text(session))
     return commit.facts.call, commit.facts.attempt
-
-
-def _is_intent(commit: Commit) -> bool:
-    return commit.facts.kind is CommitKind.INTENT

@@ -20,6 +20,7 @@ from turnlog.sessions.rows import outcome_of
 from turnlog.store.read.view import View
 
 from .inputs import InputOrigin, InputOrigins, input_origins, origin_of, recorded
+from .recorded_taint import attempt_of
 
 DEEPEST: Final = 16
 """Calls that are followed one behind the other."""
@@ -230,12 +231,8 @@ def _places(content: bytes, value: object) -> set[str]:
 def _attempt(view: View, commit: Commit) -> list[Commit]:
     """Return the intent and the outcomes of the attempt that a commit belongs to."""
     facts = commit.facts
-    return [
-        each
-        for each in view.readable(facts.call)
-        if each.facts.kind in (CommitKind.INTENT, CommitKind.OUTCOME)
-        and (each.facts.leg, each.facts.attempt) == (facts.leg, facts.attempt)
-    ]
+    found = attempt_of(view, (facts.call, facts.attempt))
+    return [each for each in found if each.facts.leg == facts.leg]
 
 
 def _tool(commit: Commit) -> str:
