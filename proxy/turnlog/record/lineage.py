@@ -47,7 +47,6 @@ _LOOK: Final = 1_000_000_000
 """ns between two looks whether other processes have the store open."""
 _MOST_WAITING: Final = 16 << 20
 _MOST_VALUES: Final = 262_144
-_NOTHING: Final = Inputs()
 _NOT_RECORDED: Final = Inputs(partial=NOT_RECORDED)
 _NOT_YET: Final = Inputs(partial=NOT_YET)
 _TOO_MUCH: Final = Inputs(partial=TOO_MUCH)
@@ -80,7 +79,7 @@ class LineageTracker:
         self._looked_at = -_LOOK
         self._shared_until = 0
         """Until when other processes may have written to the store, as far as is known."""
-        self._memories = SessionMemories(most_values, self._on_met)
+        self._memories = SessionMemories(most_values, lambda memory: self._past.meet(memory))
         self._queue = LineageQueue(
             self._memories, clock, self._look_up, self._on_error, most_waiting
         )
@@ -119,11 +118,11 @@ class LineageTracker:
         is_tainted = output_taint(draft.facts, inputs.partial if inputs is not None else "")
         if blob is not None and blob.cut:
             memory.partial = _CUT
+        source = ValueSource(ask.call, ask.number)
         if is_tainted is False:
-            source = ValueSource(ask.call, ask.number)
             output = RecordedOutput(source, _start(blob) if blob is not None else b"")
         else:
-            output = self._doubtful(attempt, draft, is_tainted=is_tainted)
+            output = self._doubtful(attempt, source, draft, is_tainted=is_tainted)
         if place is not None:
             self._queue.fill(place, output)
             if place.memory is memory:
@@ -135,7 +134,7 @@ class LineageTracker:
                 memory.unread = _LEFT_OUT
 
     def _doubtful(
-        self, attempt: Attempt, draft: Draft, *, is_tainted: bool | None
+        self, attempt: Attempt, source: ValueSource, draft: Draft, *, is_tainted: bool | None
     ) -> RecordedOutput:
         """Return an output that is tainted or may be."""
         content, is_cut, blob = b"", False, draft.blob
@@ -143,7 +142,7 @@ class LineageTracker:
             content, is_cut = start_of(blob, LOOKED_AT_FOR_TAINT), blob.cut
         missing = missing_content(draft.facts, is_recorded=blob is not None, is_cut=is_cut)
         own_input = self._own_input(attempt)
-        return RecordedOutput(_source(attempt), content, is_tainted, missing, *own_input)
+        return RecordedOutput(source, content, is_tainted, missing, *own_input)
 
     def _own_input(self, attempt: Attempt) -> tuple[bytes, bool]:
         """Return what is looked at of an attempt's input, and whether it was longer."""
@@ -163,7 +162,7 @@ class LineageTracker:
 
     async def on_given(self, attempt: Attempt, source: Ticket, place: ReservedPlace) -> None:
         """Index, at the place reserved for it, the answer of another session that an attempt was given."""
-        output = RecordedOutput(of := _source(attempt), b"")
+        output = RecordedOutput(of := ValueSource(attempt.ask.call, attempt.ask.number), b"")
         try:
             await self._store.flush()
             await source.done()  # it may still have been prepared
@@ -205,9 +204,6 @@ class LineageTracker:
             await self._queue.settled(memory)
         return memory
 
-    def _on_met(self, memory: SessionMemory) -> None:
-        self._past.meet(memory)
-
     def _on_error(self, memory: SessionMemory, error: Exception) -> None:
         self._report(error)
         memory.partial = memory.unread = UNREAD
@@ -247,13 +243,9 @@ def _given(ask: Ask, view: View) -> GivenAnswer | None:
     return given_answer(view, ask.call, session) if session is not None else None
 
 
-def _source(attempt: Attempt) -> ValueSource:
-    return ValueSource(attempt.ask.call, attempt.ask.number)
-
-
 def _as_recorded(ask: Ask, blob: Blob | None) -> Inputs:
     """Return what was found before the call in its input as received, with the pointers that the record may hold."""
-    found = ask.inputs or _NOTHING
+    found = ask.inputs or Inputs()
     if not found.lineage or (blob is not None and not blob.redacted):
         return found
     # Names of members are secrets as well, or are in what a rule keeps out of the record.
