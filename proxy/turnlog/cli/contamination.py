@@ -27,7 +27,8 @@ def as_tree(found: Contamination) -> Iterator[str]:
         yield "no contamination found so far"
     used = dict.fromkeys(edge.source for edge in edges)
     roots = [_place(one) for one in found.sources]
-    unused = [place for place in roots if place not in used]
+    # One that used values of another source stands in that one's tree, with its reasons.
+    unused = [place for place in roots if place not in used and not nodes[place].tainted_by]
     unknown = [place for place in used if place not in nodes]
     for line in tree_lines(edges, [*(place for place in roots if place in used), *unknown]):
         node = nodes.get(line.place)

@@ -138,3 +138,17 @@ def test_a_call_that_used_an_output_of_another_store_is_drawn() -> None:
         '   └─ 6 then/then {"then": 1}  /then (entity)',
     ]
     assert "n0 -> n1" in "\n".join(as_dot(found))
+
+
+def test_a_source_that_used_values_of_another_stands_only_in_the_tree_of_that_one() -> None:
+    first, second = tainted(2, "read", why=("marked",)), tainted(4, "write", 2, why=("error",))
+    lines = list(
+        as_tree(contamination([first, second, tainted(6, "list", why=("error",))], [second]))
+    )
+    assert [line.split(" {")[0] for line in lines[1:4]] == [
+        "2 read/read",
+        "└─ 4 write/write",
+        "6 list/list",
+    ]
+    assert lines[3].endswith(": no use of it was found")
+    assert not any("4 write" in line for line in lines[3:])
