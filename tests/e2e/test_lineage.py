@@ -232,8 +232,8 @@ def test_a_call_is_named_by_its_newest_commit_and_found_by_any_of_them(world: Wo
         ("{seq}", "/nothing", "has nothing at '/nothing'; values are known at '/path'"),
         ("{seq}", "path", "has nothing at 'path'; values are known at '/path'"),
         ("{seq}", "/lines", "too short or too common"),
-        ("99", "/path", "no commit is "),
-        ("0", "/path", "no call has the open commit "),
+        ("99", "/path", "no call has commit "),
+        ("0", "/path", ":0 (open); `turnlog log "),
     ],
 )
 def test_why_says_what_to_do_where_it_knows_nothing(

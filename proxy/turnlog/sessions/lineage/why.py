@@ -140,8 +140,8 @@ def _attempt_at(view: View, session: bytes, seq: int) -> list[Commit]:
     commit = view.get(session, seq)
     if commit is None or not commit.facts.call:
         name = f"{ids.to_text(session)}:{seq}"
-        what = "no commit is" if commit is None else f"no call has the {commit.facts.kind} commit"
-        raise NotFoundError(f"{what} {name}", Hint.CALLS_OF_SESSION, ids.to_text(session))
+        said = f"no call has commit {name}" + ("" if commit is None else f" ({commit.facts.kind})")
+        raise NotFoundError(said, Hint.CALLS_OF_SESSION, ids.to_text(session))
     return _attempt(view, commit)
 
 
