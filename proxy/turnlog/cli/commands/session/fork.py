@@ -41,7 +41,7 @@ from turnlog.sessions.state.state_at import saved_states
     metavar="|".join(AfterDivergence),
     type=word_of("end", AfterDivergence),
     default=AfterDivergence.STOP,
-    help="At the first call that has no answer there: refuse it and all later ones, or go live.  [default: stop]",
+    help="With --mode replay, at the first call that has no answer: refuse it and all later ones, or go live.  [default: stop]",
 )
 @fence_option
 @writing_options
