@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from turnlog.engine.legacy_sse import LegacyStreams
+from turnlog.engine.mcp.continuations import Continuations
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
@@ -25,7 +26,6 @@ from .call_driver import Shared
 from .call_registry import CallRegistry
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Digest, Sessions
-from .session_gate import ImportedSessions
 
 if TYPE_CHECKING:  # it needs an extra that may not be installed
     from .tools.signatures import HttpSignatures, ResultSignatures
@@ -48,13 +48,13 @@ class Context(Shared, frozen=True, kw_only=True):
     """Cut secrets out of a name that will be shown; remembered for names that come again."""
     principals: PrincipalNames
     sessions: Sessions
-    imported: ImportedSessions
     clients: Clients
     tool_listings: ToolListings
     identities: ServerIdentities
     definition_writer: DefinitionWriter
     pins: PinSet
     calls: CallRegistry
+    continuations: Continuations
     legacy_streams: LegacyStreams
     endpoints: Endpoints
     redirects: Redirects

@@ -16,6 +16,7 @@ from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.engine.legacy_sse import LegacyStreams
+from turnlog.engine.mcp.continuations import Continuations
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
@@ -216,6 +217,7 @@ def _context(
     lineage = LineageTracker(store, clock, work, report) if is_tracked else None
     recorder = _recorder(settings, redactor, store, log, clock, work, lineage)
     clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
+    calls = CallRegistry()
     listings = ToolListings()
     imported = ImportedSessions(store)
     sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store), imported)
@@ -255,13 +257,13 @@ def _context(
         clean=clean,
         principals=PrincipalNames(settings.identity.principal),
         sessions=sessions,
-        imported=imported,
         clients=Clients(),
         tool_listings=listings,
         definition_writer=definition_writer,
         identities=identities,
         pins=pins,
-        calls=CallRegistry(),
+        calls=calls,
+        continuations=Continuations(store, recorder, calls, imported, log),
         legacy_streams=LegacyStreams(),
         endpoints=Endpoints(),
         redirects=Redirects(),

@@ -12,14 +12,17 @@ from msgspec import Struct
 
 from turnlog.core.canon import canonical
 from turnlog.core.commit import Commit
-from turnlog.core.kinds import CommitKind, Flag, Rung, Status
+from turnlog.core.kinds import CommitKind, Flag, NoteKind, Rung, Status
 from turnlog.core.pins import UNVERIFIED, PinStatus, Provenance
-from turnlog.engine.context import Context
+from turnlog.engine.call_registry import CallRegistry
+from turnlog.engine.session_gate import ImportedSessions
 from turnlog.exchange.delivery import lacks_answer
 from turnlog.exchange.outcome import Circumstances, answered, judged, unwrapped
-from turnlog.observe.events import StoreFailed
+from turnlog.observe.events import Log, StoreFailed
 from turnlog.record.attempt import Ask, Attempt, StoredTicket
+from turnlog.record.recorder import Recorder
 from turnlog.store.base import SessionRef, StoreError, Ticket
+from turnlog.store.lmdb import LmdbStore
 from turnlog.wire import mcp
 from turnlog.wire.json_stream import Outline
 from turnlog.wire.jsonrpc import Message
@@ -33,12 +36,15 @@ _OF_ATTEMPTS: Final = frozenset({CommitKind.INTENT, CommitKind.OUTCOME})
 
 
 class Continuations(Struct, frozen=True):
-    """The legs of one target's calls."""
+    """The legs of calls, and the calls whose streams are resumed."""
 
-    context: Context
-    target: str
+    _store: LmdbStore
+    _recorder: Recorder
+    _calls: CallRegistry
+    _imported: ImportedSessions
+    _log: Log
 
-    def links(self, ask: Ask, said: CallAnswer) -> tuple[bytes, ...]:
+    def links(self, target: str, ask: Ask, said: CallAnswer) -> tuple[bytes, ...]:
         """Return the keys under which the next leg of a call will be found."""
         match said.status:
             case Status.ACCEPTED if said.task_id:
@@ -49,27 +55,35 @@ class Continuations(Struct, frozen=True):
                 what, value = _SAME, _same(ask.session, ask.tool, ask.arguments)
             case _:
                 return ()
-        return (self.context.imported.digest_in(ask.session.id, what, self.target, value),)
+        return (self._imported.digest_in(ask.session.id, what, target, value),)
 
-    def continued(self, said: mcp.ToolCall, session: SessionRef) -> Ask | None:
+    def park(self, target: str, attempt: Attempt, said: CallAnswer) -> tuple[bytes, ...]:
+        """Keep an attempt that waits for another leg; return the keys under which that will be found."""
+        links = self.links(target, attempt.ask, said)
+        if links:
+            self._calls.park(links, attempt)
+        return links
+
+    def continued(self, target: str, said: mcp.ToolCall, session: SessionRef) -> Ask | None:
         """Return what was asked before, if this call goes on with that."""
         if said.request_state:
-            found = self._found(_STATE, said.request_state)
+            found = self._found(target, _STATE, said.request_state)
         elif said.has_input_responses:
-            found = self._found(_SAME, _same(session, said.name, bytes(said.arguments)))
+            found = self._found(target, _SAME, _same(session, said.name, bytes(said.arguments)))
         else:
             return None
         return found.ask if found is not None else None
 
-    def finished_task(self, task_id: str) -> Attempt | None:
+    def finished_task(self, target: str, task_id: str) -> Attempt | None:
         """Return the attempt that waits for this task, ready for its last outcome."""
-        attempt = self._found(_TASK, _task(task_id))
+        attempt = self._found(target, _TASK, _task(task_id))
         if attempt is not None:
-            self.context.recorder.reopen(attempt)
+            self._recorder.reopen(attempt)
         return attempt
 
     def polled(
         self,
+        target: str,
         asked: Message,
         message: Message | Outline,
         body: MessageReader,
@@ -80,18 +94,24 @@ class Continuations(Struct, frozen=True):
         poll = read_task_poll(asked.method, asked.params, message, revision=revision)
         if poll is None or not poll.terminal:
             return ()
-        attempt = self.finished_task(poll.task_id)
+        attempt = self.finished_task(target, poll.task_id)
         if attempt is None:
             return ()
         ending, reply = answered(poll.answer, message, body, around(attempt.ask))
         if asked.method != "tasks/result":
             reply = unwrapped(reply)
-        ticket = self.context.recorder.end(attempt, *judged(attempt.ask, ending, reply))
+        ticket = self._recorder.end(attempt, *judged(attempt.ask, ending, reply))
         return () if ticket is None else (ticket,)
+
+    def note_resumable(self, attempt: Attempt, owner: Sequence[str], id_key: str) -> None:
+        """Write a note by which another process can match a resumed answer, if this one dies."""
+        kind, session = NoteKind.RESUMABLE, attempt.ask.session
+        link = self._imported.stream_digest(session.id, owner, id_key)
+        self._recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def resumed(self, owner: Sequence[str], id_key: str) -> Attempt | None:
         """Return the unanswered attempt of any process whose stream is resumed, ready for its outcome."""
-        links = self.context.imported.stream_digests(owner, id_key)
+        links = self._imported.stream_digests(owner, id_key)
         known = (linked for linked in map(self._linked, links) if linked[0] is not None)
         found, leg = next(known, (None, list[Commit]()))
         its = [each for each in leg if found and each.facts.attempt == found.facts.attempt]
@@ -101,17 +121,17 @@ class Continuations(Struct, frozen=True):
         attempt.facts = its[0].facts
         if len(its) > 1:
             attempt.marks.add(Flag.LATE)
-            self.context.recorder.reopen(attempt)
+            self._recorder.reopen(attempt)
         else:
             attempt.ended = False
         return attempt
 
-    def _found(self, what: str, value: bytes) -> Attempt | None:
+    def _found(self, target: str, what: str, value: bytes) -> Attempt | None:
         """Return the attempt that waits for a leg, which then waits no more."""
         # Its session may have come from another store.
-        links, calls = self.context.imported.digests(what, self.target, value), self.context.calls
-        parked = calls.parked(links)
-        calls.unpark(links)
+        links = self._imported.digests(what, target, value)
+        parked = self._calls.parked(links)
+        self._calls.unpark(links)
         return parked or next(filter(None, map(self._stored, links)), None)
 
     def _stored(self, link: bytes) -> Attempt | None:
@@ -125,12 +145,12 @@ class Continuations(Struct, frozen=True):
     def _linked(self, link: bytes) -> tuple[Commit | None, list[Commit]]:
         """Return the commit with a link, and the intents and outcomes of its leg; nothing where there is none."""
         try:
-            with self.context.store.view() as view:
+            with self._store.view() as view:
                 found = view.linked(link)
                 commits = view.call(found.facts.call) if found is not None else []
         except StoreError as error:
             # The call goes on as one of its own.
-            self.context.log.emit(StoreFailed(reason=str(error)))
+            self._log.emit(StoreFailed(reason=str(error)))
             return None, []
         of_leg = [each for each in commits if found and each.facts.leg == found.facts.leg]
         return found, [each for each in of_leg if each.facts.kind in _OF_ATTEMPTS]
@@ -158,7 +178,7 @@ class Continuations(Struct, frozen=True):
             number=facts.attempt,
             standing=_standing(facts.provenance),
         )
-        return self.context.recorder.taken_up(ask, StoredTicket(intent), n=outcome.facts.n)
+        return self._recorder.taken_up(ask, StoredTicket(intent), n=outcome.facts.n)
 
 
 def _task(task_id: str) -> bytes:

@@ -42,7 +42,6 @@ from turnlog.wire.json_text import read_value, text_of
 from turnlog.wire.jsonrpc import SCAN_LIMIT, Kind, Message, id_key
 from turnlog.wire.splice import with_cancelled_ids, with_id
 
-from .continuations import Continuations
 from .response_observer import ResponseObserver
 
 _CALL: Final = "tools/call"
@@ -242,7 +241,7 @@ class McpExchange(ResponseObserver, eq=False):
         identity = request.session_identity(context.sessions, client, meta)
         session, call, leg = context.sessions.find(identity, client), b"", 0
         if params.request_state or params.has_input_responses:
-            before = Continuations(context, request.target).continued(params, session)
+            before = context.continuations.continued(request.target, params, session)
             if before is not None:
                 session, call, leg = before.session, before.call, before.leg + 1
         flags = message.flags + model.flags

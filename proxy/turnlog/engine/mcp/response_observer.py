@@ -70,7 +70,6 @@ from turnlog.wire.splice import as_event
 from turnlog.wire.sse import SseEvent
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
-from .continuations import Continuations
 from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
 from .listening import Listening
 
@@ -213,18 +212,12 @@ class ResponseObserver(Struct, eq=False):
 
     def _number(self, event_id: str) -> None:
         for attempt, key in self.attempts.items():
-            if attempt.event_ids is None and not self.stateless:
-                self._note_resumable(attempt, key)
+            is_first = attempt.event_ids is None and not self.stateless
+            if is_first and (owner := self._request.stream_owner):
+                self._context.continuations.note_resumable(attempt, owner, key)
             attempt.numbered(event_id)
         if self._resumed is not None:
             self._resumed.numbered(event_id)
-
-    def _note_resumable(self, attempt: Attempt, key: str) -> None:
-        """Write a note by which another process can match a resumed answer, if this one dies."""
-        if owner := self._request.stream_owner:
-            kind, session = NoteKind.RESUMABLE, attempt.ask.session
-            link = self._context.imported.stream_digest(session.id, owner, key)
-            self._context.recorder.note(kind, session, attempt.facts, attempt.intent, (link,))
 
     def whole(self, body: MessageReader, media: str, size: int) -> Sequence[Ticket]:
         """Read a complete answer that is not a stream; `size` is its size on the wire."""
@@ -420,7 +413,7 @@ class ResponseObserver(Struct, eq=False):
         of another process."""
         attempt = self._context.calls.claim(self._request.scope, key)
         if attempt is None and self._resumes and (owner := self._request.stream_owner):
-            attempt = self._continuations.resumed(owner, key)
+            attempt = self._context.continuations.resumed(owner, key)
         return attempt
 
     def _close_elsewhere(
@@ -456,15 +449,13 @@ class ResponseObserver(Struct, eq=False):
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
         self._handshakes.read(asked, message, self._head.raw)
-        return self._continuations.polled(asked, message, body, self.revision, self._around)
+        return self._context.continuations.polled(
+            self._request.target, asked, message, body, self.revision, self._around
+        )
 
     @property
     def _handshakes(self) -> HandshakeObserver:
         return HandshakeObserver(self._context, self._request)
-
-    @property
-    def _continuations(self) -> Continuations:
-        return Continuations(self._context, self._request.target)
 
     # -- the ends of attempts --------------------------------------------------------------
 
@@ -507,8 +498,8 @@ class ResponseObserver(Struct, eq=False):
         self, attempt: Attempt, parsed: CallAnswer, ending: Ending, reply: AnswerFacts
     ) -> Sequence[Ticket]:
         """Record the outcome of an attempt that was answered, and remember it if it waits for another leg."""
-        if ending.status.parked and (links := self._continuations.links(attempt.ask, parsed)):
-            self._context.calls.park(links, attempt)
+        if ending.status.parked:
+            links = self._context.continuations.park(self._request.target, attempt, parsed)
             reply = structs.replace(reply, links=links)
         return self._end_by_answer(attempt, ending, reply)
 
