@@ -182,7 +182,7 @@ async def serving(
     """
     async with (
         recording(settings, log, reload, pins) as context,
-        Upstreams(context.identities.on_certificate) as upstreams,
+        Upstreams(context.servers.identities.on_certificate) as upstreams,
         Commands(
             settings.upstreams,
             log,
@@ -190,7 +190,7 @@ async def serving(
             context.rules,
             context.clean,
             context.principals,
-            context.identities,
+            context.servers.identities,
         ) as commands,
         _threads() as threads,
     ):

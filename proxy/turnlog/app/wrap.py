@@ -77,7 +77,7 @@ async def run(
         wrapped = Wrapped(child, context, request_of(context, server, place, session, os.environ))
         signals.go_to(wrapped.on_signal)
         _, *command, folder = place
-        started = context.identities.on_started(server, command, None, folder)
+        started = context.servers.identities.on_started(server, command, None, folder)
         context.work.create_task(started)
         return await wrapped.relay()
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.mcp.continuations import Continuations
+from turnlog.engine.mcp.handshake_observer import HandshakeObserver
 from turnlog.engine.redirects import Redirects
-from turnlog.engine.tools.definition_writer import DefinitionWriter
-from turnlog.engine.tools.pin_set import PinSet
-from turnlog.engine.tools.server_identities import ServerIdentities
-from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache, ToolListings
+from turnlog.engine.tools.server_records import ServerRecords
+from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache
 from turnlog.exchange.principal import PrincipalNames
 from turnlog.observe.clock import Clock
 from turnlog.observe.events import Log
@@ -49,10 +48,8 @@ class Context(Shared, frozen=True, kw_only=True):
     principals: PrincipalNames
     sessions: Sessions
     clients: Clients
-    tool_listings: ToolListings
-    identities: ServerIdentities
-    definition_writer: DefinitionWriter
-    pins: PinSet
+    servers: ServerRecords
+    handshakes: HandshakeObserver
     calls: CallRegistry
     continuations: Continuations
     legacy_streams: LegacyStreams

@@ -17,10 +17,12 @@ from turnlog.core.identity import VendorTable
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
 from turnlog.engine.legacy_sse import LegacyStreams
 from turnlog.engine.mcp.continuations import Continuations
+from turnlog.engine.mcp.handshake_observer import HandshakeObserver
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
 from turnlog.engine.tools.pin_set import PinSet
 from turnlog.engine.tools.server_identities import ServerIdentities
+from turnlog.engine.tools.server_records import ServerRecords
 from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.exchange.principal import PrincipalNames
@@ -110,7 +112,7 @@ async def recording(
             keeping = save_states(store, context.saved_states, clock, log)
             watch = _watch_store(store, log, settings.limits.when_full)
             house = keep_house(store, context.saved_states, settings.retention, clock, log)
-            chores = (watch, _sweep(context, store), _watch_lock(context), keeping, house)
+            chores = (watch, _sweep(context, store), context.servers.watch_lock(), keeping, house)
             try:
                 async with beside(*chores, reloader.run(reload or asyncio.Event())):
                     yield context
@@ -164,13 +166,6 @@ def end(context: Context, attempts: list[Attempt], kind: ErrorKind) -> None:
         context.recorder.end(attempt, ending, AnswerFacts())
 
 
-async def _watch_lock(context: Context) -> None:
-    """Log which pins are in force, and again when they change."""
-    if context.pins.lock.servers:
-        context.log.emit(context.pins.loaded())
-    await context.definition_writer.watch()
-
-
 async def _watch_store(store: LmdbStore, log: Log, when_full: WhenFull) -> None:
     """Log when calls cannot be recorded any more, and when they can again."""
     blocked = ""
@@ -215,28 +210,37 @@ def _context(
     is_tracked = settings.provenance.inputs is Switch.ON
     report = partial(_report_unread, log)
     lineage = LineageTracker(store, clock, work, report) if is_tracked else None
-    recorder = _recorder(settings, redactor, store, log, clock, work, lineage)
-    clean = lru_cache(maxsize=_NAMES)(partial(_clean, redactor))
-    calls = CallRegistry()
-    listings = ToolListings()
+    masks = _masks(settings)
+    drafter = Drafter(
+        redactor, clock, store.keyed_for, report, record_limit=settings.limits.record, masks=masks
+    )
+    recorder = Recorder(
+        store,
+        drafter,
+        log,
+        clock,
+        work,
+        durability=settings.durability,
+        when_full=settings.limits.when_full,
+        lineage=lineage,
+    )
+
+    @lru_cache(maxsize=_NAMES)
+    def clean(name: str) -> str:
+        return redactor.text(name)[0]
+
+    calls, clients, listings = CallRegistry(), Clients(), ToolListings()
     imported = ImportedSessions(store)
     sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store), imported)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
     definition_writer = DefinitionWriter(
-        settings.data,
-        redactor,
-        clean,
-        pins,
-        clock,
-        log,
-        recorder.faulted,
-        work,
-        _masks(settings),
+        settings.data, redactor, clean, pins, clock, log, recorder.faulted, work, masks
     )
     http_signatures, result_signatures = _signatures(settings)
     identities = ServerIdentities(pins, definition_writer.note_servers)
+    servers = ServerRecords(pins, listings, identities, definition_writer, log)
     return Context(
         store=store,
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),
@@ -257,11 +261,9 @@ def _context(
         clean=clean,
         principals=PrincipalNames(settings.identity.principal),
         sessions=sessions,
-        clients=Clients(),
-        tool_listings=listings,
-        definition_writer=definition_writer,
-        identities=identities,
-        pins=pins,
+        clients=clients,
+        servers=servers,
+        handshakes=HandshakeObserver(servers, sessions, clients, clean, log),
         calls=calls,
         continuations=Continuations(store, recorder, calls, imported, log),
         legacy_streams=LegacyStreams(),
@@ -299,35 +301,6 @@ def _signatures(
     )
 
 
-def _recorder(
-    settings: Settings,
-    redactor: Redactor,
-    store: LmdbStore,
-    log: Log,
-    clock: Clock,
-    work: asyncio.TaskGroup,
-    lineage: LineageTracker | None,
-) -> Recorder:
-    drafter = Drafter(
-        redactor,
-        clock,
-        store.keyed_for,
-        partial(_report_unread, log),
-        record_limit=settings.limits.record,
-        masks=_masks(settings),
-    )
-    return Recorder(
-        store,
-        drafter,
-        log,
-        clock,
-        work,
-        durability=settings.durability,
-        when_full=settings.limits.when_full,
-        lineage=lineage,
-    )
-
-
 def _masks(settings: Settings) -> dict[str, UrlMask]:
     """Return what is shown of the URLs of upstreams that hold values of variables or files."""
     found = ((name, up.url) for name, up in settings.upstreams.items())
@@ -339,10 +312,6 @@ def _report_unread(log: Log, error: Exception) -> None:
     # The text of the error may hold content.
     reason = f"content could not be read ({type(error).__name__}); the record says less"
     log.emit(RecorderFailed(reason=reason))
-
-
-def _clean(redactor: Redactor, name: str) -> str:
-    return redactor.text(name)[0]
 
 
 def _in_loop(log: Log, event: Callable[[_T], LogEvent]) -> Callable[[_T], None]:

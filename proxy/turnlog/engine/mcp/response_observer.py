@@ -70,7 +70,7 @@ from turnlog.wire.splice import as_event
 from turnlog.wire.sse import SseEvent
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
-from .handshake_observer import LIST_LIMIT, LISTS, HandshakeObserver
+from .handshake_observer import LIST_LIMIT, LISTS
 from .listening import Listening
 
 if TYPE_CHECKING:  # it needs an extra that may not be installed
@@ -323,7 +323,7 @@ class ResponseObserver(Struct, eq=False):
         """Note the requests that the answer, now read to its end, has left without a response."""
         # In revision 2024-11-05 responses come on another stream.
         if 0 < self._head.status < 400 and self._request.channel is None:
-            self._handshakes.unanswered(self.awaited.values())
+            self._context.handshakes.unanswered(self._request, self.awaited.values())
 
     def went_by(self, duration: int) -> None:
         """Log an exchange without a record; `duration` in ns, from the answer's head."""
@@ -388,7 +388,7 @@ class ResponseObserver(Struct, eq=False):
             return self._notice_answer(self.awaited.pop(key), message, body)
         if (elsewhere := self._elsewhere(key)) is not None:
             return self._close_elsewhere(elsewhere, message, body)
-        self._handshakes.stray(message)
+        self._context.handshakes.stray(self._request, message)
         return self._answers_nothing(message, body)
 
     def _own(self, key: str) -> Attempt | None:
@@ -448,14 +448,10 @@ class ResponseObserver(Struct, eq=False):
         self, asked: Message, message: Message | Outline, body: MessageReader
     ) -> Sequence[Ticket]:
         """Read the answer to a request that is not a call."""
-        self._handshakes.read(asked, message, self._head.raw)
+        self._context.handshakes.read(self._request, asked, message, self._head.raw)
         return self._context.continuations.polled(
             self._request.target, asked, message, body, self.revision, self._around
         )
-
-    @property
-    def _handshakes(self) -> HandshakeObserver:
-        return HandshakeObserver(self._context, self._request)
 
     # -- the ends of attempts --------------------------------------------------------------
 
@@ -531,10 +527,9 @@ class ResponseObserver(Struct, eq=False):
         around, request = self._around(attempt.ask), self._request
         if parsed.code is None:
             return around
-        listings, tool = self._context.tool_listings, attempt.ask.tool
         return structs.replace(
             around,
-            is_unlisted=listings.lacks(request.target, request.credential, tool),
+            is_unlisted=self._context.servers.is_unlisted(request, attempt.ask.tool),
             is_cancelled=attempt.is_cancelled and attempt.is_guarded,
         )
 
