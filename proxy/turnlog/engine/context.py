@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from turnlog.engine.continuations import Continuations
 from turnlog.engine.legacy_sse import LegacyStreams
-from turnlog.engine.mcp.continuations import Continuations
-from turnlog.engine.mcp.handshake_observer import HandshakeObserver
 from turnlog.engine.redirects import Redirects
+from turnlog.engine.tools.handshake_observer import HandshakeObserver
 from turnlog.engine.tools.server_records import ServerRecords
 from turnlog.engine.tools.tool_cache import ActiveRules, HttpToolCache, ToolCache
 from turnlog.exchange.principal import PrincipalNames

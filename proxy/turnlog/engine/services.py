@@ -15,12 +15,13 @@ from turnlog.core.classify import failed
 from turnlog.core.commit import Commit
 from turnlog.core.identity import VendorTable
 from turnlog.core.kinds import ErrorKind, Flag, Phase, WhenFull
+from turnlog.engine.continuations import Continuations
 from turnlog.engine.legacy_sse import LegacyStreams
-from turnlog.engine.mcp.continuations import Continuations
-from turnlog.engine.mcp.handshake_observer import HandshakeObserver
 from turnlog.engine.redirects import Redirects
 from turnlog.engine.tools.definition_writer import DefinitionWriter
+from turnlog.engine.tools.handshake_observer import HandshakeObserver
 from turnlog.engine.tools.pin_set import PinSet
+from turnlog.engine.tools.rules_reload import Reloader
 from turnlog.engine.tools.server_identities import ServerIdentities
 from turnlog.engine.tools.server_records import ServerRecords
 from turnlog.engine.tools.tool_cache import HttpToolCache, ToolCache, ToolListings
@@ -63,7 +64,6 @@ from .concurrency import Limiter
 from .context import Context
 from .duplicate_index import DuplicateIndex
 from .request_identity import Clients, Sessions
-from .rules_reload import Reloader
 from .session_gate import ImportedSessions, SessionGate
 from .upstream_health import Health
 
@@ -233,6 +233,10 @@ def _context(
     imported = ImportedSessions(store)
     sessions = Sessions(clock, table, clean, store.keyed, SessionGate(store), imported)
     health = Health(settings.upstreams, settings.data, store.epoch, clock, log)
+    never_twice, replaced = settings.never_twice, sessions.replacements
+    duplicate_index = DuplicateIndex(
+        store, recorder, never_twice, log, stop, health.uncovered, replaced, imported
+    )
     upstreams = settings.upstreams.items()
     annotated = frozenset(name for name, up in upstreams if up.trust_annotations)
     definition_writer = DefinitionWriter(
@@ -246,16 +250,7 @@ def _context(
         digest=lru_cache(maxsize=_DIGESTS)(imported.digest),
         recorder=recorder,
         lineage=lineage,
-        duplicate_index=DuplicateIndex(
-            store,
-            recorder,
-            settings.never_twice,
-            log,
-            stop,
-            health.uncovered,
-            sessions.replacements,
-            imported,
-        ),
+        duplicate_index=duplicate_index,
         redactor=redactor,
         saved_states=saved_states(settings.data),
         clean=clean,

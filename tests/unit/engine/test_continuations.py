@@ -9,7 +9,7 @@ from kit.attempts import Bench, ask, bench, session
 from turnlog.core.classify import succeeded
 from turnlog.core.kinds import Status
 from turnlog.engine.call_registry import CallRegistry
-from turnlog.engine.mcp.continuations import Continuations
+from turnlog.engine.continuations import Continuations
 from turnlog.engine.session_gate import ImportedSessions
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.record.attempt import Ask, Attempt

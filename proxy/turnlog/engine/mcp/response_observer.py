@@ -23,6 +23,7 @@ from turnlog.engine.duplicate_index import KEPT
 from turnlog.engine.legacy_sse import LegacyStream, Say
 from turnlog.engine.redirects import CONSENTED, FOLLOWED, RedirectTarget, call_key, lead
 from turnlog.engine.request_identity import Request
+from turnlog.engine.tools.handshake_observer import LIST_LIMIT, LISTS
 from turnlog.exchange.call import Stage
 from turnlog.exchange.delivery import AfterBreak, BrokenAnswer, after_break
 from turnlog.exchange.events import ServerAsked
@@ -70,7 +71,6 @@ from turnlog.wire.splice import as_event
 from turnlog.wire.sse import SseEvent
 from turnlog.wire.tool_result import CallAnswer, read_answer, read_lookup_answer
 
-from .handshake_observer import LIST_LIMIT, LISTS
 from .listening import Listening
 
 if TYPE_CHECKING:  # it needs an extra that may not be installed

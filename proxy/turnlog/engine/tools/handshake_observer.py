@@ -7,7 +7,6 @@ from msgspec import Raw, Struct
 
 from turnlog.core.kinds import Rung
 from turnlog.engine.request_identity import Client, Clients, Request, Sessions, read_client
-from turnlog.engine.tools.server_records import ServerRecords
 from turnlog.exchange.coverage import CoverageGap
 from turnlog.exchange.replacement import SessionStart
 from turnlog.observe.events import Log, SessionUncovered
@@ -18,6 +17,8 @@ from turnlog.wire.json_stream import Outline
 from turnlog.wire.json_text import members, text_of
 from turnlog.wire.jsonrpc import Kind, Message, outline_kind
 from turnlog.wire.mcp import is_request
+
+from .server_records import ServerRecords
 
 LISTS: Final = "tools/list"
 LIST_LIMIT: Final = 4 << 20

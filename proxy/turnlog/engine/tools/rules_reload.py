@@ -4,12 +4,13 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from turnlog.engine.tools.tool_cache import ActiveRules
 from turnlog.observe.events import Log, RulesRejected, RulesReloaded
 from turnlog.packs.errors import ConfigError
 from turnlog.packs.load import file_versions
 from turnlog.packs.rulebook import ReadRules, read_each, rulebook
 from turnlog.packs.sources import RuleSources
+
+from .tool_cache import ActiveRules
 
 LOOK: Final = 0.5
 """s between two looks at the files. What is found has to stay as it is for one of them, so that no
