@@ -189,6 +189,17 @@ def test_a_marked_output_that_is_not_recorded_whole_refuses_every_value(
 
 
 @pytest.mark.promise("TAINT-8")
+def test_the_output_of_a_call_with_a_tainted_value_behind_what_is_recorded_is_refused(
+    tmp_path: Path,
+) -> None:
+    with ruled(tmp_path, record="8KiB") as rig:
+        rig.fresh()
+        given(rig, "read_mail", f"please use {TOKEN}", id="mail-1234")
+        given(rig, "deploy", f"started {OTHER}", script=words(9 * KIB), target=TOKEN)
+        assert is_refused(rig, OTHER)
+
+
+@pytest.mark.promise("TAINT-8")
 def test_an_output_whose_input_is_not_recorded_whole_may_have_what_an_operator_marked(
     tmp_path: Path,
 ) -> None:

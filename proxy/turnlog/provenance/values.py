@@ -52,8 +52,14 @@ FORGOTTEN: Final = "oldest values forgotten"
 NOT_YET: Final = "the call ended before its input was looked up"
 TOO_MUCH: Final = "too much waited to be looked at"
 NOT_RECORDED: Final = "the input is not recorded"
-NOT_WHOLE: Final = frozenset({NOT_YET, TOO_MUCH, MANY, NOT_RECORDED})
-"""Why an input was not looked up, or not all of it."""
+CUT_INPUT: Final = "the input is not recorded whole"
+OLDER: Final = "not all earlier outputs were read"
+UNREAD: Final = "earlier outputs could not be read"
+LEFT_OUT: Final = "outputs were left out, because too much waited to be looked at"
+NOT_WHOLE: Final = frozenset(
+    {NOT_YET, TOO_MUCH, MANY, NOT_RECORDED, CUT_INPUT, OLDER, UNREAD, LEFT_OUT}
+)
+"""Why an input was not looked up, not all of it, or not in all outputs."""
 LONG_OUTPUT: Final = "only its first 1 MiB is looked at"
 FORGOTTEN_OUTPUT: Final = "its values were forgotten for those of later tainted outputs"
 MOST_MISSED: Final = 256

@@ -17,11 +17,15 @@ from turnlog.observe.clock import Clock
 from turnlog.provenance.leaves import leaves
 from turnlog.provenance.outputs import RecordedOutput, missing_content, output_taint
 from turnlog.provenance.values import (
+    CUT_INPUT,
+    LEFT_OUT,
     LOOKED_AT,
     LOOKED_AT_FOR_TAINT,
     NOT_RECORDED,
+    NOT_WHOLE,
     NOT_YET,
     TOO_MUCH,
+    UNREAD,
     Inputs,
     ValueSource,
     unsourced,
@@ -40,7 +44,7 @@ from turnlog.store.read.view import View
 
 from .attempt import Ask, Attempt
 from .lineage_queue import LineageQueue
-from .past_reader import UNREAD, PastReader
+from .past_reader import PastReader
 from .session_memory import ReservedPlace, SessionMemories, SessionMemory, WaitingInput
 
 _LOOK: Final = 1_000_000_000
@@ -50,9 +54,7 @@ _MOST_VALUES: Final = 262_144
 _NOT_RECORDED: Final = Inputs(partial=NOT_RECORDED)
 _NOT_YET: Final = Inputs(partial=NOT_YET)
 _TOO_MUCH: Final = Inputs(partial=TOO_MUCH)
-_CUT_INPUT: Final = "the input is not recorded whole"
 _CUT: Final = "not all outputs are recorded whole"
-_LEFT_OUT: Final = "outputs were left out, because too much waited to be looked at"
 
 
 class LineageTracker:
@@ -117,7 +119,7 @@ class LineageTracker:
         memory = self._memories.used(ask.session)
         is_tainted = output_taint(draft.facts, inputs.partial if inputs is not None else "")
         if blob is not None and blob.cut:
-            memory.partial = _CUT
+            memory.partial = memory.partial or _CUT
         source = ValueSource(ask.call, ask.number)
         if is_tainted is False:
             output = RecordedOutput(source, _start(blob) if blob is not None else b"")
@@ -129,9 +131,9 @@ class LineageTracker:
                 return
             # The session was forgotten meanwhile, and met anew without this output.
         if (output.content or output.missing) and not self._queue.add_output(memory, output):
-            memory.partial = _LEFT_OUT
+            memory.partial = LEFT_OUT
             if is_tainted is not False:
-                memory.unread = _LEFT_OUT
+                memory.unread = LEFT_OUT
 
     def _doubtful(
         self, attempt: Attempt, source: ValueSource, draft: Draft, *, is_tainted: bool | None
@@ -218,8 +220,10 @@ class LineageTracker:
             self._queue.repeat(memory, work)
             self._past.read_news(memory)
             return
-        partial = found.partial or memory.partial or (_CUT_INPUT if work.is_cut else "")
-        attempt.inputs = structs.replace(found, partial=partial) if partial else found
+        # What leaves open whether the output is tainted comes first.
+        missing = CUT_INPUT if work.is_cut else memory.partial
+        is_less = missing and found.partial not in NOT_WHOLE
+        attempt.inputs = structs.replace(found, partial=missing) if is_less else found
 
     def _may_have_news(self, memory: SessionMemory) -> bool:
         """Return whether another process may have recorded outputs of a session that were not read."""

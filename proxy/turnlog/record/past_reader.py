@@ -8,7 +8,7 @@ from typing import Final
 from turnlog.core.kinds import CommitKind
 from turnlog.observe.clock import Clock
 from turnlog.provenance.outputs import RecordedOutput, indexing
-from turnlog.provenance.values import LOOKED_AT, SessionValues, ValueSource
+from turnlog.provenance.values import LOOKED_AT, OLDER, UNREAD, SessionValues, ValueSource
 from turnlog.sessions.lineage.history import (
     EMPTY,
     Declaration,
@@ -25,9 +25,7 @@ from turnlog.store.read.view import View
 
 from .session_memory import SLICE, SessionMemories, SessionMemory
 
-UNREAD: Final = "earlier outputs could not be read"
 _UNREADABLE: Final = "it could not be read"
-_OLDER: Final = "not all earlier outputs were read"
 _FEW: Final = 64
 """Commits that are read in the loop, in less time than a switch to a thread takes; more are read in a thread."""
 
@@ -188,4 +186,4 @@ def _set_read(memory: SessionMemory, past: History) -> None:
     memory.read_until = max(memory.read_until, past.until)
     memory.left_out = max(memory.left_out, past.left_out)
     if not past.is_whole:
-        memory.partial = _OLDER
+        memory.partial = OLDER

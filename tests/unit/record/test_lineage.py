@@ -23,7 +23,7 @@ from turnlog.core.kinds import (
 from turnlog.core.note import UserInput
 from turnlog.exchange.outcome import AnswerFacts
 from turnlog.observe.clock import Clock
-from turnlog.provenance.values import MANY
+from turnlog.provenance.values import MANY, OLDER
 from turnlog.record.attempt import Ask, Attempt
 from turnlog.record.input_gate import gated
 from turnlog.redaction.redact import Redactor
@@ -281,6 +281,22 @@ async def test_of_old_tainted_outputs_only_so_much_is_read_and_a_rule_refuses_th
         ref = written_session()
         refused = await gated(one.lineage, one.store, gated_ask(one, ref, PATH))
         assert "is followed by more tainted outputs than are read" in refused.gate.tainted
+
+
+async def test_a_rule_finds_what_an_old_call_carried_on_that_was_not_looked_up_in_all_outputs(
+    tmp_path: Path,
+) -> None:
+    flags = (Flag.TAINT_MARKED, Flag.TAINTED_OUT)
+    used = json.dumps({"path": PATH}).encode()
+    calls = [
+        Call(tool="read", minute=0, output=PATH.encode(), flags=flags),
+        Call(tool="make", minute=1, input=used, output=b'"made-8f3a9c21"', partial=OLDER),
+        *[Call(tool="list", minute=2, output=b"lorem " * 20_000) for _ in range(70)],
+    ]
+    await written(tmp_path, calls)
+    async with bench(tmp_path) as one:
+        call = gated_ask(one, written_session(), "made-8f3a9c21")
+        assert (await gated(one.lineage, one.store, call)).is_blocked
 
 
 async def test_long_inputs_refuse_nothing_in_a_long_session_without_a_tainted_output(

@@ -12,7 +12,8 @@ from msgspec import Struct
 from e2e.stores import Call, session_id, written
 from turnlog.core.kinds import NoteKind, Rung
 from turnlog.observe.clock import Clock
-from turnlog.record.past_reader import UNREAD, PastReader
+from turnlog.provenance.values import UNREAD
+from turnlog.record.past_reader import PastReader
 from turnlog.record.session_memory import SLICE, SessionMemories, SessionMemory
 from turnlog.redaction.redact import Redactor
 from turnlog.sessions.lineage.taint import find_output
