@@ -309,10 +309,10 @@ class DuplicateIndex:
             ask = structs.replace(ask, seen=_seen_by(matches, seen))
         return ask, _in_order(hidden, guessed, matches)
 
-    def replaying(self, ask: Ask, *, can_be_answered: bool) -> Ask:
-        """Return a call with whether its session replays a record; `can_be_answered` is whether it may do.
+    def with_branches(self, ask: Ask, *, can_be_answered: bool) -> Ask:
+        """Return a call with what the branches of its session mean for it: it replays a record, or is refused.
 
-        One that cannot be answered is refused if another branch of its session had its effect.
+        `can_be_answered` is whether a recorded answer could be given to it: it is alone in its request.
         """
         # Forks are control commits: while there is none, no session replays a record or has another branch.
         if not self._controls.count or ask.leg or not ask.is_call or ask.is_blocked:
@@ -326,7 +326,7 @@ class DuplicateIndex:
             return self._unanswerable(ask, replay)
         except StoreError as error:
             self._log.emit(StoreFailed(reason=str(error)))
-            return structs.replace(ask, replays=True, unanswerable=UNANSWERABLE)
+            return structs.replace(ask, replays=True, branch_refusal=UNANSWERABLE)
 
     def _unanswerable(self, ask: Ask, replay: Replay) -> Ask:
         """Return a call that a replay cannot answer, whatever the record has: it ends or stops the replay."""
@@ -337,11 +337,11 @@ class DuplicateIndex:
             stopped = self._records.stopped(view, replay)
         if stopped is not None:
             said = after_replay(ids.to_text(stopped.call), stopped.seq)
-            return structs.replace(ask, replays=True, unanswerable=said)
+            return structs.replace(ask, replays=True, branch_refusal=said)
         replay.stopped = Divergence(ask.call)
         links = DuplicateLinks(diverged=replay.link)
         said = stops_replay(UNANSWERABLE)
-        return structs.replace(ask, replays=True, unanswerable=said, links=links)
+        return structs.replace(ask, replays=True, branch_refusal=said, links=links)
 
     def _on_branch(self, ask: Ask, can_be_answered: bool) -> Ask:
         """Return a call as it meets what other branches of its session had, before a single one is looked up."""
@@ -359,7 +359,7 @@ class DuplicateIndex:
             return ask
         if hidden is None or self._passes(linked, hidden):
             return linked
-        return structs.replace(ask, unanswerable=f"{NOT_ALONE} ({hidden.named})")
+        return structs.replace(ask, branch_refusal=f"{NOT_ALONE} ({hidden.named})")
 
     def _passes(self, ask: Ask, hidden: DuplicateMatch) -> bool:
         """Return whether a call is sent whatever was chosen about the one on another branch."""

@@ -421,4 +421,4 @@ def _ask(context: Context, request: Request, body: bytes, size: int, *, whole: b
         key = plain_key(ask, request.route.resource, body, request.asker)
         ask = context.redirects.followed(ask, context.clock.monotonic(), key)
     ask = identified(ask, request, read, context.store.keyed_for)
-    return context.duplicate_index.replaying(ask, can_be_answered=whole)
+    return context.duplicate_index.with_branches(ask, can_be_answered=whole)

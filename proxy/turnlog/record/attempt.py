@@ -243,9 +243,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Whether its session replays the record of its parent."""
     gate: InputGate = NO_GATE
     """What rules make of the sources of its inputs."""
-    unanswerable: str = ""
-    """Why it is not sent: that record does not answer it, because it is not alone in its request, or not whole,
-    or the replay has stopped; or it is not alone and another branch had its effect."""
+    branch_refusal: str = ""
+    """Why it is not sent because of the branches of its session: the record that the session replays does not
+    answer it, or it is not alone in its request and another branch had its effect. Empty if it may be sent."""
     inputs: Inputs | None = None
     """Where the values in its arguments came from, if that was looked up already."""
 
@@ -269,7 +269,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         """Whether its session is paused or closed, or a rule forbids it: access is denied, or a pinned
         definition is required and this tool's definition is not pinned or differs."""
         policy = self.policy
-        if policy.access is Access.DENY or self.suspension is not None or self.unanswerable:
+        if policy.access is Access.DENY or self.suspension is not None or self.branch_refusal:
             return True
         if self.gate.tainted or self.gate.unsourced:
             return True
@@ -326,8 +326,8 @@ def blocked(ask: Ask) -> Failure:
     """Return why a call is not sent that its session or a rule blocks."""
     if ask.suspension is not None:
         return refusal_of(ask.suspension)
-    if ask.unanswerable:
-        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.unanswerable)
+    if ask.branch_refusal:
+        return Failure(ErrorKind.POLICY_BLOCKED, Phase.QUEUED, ask.branch_refusal)
     if ask.policy.access is Access.DENY:
         return _denied(ask)
     if ask.gate.tainted:

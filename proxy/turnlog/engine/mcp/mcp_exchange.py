@@ -164,7 +164,7 @@ class McpExchange(ResponseObserver, eq=False):
         """Queue the intent of a call; `key` is the key of its id."""
         ask, is_single = self._call(message, key), len(self._messages) == 1
         is_alone = is_single and message.kind is _REQUEST and not self.as_batch
-        ask = self._context.duplicate_index.replaying(ask, can_be_answered=is_alone)
+        ask = self._context.duplicate_index.with_branches(ask, can_be_answered=is_alone)
         if ask.policy.looks_at_inputs:
             ask = await gated(self._context.lineage, self._context.store, ask)
         if ask.is_blocked:
