@@ -3,6 +3,7 @@
 import math
 import re
 import runpy
+import tomllib
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -290,3 +291,10 @@ def _example(chapter: str) -> str:
     text = _page("configuration.md").partition(f"\n## {chapter}\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     return str(example)
+
+
+def test_each_fragment_of_the_changelog_has_a_type_that_gets_into_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
+    types = {each["directory"] for each in settings["type"]}
+    fragments = [path.name for path in (ROOT / "changelog.d").glob("*.md")]
+    assert [name for name in fragments if name.split(".")[-2] not in types] == ["README.md"]
