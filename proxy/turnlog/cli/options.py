@@ -72,7 +72,7 @@ settings_data_option = click.option("--data", metavar="DIR", help=_DATA_HELP)
 
 
 class WrittenStore:
-    """The store of a command that writes to one, by the settings, which are read when they are needed.
+    """The store that a command writes to, and its settings, which are read when they are first needed.
 
     Raises `ConfigError`, `SettingError`, `StoreError`.
     """

@@ -201,6 +201,7 @@ class SessionValues:
         self, source: ValueSource, content: bytes, *, tainted: bool = False, own_input: bytes = b""
     ) -> Iterator[None]:
         """Do what `add` does in steps of some 100 us each, as the iterator is read."""
+        # The first step is longer where the content is JSON: 1 MiB of it is parsed at once, in some 50 ms.
         memory = self._tainted if tainted else self._clean
         repeated = leaves(own_input[:LOOKED_AT]) if own_input else ()
         without = {atom for _, text in repeated for atom in atoms_of(text)}

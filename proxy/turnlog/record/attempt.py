@@ -283,8 +283,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     def verdict(
         self, checks: ResultChecks = NO_CHECKS, inputs: Inputs | None = None
     ) -> ProvenanceVerdict:
-        """Return the provenance of the call: of one without an attempt, by its tool, its server and the
-        `inputs` that were looked up for a rule."""
+        """Return the provenance of the call; without `inputs` by those that were looked up for a rule."""
         looked_up = inputs or self.inputs or NO_INPUTS
         return verdict(self.standing.provenance, self.server_status, checks, looked_up)
 
