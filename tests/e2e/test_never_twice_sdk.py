@@ -21,16 +21,19 @@ rules:
   - {name: an order is placed once, match: {tool: order}, effect: write}
 """
 MODES = {"handshake": "legacy", "stateless": "auto"}
-SETTINGS = {"rules": ["rules.yaml"], "never_twice": {"join_after": "300ms"}}
+JOINED_AFTER = "300ms"
 SOON = 0.5
 """s: the client's own patience, shorter than the tool takes."""
 
 
 @asynccontextmanager
-async def scene(folder: Path, rules: str = RULES) -> AsyncGenerator[tuple[SlowServer, Proxy]]:
-    (folder / "rules.yaml").write_text(rules)
+async def scene(
+    folder: Path, join_after: str = JOINED_AFTER
+) -> AsyncGenerator[tuple[SlowServer, Proxy]]:
+    (folder / "rules.yaml").write_text(RULES)
+    settings = {"rules": ["rules.yaml"], "never_twice": {"join_after": join_after}}
     with slow_server(folder) as server:
-        async with running(folder, server.url, settings=SETTINGS) as proxy:
+        async with running(folder, server.url, settings=settings) as proxy:
             yield server, proxy
 
 
@@ -122,7 +125,8 @@ async def test_a_key_makes_one_call_of_several(tmp_path: Path, mode: str) -> Non
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_made_together_and_those_of_others_all_run(tmp_path: Path, mode: str) -> None:
     async with (
-        scene(tmp_path) as (server, proxy),
+        # What counts as together is not what the test is about: a busy machine sends them seconds apart.
+        scene(tmp_path, join_after="1h") as (server, proxy),
         client(proxy, mode) as agent,
         client(proxy, mode, "two") as other,
     ):
