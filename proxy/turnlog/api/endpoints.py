@@ -102,7 +102,7 @@ from .parameters import (
     read_text,
 )
 
-_CONTAMINATION_BOUNDS: Final = ReadingBounds(commits=8192, size=16 << 20)
+_BOUNDS: Final = ReadingBounds(commits=8192, size=16 << 20)
 """What one request for a contamination looks at, in some 2 s: without a bound it would take as long as the session."""
 
 
@@ -325,9 +325,7 @@ async def _effect(context: Context, request: ApiRequest, wanted: EffectRequest) 
 def _taint(view: View, request: ApiRequest) -> Contamination:
     query: TaintQuery = request.query
     session = request.session(view)
-    found = read_contamination(
-        view, session, to=query.to, until=query.until, bounds=_CONTAMINATION_BOUNDS
-    )
+    found = read_contamination(view, session, to=query.to, until=query.until, bounds=_BOUNDS)
     if found.after is None:
         return found
     rest = f"`until={found.after}` looks at those, `turnlog taint show` on the proxy's host at all"
