@@ -188,7 +188,7 @@ class Writer:
         try:
             python = namespaces.first(namespaces.first(self.process.pid))
             return all(_has_sleeping_thread(python) for _ in range(50))
-        except FileNotFoundError:  # it was one of those that only use ids up
+        except (FileNotFoundError, ProcessLookupError):  # it was one of those that only use ids up
             return False
 
 
