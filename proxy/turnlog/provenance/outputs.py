@@ -9,7 +9,7 @@ from turnlog.core.commit import Facts
 from turnlog.core.kinds import Flag, Gone, Phase, Status
 from turnlog.core.pins import Provenance
 
-from .values import LOOKED_AT, NOT_WHOLE, SessionValues, ValueSource
+from .values import LOOKED_AT, NOT_WHOLE, SessionValues, ValueSource, every_leaf
 
 INPUT_CUT: Final = "its input may have had tainted values and was not looked at whole"
 _CUT: Final = "it is not recorded whole"
@@ -85,7 +85,7 @@ def _adding_tainted(values: SessionValues, output: RecordedOutput) -> Iterator[N
 
 
 def _deciding(values: SessionValues, output: RecordedOutput) -> Iterator[None]:
-    for found in values.carrying(output.own_input):
+    for found in values.carrying(every_leaf(output.own_input)):
         if found:
             yield from _adding_tainted(values, output)
             return

@@ -20,6 +20,7 @@ from .values import (
     SessionValues,
     ValueSource,
     carried,
+    every_leaf,
 )
 
 OutputKey: TypeAlias = tuple[bytes, int]
@@ -117,7 +118,7 @@ class TaintFold:
         content, is_cut = read()
         found = self._values.look_up(content) if content else _GONE
         if (len(content) > LOOKED_AT or found.partial == MANY) and not carried(found.lineage):
-            more = next(filter(None, self._values.carrying(content)), ())
+            more = next(filter(None, self._values.carrying(every_leaf(content))), ())
             found = structs.replace(
                 found, lineage=(*found.lineage, *more), has_tainted=found.has_tainted or bool(more)
             )

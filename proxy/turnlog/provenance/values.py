@@ -113,7 +113,7 @@ def slices(content: bytes) -> Iterator[bytes]:
         yield content[begin : begin + LOOKED_AT]
 
 
-def _every_leaf(content: bytes) -> Iterable[tuple[str, str]]:
+def every_leaf(content: bytes) -> Iterable[tuple[str, str]]:
     """Return the leaves of a long content; of one that is not JSON they are found as they are read."""
     return (
         leaves(content) if is_json(content) else chain.from_iterable(map(leaves, slices(content)))
@@ -227,7 +227,7 @@ class SessionValues:
             self._cut = True
             if tainted:
                 self.miss(source, LONG_OUTPUT)
-        return _every_leaf(content[:most])
+        return every_leaf(content[:most])
 
     def declare(self, text: str, by: str) -> None:
         """Remember the values of a text that the runtime declared."""
@@ -237,9 +237,9 @@ class SessionValues:
         for _, leaf in leaves(content[:LOOKED_AT]):
             self._clean.add(atoms_of(leaf), place)
 
-    def carrying(self, content: bytes) -> Iterator[tuple[Lineage, ...]]:
+    def carrying(self, leaves_of_input: Iterable[tuple[str, str]]) -> Iterator[tuple[Lineage, ...]]:
         """Look for tainted values in an input to its end; yield those of each step, none by weak evidence."""
-        every = iter(_every_leaf(content))
+        every = iter(leaves_of_input)
         while len(self._tainted) and (some := list(islice(every, _LEAVES))):
             search = _Search(self._clean, self._tainted)
             search.run(some)

@@ -174,7 +174,9 @@ class LineageTracker:
                 output = RecordedOutput(of, given.content, given.is_tainted, given.missing, *own)
                 if not given.content:
                     place.memory.partial = UNREAD
-        except StoreError:
+        except Exception as error:  # noqa: BLE001 - the call goes on, the record says less
+            if not isinstance(error, StoreError):
+                self._report(error)
             place.memory.partial = place.memory.unread = UNREAD
         finally:
             self._queue.fill(place, output)

@@ -16,6 +16,7 @@ from turnlog.provenance.values import (
     Inputs,
     SessionValues,
     ValueSource,
+    every_leaf,
     has_values,
     unsourced,
 )
@@ -281,7 +282,7 @@ def test_a_long_text_that_is_no_json_is_looked_at_to_its_end() -> None:
 
 
 def carried_by(values: SessionValues, content: bytes) -> list[str]:
-    found = next(filter(None, values.carrying(content)), ())
+    found = next(filter(None, values.carrying(every_leaf(content))), ())
     return [entry.pointer for entry in found]
 
 
