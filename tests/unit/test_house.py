@@ -14,7 +14,7 @@ from pathlib import Path
 import turnlog
 
 PACKAGE = Path(turnlog.__file__).parent
-CODE_LINES = 46_347  # without blank lines, comments and docstrings
+CODE_LINES = 46_351  # without blank lines, comments and docstrings
 MODULES = 16  # in one folder
 CROWDED: dict[str, int] = {}  # folders that hold more
 SMALL = 60  # lines; a module with fewer belongs to the module of its subject

@@ -93,8 +93,11 @@ class Housekeeper:
         )
 
     def _announce(self, due: list[Expired], begins: int) -> None:
-        told = _sums(due_lines(due, ()), GcFate.DUE)
-        self._log.emit(RetentionAnnounced(begins=timestamp(begins), **told))
+        buckets, size, commits = _sums(due_lines(due, ()), GcFate.DUE)
+        told = RetentionAnnounced(
+            begins=timestamp(begins), buckets=buckets, size=size, commits=commits
+        )
+        self._log.emit(told)
 
     async def _collect(self, wall: int) -> None:
         gone = [line async for line in self._collector.collect(await self._due(wall))]
@@ -104,15 +107,16 @@ class Housekeeper:
 
 def enforced(gone: Iterable[GcLine]) -> RetentionEnforced:
     """Return the event about what a collection has deleted."""
-    return RetentionEnforced(**_sums(gone, GcFate.DELETED))
+    buckets, size, commits = _sums(gone, GcFate.DELETED)
+    return RetentionEnforced(buckets=buckets, size=size, commits=commits)
 
 
-def _sums(lines: Iterable[GcLine], fate: GcFate) -> dict[str, int]:
-    """Return how much content has a fate, by the names of the events' fields."""
+def _sums(lines: Iterable[GcLine], fate: GcFate) -> tuple[int, int, int]:
+    """Return how much content has a fate: days of payloads, their bytes, and commits."""
     found = [line for line in lines if line.fate is fate]
     buckets = [line.bytes for line in found if line.what is GcItem.PAYLOADS]
     commits = sum(line.commits for line in found)
-    return {"buckets": len(buckets), "size": sum(buckets), "commits": commits}
+    return len(buckets), sum(buckets), commits
 
 
 async def keep_house(
